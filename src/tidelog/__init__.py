@@ -1,0 +1,1 @@
+"""Durable logs and definite time-varying collections on plain object storage."""

@@ -1,0 +1,72 @@
+"""Time, randomness, ids and slow work: the component through which all of them are reached.
+
+Nothing about correctness is decided by wall time. The simulator passes another `Clock`, and so
+decides all four.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """What the world gives that a pure function has not."""
+
+    def now_us(self) -> int:
+        """Give wall time, in microseconds since 1970."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Give a time that never goes back, in microseconds since some moment."""
+        ...
+
+    async def sleep(self, duration_us: int) -> None:
+        """Wait for ``duration_us`` microseconds."""
+        ...
+
+    def uniform(self) -> float:
+        """Give a random number in [0, 1)."""
+        ...
+
+    def unique(self) -> str:
+        """Give 32 hex digits that nobody else was given."""
+        ...
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Run work that takes the processor, or blocks, without holding up the loop."""
+        ...
+
+
+class SystemClock:
+    """The machine's own time, randomness and threads."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1_000
+
+    async def sleep(self, duration_us: int) -> None:
+        await asyncio.sleep(duration_us / 1e6)
+
+    def uniform(self) -> float:
+        return random.random()
+
+    def unique(self) -> str:
+        return uuid.uuid4().hex
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+
+def backoff_us(attempt: int, clock: Clock, *, first_us: int = 5_000, most_us: int = 1_000_000) -> int:
+    """Give how long to wait before try number ``attempt`` (from 0): doubling, with full jitter."""
+    ceiling = min(most_us, first_us << min(attempt, 20))
+    return int(ceiling * (0.5 + 0.5 * clock.uniform()))

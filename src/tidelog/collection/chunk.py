@@ -1,0 +1,148 @@
+"""Chunks: what was read of one file for a plan, cut into units, and the ranges made of them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from tidelog.collection.binding import Range
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.decode import decode_range
+from tidelog.collection.decode_csv import header_of
+from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
+from tidelog.collection.lines import record_ends, split_records
+from tidelog.collection.plan import Int64s, Units
+from tidelog.collection.records import OFFSET
+from tidelog.collection.times import times_of
+from tidelog.store.port import Entry
+
+HEAD_BYTES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of a file from an address on, and the addresses at which its units end.
+
+    Units: ``start`` and ``limits`` are byte offsets (text) or row groups (parquet).
+    """
+
+    entry: Entry
+    before: Range | None
+    start: int
+    limits: Int64s
+    data: bytes
+    header: bytes = b""
+    footer: bytes = b""
+
+    def range_until(self, limit: int, *, late: int) -> tuple[Range, bytes]:
+        """Give the range up to one of the limits, and its bytes."""
+        if self.footer:
+            metadata = read_footer(self.footer)
+            first, last = group_span(metadata, self.start, limit)
+            data = pack_range(self.footer, self.data[: last - first])
+            head = self.footer
+        else:
+            data = self.data[: limit - self.start]
+            head = data[:HEAD_BYTES]
+        before = self.before
+        return (
+            Range(
+                path=self.entry.key,
+                start=self.start,
+                limit=limit,
+                sum=xxhash.xxh3_128_digest(data),
+                head=before.head if before else xxhash.xxh3_128_digest(head),
+                head_bytes=before.head_bytes if before else len(head),
+                header=self.header,
+                size_bytes=self.entry.size_bytes,
+                e_tag=self.entry.e_tag,
+                late=late + (before.late if before else 0),
+            ),
+            data,
+        )
+
+
+def text_chunk(
+    entry: Entry, before: Range | None, data: bytes, *, format: str, at_end: bool
+) -> Chunk | None:
+    """Make a chunk of a text file's next bytes; None if not one record of them is whole.
+
+    ``at_end`` says that the file ends with these bytes, and that its last record may lack a line end.
+    """
+    start = before.limit if before else 0
+    quoted = format == "csv"
+    header = before.header if before else b""
+    if quoted and start == 0:
+        found = header_of(data)
+        if found is None:
+            return None
+        header = found
+    ends = record_ends(data, quoted=quoted)
+    whole = int(ends[-1]) if len(ends) else 0
+    if at_end and whole < len(data) and _stands_alone(data[whole:], format):
+        whole = len(data)
+    if not whole:
+        return None
+    body = len(header) if start == 0 else 0
+    _, limits = split_records(data[body:whole], quoted=quoted)
+    limits = limits + body
+    # What is blank after the last record goes with it, so that nothing is left to be taken.
+    limits = np.append(limits[:-1], whole) if len(limits) else np.array([whole], np.int64)
+    return Chunk(entry, before, start, start + limits, data[:whole], header)
+
+
+def _stands_alone(line: bytes, format: str) -> bool:
+    """Say whether a last line without a line end is whole: for json, that shows."""
+    if format == "csv":
+        return True
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int) -> Units:
+    """Give the times of a chunk's units, read from the time column alone."""
+    count = len(chunk.limits)
+    if source.time_column is None:
+        return Units.timeless(count)
+    until = int(chunk.limits[-1])
+    found, data = chunk.range_until(until, late=0)
+    column = pa.schema([wanted.field(source.time_column)])
+    rows = decode_range(data, found, column, format=source.format).rows
+    times, there = times_of(rows.column(source.time_column), source.time_unit)
+    offsets = rows.column(OFFSET).to_numpy()[there]
+    times = times[there]
+    if chunk.footer:
+        metadata = read_footer(chunk.footer)
+        sizes = [metadata.row_group(g).num_rows for g in range(until)]
+        last_row = np.cumsum(sizes)[chunk.start :]
+        unit = np.searchsorted(last_row, offsets, side="right")
+    else:
+        unit = np.searchsorted(chunk.limits, offsets, side="right")
+    units = Units.timeless(count)
+    np.minimum.at(units.least, unit, times)
+    np.maximum.at(units.greatest, unit, times)
+    np.add.at(units.late, unit, (times < lower).astype(np.int64))
+    return units
+
+
+def take_ranges(
+    chunks: Sequence[Chunk], late: Int64s, count: int
+) -> list[tuple[Range, bytes]]:
+    """Give the ranges, with their bytes, of the first ``count`` units of all chunks."""
+    found: list[tuple[Range, bytes]] = []
+    first = 0
+    for chunk in chunks:
+        taken = min(len(chunk.limits), count - first)
+        if taken <= 0:
+            break
+        late_here = int(late[first : first + taken].sum())
+        found.append(chunk.range_until(int(chunk.limits[taken - 1]), late=late_here))
+        first += len(chunk.limits)
+    return found

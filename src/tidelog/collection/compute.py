@@ -1,0 +1,145 @@
+"""Computing a tick: from the bytes of a binding's ranges to updates, shard by shard. Pure.
+
+Both engines run these functions: the local one on threads, Spark in its executors. What they give is a
+function of the messages, the binding, and the output as of ``lower - 1``; never of who runs it.
+Source: storage, "The recipe", steps 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidelog.collection.binding import Range
+from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.decode import decode_range, errors_table
+from tidelog.collection.envelope import (
+    DELETE,
+    apply_none,
+    apply_upsert,
+    current_rows,
+    messages_schema,
+    stamp_rows,
+)
+from tidelog.collection.expression import check_predicate
+from tidelog.collection.records import OFFSET, Misfit
+from tidelog.frontier import Frontier
+from tidelog.persist.part import Part, key_box, may_overlap
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
+from tidelog.persist.updates import prepare_updates
+from tidelog.rowhash import bucket_of, hash_rows
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard to be written: what its parts need, and its parts so far, for feedback."""
+
+    shard: str
+    write_epoch: int
+    may_inline: bool
+    parts: tuple[Part, ...] = ()
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One tick's work, as a plain value: any process can do it, or a share of it."""
+
+    source: SourceInfo
+    schema: bytes
+    lower: int
+    upper: int
+    ranges: tuple[Range, ...]
+    shards: tuple[Target, ...]
+    errors: Target
+
+    @property
+    def data_schema(self) -> ShardSchema:
+        return decode_schema(self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """The messages of a range, its bad records, and how often fields were met that the schema lacks."""
+
+    messages: pa.Table
+    errors: pa.Table
+    dropped: Mapping[str, int]
+
+
+def shape_messages(data: bytes, rank: int, job: Job) -> Shaped:
+    """Decode the range ``job.ranges[rank]`` and stamp its rows."""
+    source, schema, found = job.source, job.data_schema, job.ranges[rank]
+    required = list(schema.key) if source.envelope == "upsert" else []
+    if source.time_column is not None and source.time_column not in required:
+        required.append(source.time_column)
+    decoded = decode_range(data, found, schema.data, format=source.format, required=required)
+    stamped, timeless = stamp_rows(
+        decoded.rows, source, lower=job.lower, upper=job.upper, rank=rank
+    )
+    deletes = pa.array(_deletes(stamped, source, schema))
+    messages = stamped.append_column(DELETE, deletes).select(messages_schema(schema).names)
+    errors = decoded.errors
+    if timeless.num_rows:
+        out = [
+            Misfit(offset, f"column {source.time_column!r} is no time that can be kept", "")
+            for offset in timeless.column(OFFSET).to_pylist()
+        ]
+        errors = pa.concat_tables([errors, errors_table(found.path, out)])
+    return Shaped(messages.cast(messages_schema(schema)), errors, decoded.dropped)
+
+
+def _deletes(
+    rows: pa.Table, source: SourceInfo, schema: ShardSchema
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    if source.delete_when is None:
+        return np.zeros(rows.num_rows, dtype=np.bool_)
+    predicate = check_predicate(
+        source.delete_when, schema.data, definite=True, what="--delete-when"
+    )
+    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = predicate.mask(rows.select(schema.names))
+    return mask
+
+
+def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Give the shard that each message's key belongs to; without a key, the whole row is one."""
+    schema = job.data_schema
+    names = schema.key or schema.names
+    hashes = hash_rows([messages.column(n) for n in names], rows=messages.num_rows)
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = bucket_of(hashes, len(job.shards))
+    return found
+
+
+def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
+    """Give the parts of the output, before ``lower``, that can hold the keys of these messages."""
+    if job.source.envelope != "upsert" or not messages.num_rows:
+        return []
+    schema = job.data_schema
+    box = key_box(messages, schema.key)
+    before = (p for p in target.parts if p.time_min < job.lower)
+    return [p for p in before if may_overlap(p, schema, box)]
+
+
+def updates_of(messages: pa.Table, feedback: list[pa.Table], job: Job) -> pa.Table:
+    """Give the updates of one shard, ready to be written as parts."""
+    schema = job.data_schema
+    if job.source.envelope == "upsert":
+        current = current_rows(feedback, messages, schema, as_of=job.lower - 1)
+        updates = apply_upsert(messages, current, schema)
+    else:
+        updates = apply_none(messages, schema)
+    return prepare_updates(
+        updates, schema, lower=Frontier.at(job.lower), upper=Frontier.at(job.upper)
+    )
+
+
+def error_updates(errors: pa.Table, job: Job) -> pa.Table:
+    """Give the updates of the errors shard: bad records come at the binding's last time."""
+    rows = errors.num_rows
+    stamped = errors.append_column(
+        TIME, pa.array(np.full(rows, job.upper - 1, dtype=np.int64))
+    ).append_column(DIFF, pa.array(np.ones(rows, dtype=np.int64)))
+    return prepare_updates(
+        stamped, ERRORS_SCHEMA, lower=Frontier.at(job.lower), upper=Frontier.at(job.upper)
+    )

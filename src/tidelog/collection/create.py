@@ -1,0 +1,149 @@
+"""Creating a source: from what a user asked for to what the catalog records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.expression import check_predicate
+from tidelog.collection.files import FilesSource
+from tidelog.collection.infer import infer_schema
+from tidelog.collection.times import UNITS, check_time_type
+from tidelog.collection.types import parse_schema
+from tidelog.errors import UsageError
+from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
+from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store, split_glob
+
+FORMATS = ("json", "csv", "parquet")
+ENVELOPES = ("none", "upsert")
+SHARDS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    """A source as a user asks for it; `check` says whether that can be.
+
+    Shape: ``files`` is a directory, prefix or glob, local or in a store; ``schema`` is SQL columns, or None to infer.
+    """
+
+    name: str
+    files: str
+    format: str = "json"
+    envelope: str = "none"
+    key: tuple[str, ...] = ()
+    time_column: str | None = None
+    time_unit: str = "ms"
+    delete_when: str | None = None
+    schema: str | None = None
+    shards: int = 1
+
+    def check(self) -> None:
+        """Check what needs no I/O.
+
+        Raises:
+            UsageError: an option is wrong, or goes with another that is missing.
+        """
+        check_name(self.name, of="name of a source")
+        _one_of("--format", self.format, FORMATS)
+        _one_of("--envelope", self.envelope, ENVELOPES)
+        _one_of("--time-unit", self.time_unit, tuple(UNITS))
+        if self.envelope == "upsert" and not self.key:
+            raise UsageError("--envelope upsert needs --key: the columns that name a row")
+        if self.envelope == "none" and self.key:
+            raise UsageError("--key goes with --envelope upsert: add that, or leave --key out")
+        if self.envelope == "none" and self.delete_when is not None:
+            raise UsageError("--delete-when goes with --envelope upsert, which has rows to delete")
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise UsageError(f"--shards is a number from 1 to {SHARDS_MAX}", given=self.shards)
+
+
+def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise UsageError(f"{option} {given!r} is not known: it is one of {', '.join(known)}")
+
+
+async def resolve_spec(
+    spec: SourceSpec, *, clock: Clock
+) -> tuple[CollectionInfo, RenditionInfo, SourceInfo]:
+    """Check a spec against its files, infer the schema where none is given, and choose ids.
+
+    Raises:
+        UsageError: the files match nothing and no schema is given, or columns are missing or of
+            the wrong type. LocationError: the files' store failed.
+    """
+    spec.check()
+    url, pattern = split_glob(spec.files)
+    given = None if spec.schema is None else parse_schema(spec.schema)
+    info = SourceInfo(
+        id=new_source_id(clock),
+        name=spec.name,
+        rendition=new_rendition_id(clock),
+        url=url,
+        pattern=pattern,
+        format=spec.format,
+        envelope=spec.envelope,
+        key=spec.key,
+        time_column=spec.time_column,
+        time_unit=spec.time_unit,
+        delete_when=spec.delete_when,
+        created_us=clock.now_us(),
+    )
+    if given is None:
+        given = await _inferred(info, clock=clock)
+    schema = source_schema(spec, given)
+    rendition = RenditionInfo(
+        id=info.rendition,
+        collection=spec.name,
+        schema=encode_schema(schema),
+        shards=tuple(new_shard_id(clock) for _ in range(spec.shards)),
+        errors=new_shard_id(clock),
+        remap=new_shard_id(clock),
+    )
+    collection = CollectionInfo(
+        name=spec.name,
+        active=rendition.id,
+        renditions=(rendition.id,),
+        created_us=info.created_us,
+    )
+    return collection, rendition, info
+
+
+async def _inferred(info: SourceInfo, *, clock: Clock) -> pa.Schema:
+    store = open_store(info.url, clock=clock)
+    nothing = shard_schema(pa.schema([("x", pa.string())]))
+    source = FilesSource(store=store, clock=clock, info=info, schema=nothing)
+    head = await source.head()
+    return await infer_schema(head.entries, format=info.format, store=store)
+
+
+def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
+    """Give the schema of a source's output, its key first.
+
+    Raises:
+        UsageError: a column that the spec names is missing, or of a type that does not do.
+    """
+    known = ", ".join(given.names)
+    for option, columns in (("--key", spec.key), ("--time-column", (spec.time_column,))):
+        for column in columns:
+            if column is not None and column not in given.names:
+                raise UsageError(
+                    f"{option} names {column!r}, which is no column: the columns are {known}"
+                )
+    if spec.time_column is not None:
+        check_time_type(spec.time_column, given.field(spec.time_column).type)
+    # Append-only rows have no key: whole rows are spread over shards, and parts need no sorting.
+    schema = shard_schema(given, key=list(spec.key))
+    if spec.delete_when is not None:
+        check_predicate(spec.delete_when, schema.data, definite=True, what="--delete-when")
+    return schema
+
+
+def open_source(info: SourceInfo, schema: ShardSchema, *, clock: Clock, final: bool) -> FilesSource:
+    """Open a source that the catalog knows."""
+    store: Store = open_store(info.url, clock=clock)
+    return FilesSource(store=store, clock=clock, info=info, schema=schema, final=final)

@@ -1,0 +1,87 @@
+"""Decoding: from the bytes of a range to rows of the source's schema, and what is wrong with the others. Pure.
+
+What becomes of a record depends on that record alone, never on its neighbours: a whole range is parsed
+at once, and only where that fails is it halved until each bad record stands alone.
+Shape: rows have the schema's columns and ``_offset`` (int64: byte offset of the record in its file, or row number in
+    a parquet file); errors are as `catalog.ERRORS_SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.collection.binding import Range
+from tidelog.collection.catalog import ERRORS_SCHEMA
+from tidelog.collection.decode_csv import decode_csv
+from tidelog.collection.decode_json import decode_json
+from tidelog.collection.decode_parquet import decode_parquet
+from tidelog.collection.records import OFFSET, Misfit, Records
+from tidelog.collection.types import fit
+from tidelog.errors import InvariantError
+
+TEXT_MAX: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The good rows of a range, its bad ones, and how often fields were met that the schema lacks."""
+
+    rows: pa.Table
+    errors: pa.Table
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+def decode_range(
+    data: bytes, found: Range, wanted: pa.Schema, *, format: str, required: Sequence[str] = ()
+) -> Decoded:
+    """Decode a range whose bytes are ``data``. ``required`` columns make a row bad where they are null."""
+    records = _parse(data, found, wanted, format=format)
+    fitted = fit(records.table.select(wanted.names), wanted)
+    offsets = records.offsets
+    misfits = list(records.misfits)
+    good = fitted.fits.copy()
+    reasons = {
+        int(row): f"column {fitted.misfit[int(row)]!r} does not fit its type"
+        for row in np.flatnonzero(~good)
+    }
+    for name in required:
+        there = np.asarray(fitted.table.column(name).is_valid().to_numpy(), dtype=np.bool_)
+        for row in np.flatnonzero(good & ~there):
+            reasons[int(row)] = f"column {name!r} is null"
+        good &= there
+    misfits.extend(
+        Misfit(int(offsets[row]), why, records.text(row)) for row, why in reasons.items()
+    )
+    rows = fitted.table.append_column(OFFSET, pa.array(offsets, pa.int64()))
+    if reasons:
+        rows = rows.filter(pa.array(good))
+    return Decoded(rows, errors_table(found.path, misfits), records.dropped)
+
+
+def _parse(data: bytes, found: Range, wanted: pa.Schema, *, format: str) -> Records:
+    if format == "json":
+        return decode_json(data, wanted, base=found.start)
+    if format == "csv":
+        return decode_csv(data, wanted, base=found.start, header=found.header)
+    if format == "parquet":
+        return decode_parquet(data, wanted, start=found.start, limit=found.limit)
+    raise InvariantError("a format that was checked at creation is unknown", format=format)
+
+
+def errors_table(path: str, misfits: Sequence[Misfit]) -> pa.Table:
+    """Give bad records as rows of the errors shard; their text is cut at 4,096 characters."""
+    ordered = sorted(misfits, key=lambda m: m.offset)
+    return pa.table(
+        {
+            "file": [path] * len(ordered),
+            "offset": [m.offset for m in ordered],
+            "reason": [m.reason for m in ordered],
+            "text": [m.text[:TEXT_MAX] for m in ordered],
+        },
+        schema=ERRORS_SCHEMA.data,
+    )

@@ -1,0 +1,123 @@
+"""Parquet: a range is row groups, its bytes are the file's footer and the groups' own. Pure.
+
+Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer][bytes of the row groups]``, where the footer
+    is the file's end from its metadata on, and the groups' bytes are one span of the file.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.collection.records import Records
+from tidelog.errors import CorruptionError
+
+MAGIC = b"PAR1"
+
+
+def footer_bytes(tail: bytes) -> int:
+    """Give how long a file's footer is, magic and length included, from its last 8 bytes.
+
+    Raises:
+        CorruptionError: it is not a parquet file.
+    """
+    if len(tail) < 8 or tail[-4:] != MAGIC:
+        raise CorruptionError("the file is not parquet, or not written to its end")
+    return int.from_bytes(tail[-8:-4], "little") + 8
+
+
+def read_footer(footer: bytes) -> pq.FileMetaData:
+    """Read a file's metadata from its footer alone."""
+    try:
+        return pq.read_metadata(pa.BufferReader(MAGIC + footer))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError("the footer of a parquet file cannot be read") from error
+
+
+def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, int]:
+    """Give the bytes ``[first, last)`` of a file in which the row groups ``[start, limit)`` lie."""
+    first, last = None, 0
+    for group in range(start, limit):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            begin = column.data_page_offset
+            if column.dictionary_page_offset is not None:
+                begin = min(begin, column.dictionary_page_offset)
+            first = begin if first is None else min(first, begin)
+            last = max(last, begin + column.total_compressed_size)
+    return first or 0, last
+
+
+def pack_range(footer: bytes, groups: bytes) -> bytes:
+    return len(footer).to_bytes(8, "little") + footer + groups
+
+
+def decode_parquet(data: bytes, wanted: pa.Schema, *, start: int, limit: int) -> Records:
+    """Read the row groups of a range; offsets are row numbers within the file."""
+    length = int.from_bytes(data[:8], "little")
+    footer, groups = data[8 : 8 + length], data[8 + length :]
+    metadata = read_footer(footer)
+    first, last = group_span(metadata, start, limit)
+    size = max(last, first) + len(footer)
+    sparse = SparseFile({first: groups, size - len(footer): footer}, size)
+    file = pq.ParquetFile(pa.PythonFile(sparse, mode="r"), metadata=metadata)
+    present = [n for n in wanted.names if n in file.schema_arrow.names]
+    if limit > start:
+        table = file.read_row_groups(list(range(start, limit)), columns=present, use_threads=False)
+    else:
+        table = file.schema_arrow.empty_table().select(present)
+    before = sum(metadata.row_group(g).num_rows for g in range(start))
+    rows = table.num_rows
+    columns = [
+        table.column(f.name) if f.name in present else pa.nulls(rows, f.type) for f in wanted
+    ]
+    unknown = [n for n in file.schema_arrow.names if n not in wanted.names]
+    return Records(
+        pa.table(columns, names=wanted.names),
+        np.arange(before, before + rows, dtype=np.int64),
+        lambda row: str(table.slice(row, 1).to_pylist()[0]),
+        (),
+        {name: rows for name in unknown if rows},
+    )
+
+
+class SparseFile(io.RawIOBase):
+    """A file of which only some spans are there; reading others is an error of ours."""
+
+    def __init__(self, spans: dict[int, bytes], size: int) -> None:
+        super().__init__()
+        self._spans = spans
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._size - self._at if size is None or size < 0 else size
+        for begin, data in self._spans.items():
+            if begin <= self._at and self._at + wanted <= begin + len(data):
+                found = data[self._at - begin : self._at - begin + wanted]
+                self._at += len(found)
+                return found
+        if wanted == 0 or self._at >= self._size:
+            return b""
+        raise OSError(f"bytes {self._at} to {self._at + wanted} were not fetched")

@@ -1,0 +1,169 @@
+"""Engines: who does a tick's work. The local one does it in this process, on Arrow and DuckDB.
+
+An engine reads ranges, computes updates and writes parts; it never talks to consensus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.collection.catalog import ERRORS_SCHEMA
+from tidelog.collection.compute import (
+    Job,
+    Shaped,
+    Target,
+    buckets_of,
+    error_updates,
+    feedback_parts,
+    shape_messages,
+    updates_of,
+)
+from tidelog.collection.source import RawSource
+from tidelog.ids import ShardId
+from tidelog.persist.part import Part
+from tidelog.persist.reader import PartReader
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.writer import PartWriter
+from tidelog.store.metered import Usage
+from tidelog.store.port import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A tick's parts, written and not yet committed, and what there is to tell of it.
+
+    ``usage`` is what executors asked of the store, beside the driver's own requests.
+    """
+
+    parts: Sequence[Sequence[Part]]
+    error_parts: Sequence[Part]
+    rows: int
+    bad: int
+    dropped: Mapping[str, int]
+    first_error: str | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+class Engine(Protocol):
+    """Does a tick's work."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        """Read the job's ranges, compute, and write parts.
+
+        Raises:
+            SourceRewritten, GoneError, LocationError: nothing was committed.
+        """
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalEngine:
+    """Works in this process; keeps the output's parts it read last, for feedback."""
+
+    store: Store
+    clock: Clock
+    cache_bytes: int = 256 * 1024 * 1024
+    reads: int = 4
+    _reader: PartReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reader = PartReader(
+            store=self.store, clock=self.clock, cache_bytes=self.cache_bytes
+        )
+
+    @property
+    def name(self) -> str:
+        return "local"
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        shaped = await self._shape(job, source)
+        messages = pa.concat_tables([s.messages for s in shaped])
+        errors = pa.concat_tables([s.errors for s in shaped])
+        buckets = await self.clock.offload(lambda: split_by_bucket(messages, job))
+        parts = [
+            await self._write(bucket, target, job)
+            for bucket, target in zip(buckets, job.shards, strict=True)
+        ]
+        error_rows = await self.clock.offload(lambda: error_updates(errors, job))
+        error_writer = part_writer(self.store, self.clock, job.errors, ERRORS_SCHEMA)
+        error_parts = await error_writer.write(error_rows, inline=job.errors.may_inline)
+        return summarize(shaped, parts, error_parts)
+
+    async def _shape(self, job: Job, source: RawSource) -> list[Shaped]:
+        under_way = asyncio.Semaphore(self.reads)
+
+        async def one(rank: int) -> Shaped:
+            async with under_way:
+                data = await source.read(job.ranges[rank])
+                return await self.clock.offload(lambda: shape_messages(data, rank, job))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(rank)) for rank in range(len(job.ranges))]
+        except* Exception as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _write(self, messages: pa.Table, target: Target, job: Job) -> list[Part]:
+        needed = await self.clock.offload(lambda: feedback_parts(messages, target, job))
+        feedback = await self._reader.read(needed, job.data_schema)
+        updates = await self.clock.offload(lambda: updates_of(messages, feedback, job))
+        writer = part_writer(self.store, self.clock, target, job.data_schema)
+        return await writer.write(updates, inline=target.may_inline)
+
+
+def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema) -> PartWriter:
+    """Give what writes a target's parts."""
+    return PartWriter(
+        store=store,
+        clock=clock,
+        shard=ShardId(target.shard),
+        schema=schema,
+        write_epoch=target.write_epoch,
+    )
+
+
+def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
+    """Give each shard's messages."""
+    if len(job.shards) == 1:
+        return [messages]
+    buckets = buckets_of(messages, job)
+    return [
+        messages.take(pa.array(np.flatnonzero(buckets == index)))
+        for index in range(len(job.shards))
+    ]
+
+
+def summarize(
+    shaped: Sequence[Shaped], parts: Sequence[Sequence[Part]], error_parts: Sequence[Part]
+) -> Computed:
+    """Put together what was computed."""
+    dropped: Counter[str] = Counter()
+    for share in shaped:
+        dropped.update(share.dropped)
+    first = next((s.errors for s in shaped if s.errors.num_rows), None)
+    return Computed(
+        parts,
+        error_parts,
+        rows=sum(s.messages.num_rows for s in shaped),
+        bad=sum(s.errors.num_rows for s in shaped),
+        dropped=dict(dropped),
+        first_error=None if first is None else describe_error(first),
+    )
+
+
+def describe_error(errors: pa.Table) -> str:
+    """Say what is wrong with the first bad record."""
+    row = errors.slice(0, 1).to_pylist()[0]
+    return f"{row['file']} at {row['offset']}: {row['reason']}"

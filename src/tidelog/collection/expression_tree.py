@@ -1,0 +1,166 @@
+"""What a SQL expression is made of: DuckDB's parse tree, boiled down to what must be judged.
+
+Pure: the tree comes as JSON from ``json_serialize_sql``, whose fields differ between versions of
+DuckDB. So the walk knows a few kinds of nodes, passes through all others that it knows by name to
+be harmless, and reports the rest as refused. Nothing is judged here, see `expression`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+# Nodes that stand for a value of one row, given their children do.
+_OF_ONE_ROW = frozenset(
+    {
+        "BETWEEN",
+        "CASE",
+        "CAST",
+        "COLLATE",
+        "COLUMN_REF",
+        "COMPARISON",
+        "CONJUNCTION",
+        "CONSTANT",
+        "FUNCTION",
+        "LAMBDA",
+        "OPERATOR",
+        "TYPE",
+    }
+)
+# Aggregates over a list's elements, whose name is given as text.
+_AGGREGATES_BY_NAME = frozenset(
+    {
+        "aggregate",
+        "array_aggr",
+        "array_aggregate",
+        "list_aggr",
+        "list_aggregate",
+    }
+)
+
+
+class Kind(Enum):
+    """What an expression uses."""
+
+    NAME = "a name that should be a column's"
+    PARAMETER = "a name left of an arrow: a lambda's parameter, or a JSON column"
+    FUNCTION = "a function or operator"
+    AGGREGATE = "an aggregate over a list, by name; the empty name if it is computed"
+    COLLATION = "a collation"
+    REFUSED = "what has no place in an expression over one row, by DuckDB's class of node"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One thing that an expression uses; a qualified name has several parts."""
+
+    kind: Kind
+    path: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+
+def without_places(node: Json) -> Json:
+    """Drop from a tree where in the text its nodes stand, so that trees can be compared."""
+    if isinstance(node, dict):
+        return {
+            key: without_places(value)
+            for key, value in node.items()
+            if not key.startswith("query_location")
+        }
+    if isinstance(node, list):
+        return [without_places(value) for value in node]
+    return node
+
+
+def uses_of(node: Json, scope: frozenset[str] = frozenset()) -> Iterator[Use]:
+    """Give what an expression uses; names in ``scope``, in lower case, are parameters."""
+    if isinstance(node, list):
+        for value in node:
+            yield from uses_of(value, scope)
+        return
+    if not isinstance(node, dict):
+        return
+    match node.get("class"):
+        case None:
+            yield from uses_of(list(node.values()), scope)
+        case "COLUMN_REF":
+            path = _texts(node["column_names"])
+            if path[0].lower() not in scope:
+                yield Use(Kind.NAME, path)
+        case "FUNCTION":
+            yield from _uses_of_function(node, scope)
+        case "LAMBDA":
+            parameters = frozenset(_parameters(node["lhs"]))
+            for parameter in sorted(parameters):
+                yield Use(Kind.PARAMETER, (parameter,))
+            inner = scope | {parameter.lower() for parameter in parameters}
+            yield from uses_of([node["lhs"], node["expr"]], inner)
+        case "COLLATE":
+            yield Use(Kind.COLLATION, (str(node["collation"]),))
+            yield from uses_of(node["child"], scope)
+        case str(found) if found in _OF_ONE_ROW:
+            yield from uses_of(list(node.values()), scope)
+        case found:
+            yield Use(Kind.REFUSED, (str(found),))
+
+
+def _uses_of_function(node: dict[str, Json], scope: frozenset[str]) -> Iterator[Use]:
+    qualified = node.get("qualified_name")
+    if isinstance(qualified, dict):
+        path = _texts(qualified["path"])
+    else:
+        path = tuple(
+            part
+            for part in _texts([node.get("catalog"), node.get("schema"), node["function_name"]])
+            if part
+        )
+    # In `column.function()` the column stands where a schema would.
+    if path[0].lower() in scope and len(path) > 1:
+        path = path[1:]
+    yield Use(Kind.FUNCTION, path)
+    arguments = node.get("arguments", node.get("children"))
+    if path[-1].lower() in _AGGREGATES_BY_NAME:
+        yield Use(Kind.AGGREGATE, (_name_of_aggregate(arguments, method=len(path) > 1),))
+    yield from uses_of([value for key, value in node.items() if key != "qualified_name"], scope)
+
+
+def _name_of_aggregate(arguments: Json, *, method: bool) -> str:
+    """Give the constant text that says which aggregate to use."""
+    at = 0 if method else 1
+    if not isinstance(arguments, list) or len(arguments) <= at:
+        return ""
+    argument = arguments[at]
+    if isinstance(argument, dict) and "class" not in argument:
+        argument = argument.get("expression")
+    if not isinstance(argument, dict) or argument.get("class") != "CONSTANT":
+        return ""
+    for holder, key in (("literal", "text"), ("value", "value")):
+        held = argument.get(holder)
+        if isinstance(held, dict) and isinstance(held.get(key), str):
+            return str(held[key])
+    return ""
+
+
+def _parameters(node: Json) -> Iterator[str]:
+    """Give the plain names on the left of an arrow: ``x``, or ``(x, y)``."""
+    if isinstance(node, list):
+        for value in node:
+            yield from _parameters(value)
+    elif isinstance(node, dict):
+        if node.get("class") == "COLUMN_REF":
+            path = _texts(node["column_names"])
+            if len(path) == 1:
+                yield path[0]
+        elif node.get("class") in (None, "FUNCTION"):
+            yield from _parameters(list(node.values()))
+
+
+def _texts(parts: Json) -> tuple[str, ...]:
+    return tuple(str(part or "") for part in parts) if isinstance(parts, list) else ()

@@ -1,0 +1,286 @@
+"""Files as a raw source: json lines, csv with a header, parquet, in any store.
+
+An address is a path and an offset. Files are taken in the order of their paths; new ones, and what
+files have grown by, are found at every head. What was taken is proven by checksums in the binding:
+a file that grew goes on, one that was rewritten is an error that names it.
+Source: design page 6, "Raw sources".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import xxhash
+
+from tidelog.clock import Clock
+from tidelog.collection.binding import Range, Taken
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.chunk import Chunk, take_ranges, text_chunk, units_of
+from tidelog.collection.decode_parquet import footer_bytes, group_span, pack_range, read_footer
+from tidelog.collection.plan import (
+    Cut,
+    Units,
+    choose_cut,
+    choose_rough_cut,
+    describe_cut,
+    upper_after,
+)
+from tidelog.collection.source import Plan
+from tidelog.errors import GoneError, ObjectNotFound, SourceRewritten
+from tidelog.persist.schema import ShardSchema
+from tidelog.store.port import Entry, Store
+from tidelog.store.urls import literal_prefix, matches
+
+ROUNDS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FilesHead:
+    """The files there were, in the order of their paths, and how far each reached."""
+
+    entries: tuple[Entry, ...]
+    row_groups: Mapping[str, int]
+
+    def left_bytes(self, taken: Taken) -> int:
+        left = 0
+        for entry in self.entries:
+            before = taken.get(entry.key)
+            if before is None:
+                left += entry.size_bytes
+            elif entry.key in self.row_groups:
+                groups = self.row_groups[entry.key]
+                left += entry.size_bytes * max(0, groups - before.limit) // max(1, groups)
+            elif before.size_bytes != entry.size_bytes or before.limit < entry.size_bytes:
+                left += max(0, entry.size_bytes - before.limit)
+        return left
+
+
+@dataclass(slots=True, kw_only=True)
+class FilesSource:
+    """See the module. ``final`` says that a csv file's last record is whole though it lacks a line end.
+
+    The bytes that were planned last are kept for whoever reads them next, so that an ingester that
+    computes what it minted reads them once.
+    """
+
+    store: Store
+    clock: Clock
+    info: SourceInfo
+    schema: ShardSchema
+    final: bool = True
+    _planned: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    _verified: dict[str, str] = field(default_factory=dict)
+    _row_groups: dict[str, int] = field(default_factory=dict)
+
+    async def head(self) -> FilesHead:
+        pattern = self.info.pattern
+        found = [
+            entry
+            async for entry in self.store.list(literal_prefix(pattern))
+            if entry.size_bytes and matches(pattern, entry.key) and not is_hidden(entry.key)
+        ]
+        return FilesHead(tuple(sorted(found, key=lambda e: e.key)), self._row_groups)
+
+    async def plan(
+        self, taken: Taken, head: FilesHead, *, lower: int, bytes_max: int
+    ) -> Plan | None:
+        timed = self.info.time_column is not None
+        for entry in head.entries:
+            await self._check_unchanged(entry, taken.get(entry.key))
+        budget = bytes_max
+        for round_ in range(64):
+            chunks, complete = await self._gather(taken, head, budget)
+            if not chunks:
+                return None
+            units = await self.clock.offload(lambda c=chunks: self._units(c, lower))
+            cut: Cut | None = describe_cut(units, len(units))
+            if timed:
+                cut = choose_cut(units, complete=complete)
+                if cut is None and round_ >= ROUNDS_MAX:
+                    cut = choose_rough_cut(units)
+            if cut is not None:
+                return self._take(chunks, units, cut, head, taken, lower if timed else None)
+            # All that was seen is of one time, or unordered: look further past the cut.
+            budget *= 2
+        return None
+
+    async def read(self, found: Range) -> bytes:
+        kept = self._planned.get((found.path, found.start, found.limit))
+        if kept is not None and xxhash.xxh3_128_digest(kept) == found.sum:
+            return kept
+        return await read_range(self.store, found, format=self.info.format)
+
+    def _take(
+        self,
+        chunks: list[Chunk],
+        units: Units,
+        cut: Cut,
+        head: FilesHead,
+        taken: Taken,
+        lower: int | None,
+    ) -> Plan:
+        pairs = take_ranges(chunks, units.late, cut.units)
+        self._planned = {(r.path, r.start, r.limit): data for r, data in pairs}
+        ranges = tuple(r for r, _ in pairs)
+        after = {**taken, **{r.path: r for r in ranges}}
+        return Plan(
+            ranges,
+            None if lower is None else upper_after(cut, lower),
+            cut.late,
+            sum(len(data) for _, data in pairs),
+            head.left_bytes(after),
+        )
+
+    def _units(self, chunks: list[Chunk], lower: int) -> Units:
+        return Units.join([units_of(c, self.info, self.schema.data, lower=lower) for c in chunks])
+
+    async def _gather(
+        self, taken: Taken, head: FilesHead, budget: int
+    ) -> tuple[list[Chunk], bool]:
+        """Read about ``budget`` bytes of what is new; say whether that is all there is."""
+        chunks: list[Chunk] = []
+        for entry in head.entries:
+            before = taken.get(entry.key)
+            if budget <= 0:
+                if self._has_new(entry, before):
+                    return chunks, False
+                continue
+            if self.info.format == "parquet":
+                chunk, whole = await self._parquet_chunk(entry, before, budget)
+            else:
+                chunk, whole = await self._text_chunk(entry, before, budget)
+            if chunk is not None:
+                chunks.append(chunk)
+                budget -= len(chunk.data)
+            if not whole:
+                return chunks, False
+        return chunks, True
+
+    def _has_new(self, entry: Entry, before: Range | None) -> bool:
+        if before is None:
+            return True
+        if self.info.format == "parquet":
+            return before.limit < self._row_groups.get(entry.key, 0)
+        return before.limit < entry.size_bytes
+
+    async def _text_chunk(
+        self, entry: Entry, before: Range | None, budget: int
+    ) -> tuple[Chunk | None, bool]:
+        """Read a text file's next records; also say whether these are all it has now."""
+        start = before.limit if before else 0
+        size = max(budget, 1)
+        while start < entry.size_bytes:
+            limit = min(entry.size_bytes, start + size)
+            data = await self._get(entry, start, limit)
+            at_end = limit == entry.size_bytes
+            chunk = text_chunk(
+                entry,
+                before,
+                data,
+                format=self.info.format,
+                at_end=at_end and (self.final or self.info.format == "json"),
+            )
+            if chunk is not None or at_end:
+                return chunk, at_end
+            # Not one record ends within what was read: a long line.
+            size *= 4
+        return None, True
+
+    async def _parquet_chunk(
+        self, entry: Entry, before: Range | None, budget: int
+    ) -> tuple[Chunk | None, bool]:
+        tail = await self._get(entry, entry.size_bytes - 8, entry.size_bytes)
+        length = footer_bytes(tail)
+        footer = await self._get(entry, entry.size_bytes - length, entry.size_bytes)
+        metadata = read_footer(footer)
+        groups = metadata.num_row_groups
+        self._row_groups[entry.key] = groups
+        start = before.limit if before else 0
+        limit = start
+        while limit < groups and (limit == start or self._span(metadata, start, limit) < budget):
+            limit += 1
+        if limit == start:
+            return None, True
+        first, last = group_span(metadata, start, limit)
+        data = await self._get(entry, first, last)
+        limits = np.arange(start + 1, limit + 1, dtype=np.int64)
+        return Chunk(entry, before, start, limits, data, footer=footer), limit == groups
+
+    @staticmethod
+    def _span(metadata: object, start: int, limit: int) -> int:
+        first, last = group_span(metadata, start, limit)  # type: ignore[arg-type]
+        return last - first
+
+    async def _get(self, entry: Entry, start: int, limit: int) -> bytes:
+        try:
+            return (await self.store.get(entry.key, start=max(0, start), limit=limit)).data
+        except ObjectNotFound as error:
+            raise _gone(entry.key) from error
+
+    async def _check_unchanged(self, entry: Entry, before: Range | None) -> None:
+        """Refuse a file that is not what it was when some of it was taken.
+
+        Its first bytes and the range that was taken last are read again where the store shows another
+        version; so a file that only grew costs what its last range does, not what it holds.
+        """
+        if before is None or self._verified.get(entry.key, before.e_tag) == entry.e_tag:
+            return
+        if self.info.format == "parquet":
+            tail = (await self._get(entry, entry.size_bytes - before.head_bytes, entry.size_bytes))
+            same = xxhash.xxh3_128_digest(tail) == before.head
+        else:
+            same = entry.size_bytes >= before.limit
+            if same:
+                head = await self._get(entry, 0, before.head_bytes)
+                last = await self._get(entry, before.start, before.limit)
+                same = (
+                    xxhash.xxh3_128_digest(head) == before.head
+                    and xxhash.xxh3_128_digest(last) == before.sum
+                )
+        if not same:
+            raise _rewritten(entry.key)
+        self._verified[entry.key] = entry.e_tag
+
+
+async def read_range(store: Store, found: Range, *, format: str) -> bytes:
+    """Give the bytes of a range, proven to be those that its binding names.
+
+    Raises:
+        SourceRewritten: they are others. GoneError: the file is gone.
+    """
+    try:
+        if format == "parquet":
+            end = found.size_bytes
+            footer = (await store.get(found.path, start=end - found.head_bytes, limit=end)).data
+            if xxhash.xxh3_128_digest(footer) != found.head:
+                raise _rewritten(found.path)
+            first, last = group_span(read_footer(footer), found.start, found.limit)
+            data = pack_range(footer, (await store.get(found.path, start=first, limit=last)).data)
+        else:
+            data = (await store.get(found.path, start=found.start, limit=found.limit)).data
+    except ObjectNotFound as error:
+        raise _gone(found.path) from error
+    if xxhash.xxh3_128_digest(data) != found.sum:
+        raise _rewritten(found.path)
+    return data
+
+
+def is_hidden(key: str) -> bool:
+    """Say whether a file is one that tools leave beside data: a part of its path begins with . or _."""
+    return any(part.startswith((".", "_")) for part in key.split("/"))
+
+
+def _rewritten(path: str) -> SourceRewritten:
+    return SourceRewritten(
+        f"the file {path!r} was rewritten after some of it was taken: put it back as it was, or "
+        "drop the source and create it again"
+    )
+
+
+def _gone(path: str) -> GoneError:
+    return GoneError(
+        f"the file {path!r} is gone, though its messages are bound to times: put it back, or drop "
+        "the source and create it again"
+    )

@@ -1,0 +1,323 @@
+"""The ingester: one tick of the recipe after another, for one source.
+
+Each tick mints a binding, or finds one that stands beyond the output; obeys what is recorded; computes
+what lies between; and commits it to each shard. Any number of ingesters may do so at once, and each may
+die at any point: the shards alone say where to go on, and all compute the same.
+Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+from tidelog.clock import Clock
+from tidelog.collection.binding import (
+    REMAP_SCHEMA,
+    Binding,
+    Range,
+    Taken,
+    advance_taken,
+    next_binding,
+    plan_updates,
+    read_ranges,
+)
+from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
+from tidelog.collection.compute import Job, Target
+from tidelog.collection.controller import Controller
+from tidelog.collection.engine import Computed, Engine
+from tidelog.collection.source import Head, Plan, RawSource
+from tidelog.consensus.port import Consensus
+from tidelog.errors import (
+    AsOfBeforeSince,
+    ContentionError,
+    DataDiffers,
+    SourceDropped,
+    SourceRowsRefused,
+    require,
+)
+from tidelog.frontier import Frontier, meet
+from tidelog.ids import ShardId
+from tidelog.persist.part import Part
+from tidelog.persist.reader import parts_between, parts_until
+from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.persist.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.transition import Verdict, difference
+from tidelog.persist.updates import consolidate
+from tidelog.rowhash import RowSum
+from tidelog.store.port import Store
+
+HISTORY_HOLD = "history"  # Keeps all times readable until somebody moves it.
+INGEST_HOLD = "ingest"
+TRIES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick did. ``won`` counts the commits that were ours; ``left_bytes`` is what the head still has."""
+
+    lower: int
+    upper: int
+    rows: int = 0
+    bad: int = 0
+    late: int = 0
+    size_bytes: int = 0
+    left_bytes: int = 0
+    won: int = 0
+    unchecked: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    computed: Computed | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Ingester:
+    """Ticks one source. ``strict`` stops at rows that do not fit, before they are committed.
+
+    Units: a tick takes about ``bytes_max`` of the source.
+    """
+
+    info: SourceInfo
+    rendition: RenditionInfo
+    source: RawSource
+    engine: Engine
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    controller: Controller
+    bytes_max: int = 64 * 1024 * 1024
+    strict: bool = False
+    schema: ShardSchema = field(init=False)
+    outputs: list[Shard] = field(init=False)
+    errors: Shard = field(init=False)
+    remap: Shard = field(init=False)
+    _taken: tuple[int, dict[str, Range]] | None = None
+
+    def __post_init__(self) -> None:
+        self.schema = self.rendition.data_schema
+        history = {HISTORY_HOLD: Frontier.at(0)}
+        self.outputs = [self._shard(s, self.schema, history) for s in self.rendition.shards]
+        require(self.rendition.errors and self.rendition.remap, "a source's rendition has no shards")
+        self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
+        self.remap = self._shard(self.rendition.remap or "", REMAP_SCHEMA, {})
+
+    def _shard(self, id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
+        return Shard(
+            id=ShardId(id),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            schema=schema,
+            first_holds=holds,
+            # Remap rows are read at each tick, by whichever binding is next.
+            cache_bytes=16 * 1024 * 1024,
+        )
+
+    @property
+    def written(self) -> list[Shard]:
+        """Give the shards that a tick writes, errors last."""
+        return [*self.outputs, self.errors]
+
+    @property
+    def upper(self) -> Frontier:
+        """Give how far the collection is complete, as known here: the meet of its shards."""
+        return meet([shard.state.upper_frontier for shard in self.written])
+
+    async def refresh(self) -> None:
+        """Read where the shards stand."""
+        for shard in (*self.written, self.remap):
+            await shard.refresh()
+
+    async def tick(self, head: Head) -> Tick | None:
+        """Do one tick; None if there is nothing to do up to ``head``.
+
+        With times from the clock, an idle tick moves upper on; with times from the data, it is None.
+
+        Raises:
+            SourceDropped: the source is gone from the catalog. SourceRewritten, GoneError: a file is.
+            SourceRowsRefused: ``strict``, and rows do not fit. DataDiffers: another ingester computes
+            other data; stop, and find out which is wrong. LocationError: the store failed.
+        """
+        await self._check_there()
+        for _ in range(TRIES_MAX):
+            try:
+                return await self._tick(head)
+            except AsOfBeforeSince:
+                # Other ingesters went on while we knew no more than an earlier state.
+                await self.refresh()
+        raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
+
+    async def _tick(self, head: Head) -> Tick | None:
+        lower = self.upper.time
+        plan: Plan | None = None
+        if self.remap.state.upper == lower:
+            plan = await self._plan(head, lower)
+            if plan is None:
+                return None
+            await self._mint(plan, lower)
+        binding = await self._binding(lower)
+        if not binding.ranges:
+            won = await self._commit(binding, _nothing(len(self.outputs)))
+            return Tick(lower, binding.upper, won=won[0])
+        computed = await self.engine.compute(self._job(binding), self.source)
+        if self.strict and (computed.bad or computed.dropped):
+            raise _refused(computed)
+        won, unchecked = await self._commit(binding, computed)
+        before = await self.taken(lower)
+        after = advance_taken(before, binding)
+        self._taken = (binding.upper, after)
+        return Tick(
+            lower=lower,
+            upper=binding.upper,
+            rows=computed.rows,
+            bad=computed.bad,
+            late=late_in(binding, before),
+            size_bytes=head.left_bytes(before) - head.left_bytes(after),
+            left_bytes=head.left_bytes(after),
+            won=won,
+            unchecked=unchecked,
+            dropped=computed.dropped,
+            computed=computed,
+        )
+
+    async def taken(self, upper: int) -> dict[str, Range]:
+        """Give the frontier of the source at an upper that the remap shard has reached."""
+        if self._taken is not None and self._taken[0] == upper:
+            return self._taken[1]
+        if upper == 0:
+            return {}
+        rows = await self.remap.snapshot_of(self.remap.state, upper - 1).to_arrow()
+        found = {r.path: r for r in read_ranges(rows)}
+        self._taken = (upper, found)
+        return found
+
+    async def _check_there(self) -> None:
+        known = (await self.controller.catalog()).sources.get(self.info.name)
+        if known is None or known.id != self.info.id:
+            raise SourceDropped(
+                f"the source {self.info.name!r} was dropped while it was ingested: create it again "
+                "to go on"
+            )
+
+    async def _plan(self, head: Head, lower: int) -> Plan | None:
+        """Choose what the next binding takes; with times from the clock, maybe nothing."""
+        taken = await self.taken(lower)
+        plan = await self.source.plan(taken, head, lower=lower, bytes_max=self.bytes_max)
+        if plan is None and self.info.time_column is None:
+            return Plan((), None, 0, 0, 0)
+        return plan
+
+    async def _mint(self, plan: Plan, lower: int) -> None:
+        """Propose a binding. Whoever was first, what stands then is what is read back and obeyed."""
+        upper = plan.upper
+        if upper is None:
+            upper = max(self.clock.now_us() // 1_000, lower) + 1
+        taken = await self.taken(lower)
+        updates = plan_updates(taken, plan.ranges, time=upper - 1)
+        # Nobody reads the frontier below what the output has reached: this is bounded input reliance.
+        holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
+        await self.remap.compare_and_append(
+            updates if updates.num_rows else None, lower, upper, holds=holds
+        )
+
+    async def _binding(self, lower: int) -> Binding:
+        state = self.remap.state
+        reached = state.upper_frontier.time
+        require(reached > lower, "a binding stands beyond the output", remap=reached, lower=lower)
+        parts = parts_between(state, lower - 1, reached - 1)
+        tables = await self.remap.reader.read(parts, REMAP_SCHEMA)
+        updates = await self.clock.offload(
+            lambda: consolidate(tables, REMAP_SCHEMA, after=lower - 1, until=reached - 1)
+        )
+        return next_binding(updates, lower, reached)
+
+    def _job(self, binding: Binding) -> Job:
+        upsert = self.info.envelope == "upsert"
+        return Job(
+            source=self.info,
+            schema=encode_schema(self.schema),
+            lower=binding.lower,
+            upper=binding.upper,
+            ranges=binding.ranges,
+            shards=tuple(self._target(s, binding, feedback=upsert) for s in self.outputs),
+            errors=self._target(self.errors, binding, feedback=False),
+        )
+
+    @staticmethod
+    def _target(shard: Shard, binding: Binding, *, feedback: bool) -> Target:
+        state = shard.state
+        parts = parts_until(state, binding.lower - 1) if feedback else []
+        return Target(
+            shard=shard.id,
+            write_epoch=state.write_epoch,
+            may_inline=state.inline_bytes < INLINE_STATE_BYTES_MAX,
+            parts=tuple(parts),
+        )
+
+    async def _commit(self, binding: Binding, computed: Computed) -> tuple[int, int]:
+        """Commit to each shard that is not past the binding; say how many were ours, and unchecked."""
+        won = unchecked = 0
+        lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
+        holds = {INGEST_HOLD: Frontier.at(max(binding.lower - 1, 0))}
+        all_parts = [*computed.parts, computed.error_parts]
+        for shard, parts in zip(self.written, all_parts, strict=True):
+            done = None
+            if shard.state.upper_frontier <= lower:
+                done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
+            if done is not None and done.verdict is not Verdict.MISMATCH:
+                won += 1
+            elif upper <= shard.state.upper_frontier:
+                unchecked += not _same_as_theirs(shard, parts, lower, upper)
+            # Otherwise another ingester moved an idle interval's upper in between; the next tick,
+            # which starts from what the shards say, goes on from there.
+        return won, unchecked
+
+
+def late_in(binding: Binding, before: Taken) -> int:
+    """Give how many rows of a binding came after their time was complete."""
+    return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
+
+
+def _same_as_theirs(
+    shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier
+) -> bool:
+    """Compare what we computed with what another ingester committed; False if it cannot be told.
+
+    Raises:
+        DataDiffers: it is other data.
+    """
+    theirs = difference(shard.state, lower, upper)
+    if theirs is None:
+        return False
+    ours = RowSum.zero()
+    for part in parts:
+        ours = ours + part.t
+    if ours != theirs:
+        raise DataDiffers(
+            "another ingester of this source computed other data for the same times: stop both, "
+            "and compare their versions",
+            shard=shard.id,
+            lower=lower,
+            upper=upper,
+        )
+    return True
+
+
+def _nothing(shards: int) -> Computed:
+    nothing: list[Part] = []
+    return Computed([nothing] * shards, nothing, rows=0, bad=0, dropped={})
+
+
+def _refused(computed: Computed) -> SourceRowsRefused:
+    if computed.first_error is not None:
+        return SourceRowsRefused(
+            f"{computed.bad} rows do not fit, the first {computed.first_error}: correct the data, "
+            "or ingest without --strict to have them in the errors collection"
+        )
+    names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
+    return SourceRowsRefused(
+        f"fields that the schema lacks were met: {names}; name them in --schema, or ingest without "
+        "--strict to drop them"
+    )
+
+

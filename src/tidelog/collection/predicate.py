@@ -1,0 +1,100 @@
+"""Predicates: checked conditions on one row, and the sandbox in which they are computed.
+
+Invariants: a predicate's ``sql`` is one boolean expression over its ``schema`` (`expression` sees
+to that), and rows keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelog.errors import UsageError
+
+ROWS = "tidelog_rows"  # What the rows are called inside the sandbox.
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A checked boolean expression. Put ``(sql)`` into a statement, never bare ``sql``.
+
+    Shape: ``schema`` holds the columns that the expression reads, in the order of the schema it
+    was checked against.
+    """
+
+    sql: str
+    schema: pa.Schema
+    what: str
+
+    def mask(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Say for each row whether the expression is true; null counts as false.
+
+        Raises:
+            UsageError: a column is missing or cannot be cast to its type, or the expression fails
+                on a row.
+        """
+        with open_sandbox() as connection:
+            connection.register(ROWS, self.rows(table))
+            try:
+                statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
+                found = connection.execute(statement).fetchnumpy()["p"]
+            except duckdb.Error as error:
+                raise UsageError(
+                    f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
+                ) from error
+        return np.asarray(found, np.bool_)
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """Give what of ``table`` the expression reads, in the types it was checked for.
+
+        Raises:
+            UsageError: a column is missing or cannot be cast to its type.
+        """
+        if not self.schema.names:
+            # Rows must be counted even where nothing of them is read.
+            return pa.table({"row": pa.nulls(table.num_rows, pa.int8())})
+        try:
+            # Other widths would overflow elsewhere, and so choose other rows.
+            return table.select(self.schema.names).cast(self.schema)
+        except (KeyError, pa.ArrowException) as error:
+            raise UsageError(
+                f"{self.what} was checked for other columns than it is used on: {error}",
+                expression=self.sql,
+            ) from error
+
+
+def filter_table(table: pa.Table, predicate: Predicate) -> pa.Table:
+    """Keep the rows for which ``predicate`` is true, in their order.
+
+    Raises:
+        UsageError: as `Predicate.mask`.
+    """
+    return table.filter(pa.array(predicate.mask(table)))
+
+
+@contextmanager
+def open_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a DuckDB that reaches nothing but what is registered with it."""
+    # One thread: rows come back in their order, and executors have one core each.
+    connection = duckdb.connect(
+        ":memory:", config={"threads": 1, "enable_external_access": "false"}
+    )
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET lock_configuration = true")
+        yield connection
+    finally:
+        connection.close()
+
+
+def told_by(error: BaseException) -> str:
+    """Give the first line of what DuckDB says, without its class of error."""
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return first.partition(" Error: ")[2] or first

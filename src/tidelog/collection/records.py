@@ -1,0 +1,47 @@
+"""Records: what a format's parser gives, before types are fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+OFFSET: Final = "_offset"
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A record that is none, or does not fit: where it stands, why, and its text."""
+
+    offset: int
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Parsed records in address order: a table of wire types, and each row's offset and text."""
+
+    table: pa.Table
+    offsets: Int64s
+    text: Callable[[int], str]
+    misfits: Sequence[Misfit] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+def shown(data: bytes) -> str:
+    """Give a record's bytes as a person may read them."""
+    return data.decode("utf-8", errors="replace").strip("\r\n")
+
+
+def gather(
+    data: bytes, starts: Int64s, ends: Int64s, rows: Int64s | None = None
+) -> bytes:
+    """Give the bytes of some records, one after another."""
+    if rows is None:
+        rows = np.arange(len(starts))
+    return b"".join(data[starts[row] : ends[row]] for row in rows)

@@ -1,0 +1,59 @@
+"""Raw sources: what the recipe asks of them.
+
+A raw source hands out messages in the order of their addresses, can start at any address, and gives
+the same message for the same address for ever, or says it is gone.
+Source: storage, "Ingredients".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidelog.collection.binding import Range, Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next binding from some lower on would take; ``upper`` is None where times are the clock's.
+
+    Units: ``size_bytes`` is what the ranges hold, ``left_bytes`` what the head still has after them.
+    """
+
+    ranges: tuple[Range, ...]
+    upper: int | None
+    late: int
+    size_bytes: int
+    left_bytes: int
+
+
+class Head(Protocol):
+    """How far a source had got when it was asked."""
+
+    def left_bytes(self, taken: Taken) -> int:
+        """Give how many bytes lie between a frontier and this head."""
+        ...
+
+
+class RawSource(Protocol):
+    """One raw source."""
+
+    async def head(self) -> Head:
+        """Look how far the source has got."""
+        ...
+
+    async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
+        """Choose the next binding's ranges, at most about ``bytes_max``; None if there is nothing new.
+
+        Raises:
+            SourceRewritten: what was taken before is no longer what it was.
+        """
+        ...
+
+    async def read(self, found: Range) -> bytes:
+        """Give the bytes of a range, proven to be those that the binding names.
+
+        Raises:
+            SourceRewritten: they are others. GoneError: they are gone.
+        """
+        ...

@@ -1,0 +1,91 @@
+"""Times of collections: milliseconds since 1970, and how users write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import UsageError
+from tidelog.frontier import check_time
+
+UNITS: Final = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # negative: divide
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INTEGER: Final = re.compile(r"[0-9]{1,19}")
+# A year that datetime cannot hold is printed as a number of milliseconds instead.
+_ISO_MAX_MS: Final = 253_402_300_799_999
+
+
+def parse_time(text: str | int, *, what: str = "--as-of") -> int:
+    """Read a time: ISO 8601 (UTC unless it says otherwise), or a whole number of milliseconds.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(text, int):
+        return check_time(text)
+    if _INTEGER.fullmatch(text.strip()):
+        return check_time(int(text))
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise UsageError(
+            f"{what} {text!r} is not a time: write 2013-01-15T14:00:00Z, or a number of "
+            "milliseconds since 1970"
+        ) from error
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return check_time((found - _EPOCH) // timedelta(milliseconds=1))
+
+
+def format_time(time: int) -> str:
+    """Write a time as ISO 8601 in UTC, with milliseconds only where there are any."""
+    if time > _ISO_MAX_MS:
+        return str(time)
+    moment = _EPOCH + timedelta(milliseconds=time)
+    spec = "milliseconds" if time % 1_000 else "seconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=spec) + "Z"
+
+
+def check_time_type(name: str, dtype: pa.DataType) -> None:
+    """Refuse a time column that is neither timestamps nor integers.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if not (
+        pa.types.is_timestamp(dtype) or pa.types.is_integer(dtype) or pa.types.is_date(dtype)
+    ):
+        raise UsageError(
+            f"the time column {name!r} is of type {dtype}: it must hold timestamps or integers; "
+            "give its type with --schema"
+        )
+
+
+def times_of(
+    column: pa.ChunkedArray, unit: str
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Give a column's times in milliseconds, and where there is one.
+
+    What lies before 1970 is given as it is, negative: the caller counts it as late.
+    """
+    dtype = column.type
+    there = np.asarray(column.is_valid().to_numpy(), dtype=np.bool_)
+    if pa.types.is_date(dtype):
+        column, dtype, unit = column.cast(pa.timestamp("us")), pa.timestamp("us"), "us"
+    if pa.types.is_timestamp(dtype):
+        unit = dtype.unit
+    if pa.types.is_uint64(dtype):
+        fits = pc.fill_null(pc.less_equal(column, pa.scalar(2**63 - 1, pa.uint64())), False)
+        there &= np.asarray(fits.to_numpy(), dtype=np.bool_)
+        column = pc.if_else(fits, column, pa.scalar(0, pa.uint64()))
+    raw = np.asarray(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), dtype=np.int64)
+    factor = UNITS[unit]
+    if factor < 0:
+        return np.floor_divide(raw, -factor), there
+    bound = (2**63 - 2) // factor
+    there &= (raw <= bound) & (raw >= -bound)
+    return np.where(there, raw, 0) * factor, there

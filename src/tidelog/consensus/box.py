@@ -1,0 +1,134 @@
+"""Boxes: the one object in which a key's records lie when consensus is the object store itself.
+
+Shape: msgpack array ``[format, stamp, spills, records, writes]``; a spill names an immutable object that
+    holds older records, a record is ``[seqno, write id, data]``, ``writes`` are the newest 64
+    ``[seqno, write id]``, kept when their records are truncated.
+Invariants: seqnos are dense over spills and records, oldest first; the newest record is always in
+    the box; ``stamp`` differs between any two bodies, since a store's e_tag may be a hash of them.
+Does no I/O: see `tidelog.consensus.store`.
+Source: persist, "Consensus"; style.md, "Errors".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tidelog.errors import CorruptionError, UsageError
+
+FORMAT: Final = 1
+WRITES_KEPT: Final = 64
+RECORDS_MAX: Final = 128
+BYTES_MAX: Final = 256 * 1024
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One record, and the id of the call that wrote it."""
+
+    seqno: int
+    write_id: str
+    data: bytes
+
+
+class Spill(msgspec.Struct, frozen=True, array_like=True):
+    """Older records ``[first, last]`` in an object of their own."""
+
+    path: str
+    first: int
+    last: int
+
+
+class Box(msgspec.Struct, frozen=True, array_like=True):
+    """All that a key's object says."""
+
+    format: int
+    stamp: str
+    spills: tuple[Spill, ...]
+    records: tuple[Entry, ...]
+    writes: tuple[tuple[int, str], ...]
+
+    @property
+    def head_seqno(self) -> int:
+        return self.records[-1].seqno if self.records else 0
+
+    @property
+    def first_seqno(self) -> int:
+        if self.spills:
+            return self.spills[0].first
+        return self.records[0].seqno if self.records else 1
+
+    def wrote(self, seqno: int) -> str | None:
+        """Give who wrote record ``seqno``, as far as the box itself knows."""
+        for entry in self.records:
+            if entry.seqno == seqno:
+                return entry.write_id
+        return dict(self.writes).get(seqno)
+
+
+EMPTY: Final = Box(FORMAT, "", (), (), ())
+
+
+def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
+    """Give the box with one record more; the write id is the new body's stamp."""
+    seqno = box.head_seqno + 1
+    writes = (*box.writes, (seqno, write_id))[-WRITES_KEPT:]
+    records = (*box.records, Entry(seqno, write_id, data))
+    return Box(FORMAT, write_id, box.spills, records, writes)
+
+
+def plan_spill(box: Box) -> tuple[Entry, ...]:
+    """Give the older half of the records if the box has grown too large, else nothing."""
+    if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:
+        return ()
+    return box.records[: len(box.records) // 2]
+
+
+def spill_records(box: Box, spill: Spill) -> Box:
+    """Give the box with the records up to ``spill.last`` moved out."""
+    kept = tuple(e for e in box.records if e.seqno > spill.last)
+    return Box(FORMAT, box.stamp, (*box.spills, spill), kept, box.writes)
+
+
+def truncate_records(box: Box, before: int, *, stamp: str) -> Box:
+    """Give the box without what is known to lie before ``before``; a spill goes when all of it does."""
+    spills = tuple(s for s in box.spills if s.last >= before)
+    kept = tuple(e for e in box.records if e.seqno >= before)
+    return Box(FORMAT, stamp, spills, kept, box.writes)
+
+
+def encode_box(box: Box) -> bytes:
+    return msgspec.msgpack.encode(box)
+
+
+def decode_box(data: bytes, *, key: str) -> Box:
+    """Read a box.
+
+    Raises:
+        UsageError: a newer tidelog wrote it. CorruptionError: it is not a box.
+    """
+    try:
+        form = msgspec.msgpack.decode(data)[0]
+        if isinstance(form, int) and form > FORMAT:
+            raise UsageError(
+                "a newer tidelog wrote this: upgrade tidelog to read it", key=key, format=form
+            )
+        return msgspec.msgpack.decode(data, type=Box)
+    except (msgspec.MsgspecError, IndexError, TypeError, KeyError) as error:
+        raise CorruptionError("a consensus object cannot be read", key=key) from error
+
+
+def encode_spill(entries: tuple[Entry, ...]) -> bytes:
+    return msgspec.msgpack.encode(entries)
+
+
+def decode_spill(data: bytes, *, path: str) -> tuple[Entry, ...]:
+    """Read spilled records.
+
+    Raises:
+        CorruptionError: these are none.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=tuple[Entry, ...])
+    except msgspec.MsgspecError as error:
+        raise CorruptionError("spilled consensus records cannot be read", path=path) from error

@@ -1,0 +1,42 @@
+"""Consensus in memory: for tests and for one process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from tidelog.consensus.port import Versioned, check_seqno, check_truncation
+from tidelog.ids import SeqNo
+
+
+@dataclass(slots=True)
+class MemoryConsensus:
+    """A dict of lists."""
+
+    records: dict[str, list[Versioned]] = field(default_factory=dict)
+
+    async def head(self, key: str) -> Versioned | None:
+        kept = self.records.get(key)
+        return kept[-1] if kept else None
+
+    async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+        check_seqno(seqno)
+        kept = self.records.get(key, [])
+        if (kept[-1].seqno if kept else 0) != seqno - 1:
+            return False
+        self.records.setdefault(key, []).append(Versioned(seqno, bytes(data)))
+        return True
+
+    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+        return [r for r in self.records.get(key, []) if r.seqno >= start][:limit]
+
+    async def truncate(self, key: str, before: SeqNo) -> int:
+        check_truncation(before, await self.head(key))
+        kept = self.records[key]
+        dropped = [r for r in kept if r.seqno < before]
+        self.records[key] = kept[len(dropped) :]
+        return len(dropped)
+
+    async def list_keys(self) -> AsyncIterator[str]:
+        for key in sorted(self.records):
+            yield key

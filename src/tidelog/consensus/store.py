@@ -1,0 +1,203 @@
+"""Consensus on the object store itself: one object a key, replaced on condition.
+
+One round trip a compare-and-set, no clock. Why a lost answer can be resolved: a body is sent on the
+condition that the object still is the version we saw. While it is, sending the same body again is
+safe, since it can land only once; once it is not, no copy of ours that is still under way can land
+any more, so whether it did is a fact that the object's write ids tell.
+
+Source: persist, "Consensus"; style.md, "Errors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.consensus import box as boxes
+from tidelog.consensus.box import EMPTY, Box, Spill
+from tidelog.consensus.port import Versioned, check_seqno, check_truncation
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    ObjectNotFound,
+    Outcome,
+    OutcomeUnknown,
+)
+from tidelog.ids import SeqNo
+from tidelog.store.port import Store
+
+_PREFIX = "consensus/"
+_SPILL_PREFIX = "consensus-spill/"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A box as it was read or written last, and the e_tag that proves it (None: there was none)."""
+
+    box: Box
+    e_tag: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreConsensus:
+    """See the module. ``attempts``: how often a call is sent again before it fails."""
+
+    store: Store
+    clock: Clock
+    attempts: int = 20
+    _held: dict[str, _Held] = field(default_factory=dict)
+
+    async def head(self, key: str) -> Versioned | None:
+        held = await self._refresh(key)
+        if not held.box.records:
+            return None
+        newest = held.box.records[-1]
+        return Versioned(SeqNo(newest.seqno), newest.data)
+
+    async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+        check_seqno(seqno)
+        write_id = self.clock.unique()
+        held = self._held.get(key)
+        if held is None or held.box.head_seqno < seqno - 1:
+            held = await self._refresh(key)
+        sent = unsure = False
+        for attempt in range(self.attempts):
+            if held.box.head_seqno != seqno - 1:
+                return sent and await self._is_ours(key, held.box, seqno, write_id)
+            try:
+                # From the first request on, an error leaves it open whether the record stands.
+                sent = True
+                await self._append(key, held, data, write_id=write_id)
+                return True
+            except ContentionError:
+                pass
+            except LocationError as error:
+                unsure = unsure or error.outcome is not Outcome.NOT_APPLIED
+                if attempt + 1 == self.attempts:
+                    error.outcome = Outcome.UNKNOWN if unsure else Outcome.NOT_APPLIED
+                    raise
+            held = await self._read_back(key, attempt)
+        raise LocationError(
+            "the store moves or fails at every try: try again later",
+            outcome=Outcome.UNKNOWN,
+            key=key,
+        )
+
+    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+        for attempt in range(self.attempts):
+            held = await self._refresh(key)
+            try:
+                older = await self._load_spills(held.box, start)
+            except ObjectNotFound:
+                # The spill was truncated away after we read the box that names it.
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+                continue
+            entries = [*older, *held.box.records]
+            found = [Versioned(SeqNo(e.seqno), e.data) for e in entries if e.seqno >= start]
+            return found[:limit]
+        raise CorruptionError("spilled consensus records are missing", key=key)
+
+    async def truncate(self, key: str, before: SeqNo) -> int:
+        stamp = self.clock.unique()
+        first: int | None = None
+        for attempt in range(self.attempts):
+            held = await self._refresh(key)
+            box = held.box
+            check_truncation(
+                before, Versioned(SeqNo(box.head_seqno), b"") if box.records else None
+            )
+            first = box.first_seqno if first is None else first
+            kept = boxes.truncate_records(box, before, stamp=stamp)
+            dropped = [s.path for s in box.spills if s not in kept.spills]
+            if kept.spills == box.spills and kept.records == box.records:
+                return max(0, box.first_seqno - first)
+            try:
+                await self._replace(key, held, kept)
+            except ContentionError:
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+                continue
+            except LocationError:
+                if attempt + 1 == self.attempts:
+                    raise
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+                continue
+            # The replacement landed: nothing names these any more, and nothing can again.
+            await self.store.delete(dropped)
+            return kept.first_seqno - first
+        raise LocationError("the consensus object changes at every try", key=key)
+
+    async def list_keys(self) -> AsyncIterator[str]:
+        async for entry in self.store.list(_PREFIX):
+            yield entry.key.removeprefix(_PREFIX)
+
+    async def _append(self, key: str, held: _Held, data: bytes, *, write_id: str) -> None:
+        box = boxes.append_record(held.box, data, write_id=write_id)
+        moved = boxes.plan_spill(box)
+        if moved:
+            # The name derives from the write id, so that a second try writes the same object.
+            path = f"{_SPILL_PREFIX}{key}/{moved[0].seqno:016x}-{write_id}"
+            await self.store.put(path, boxes.encode_spill(moved))
+            box = boxes.spill_records(box, Spill(path, moved[0].seqno, moved[-1].seqno))
+        await self._replace(key, held, box)
+
+    async def _replace(self, key: str, held: _Held, box: Box) -> None:
+        body = boxes.encode_box(box)
+        if held.e_tag is None:
+            e_tag = await self.store.put(_PREFIX + key, body, if_absent=True)
+        else:
+            e_tag = await self.store.put(_PREFIX + key, body, if_match=held.e_tag)
+        self._held[key] = _Held(box, e_tag)
+
+    async def _refresh(self, key: str) -> _Held:
+        held = self._held.get(key)
+        try:
+            if held is None or held.e_tag is None:
+                found = await self.store.get(_PREFIX + key)
+            else:
+                newer = await self.store.refresh(_PREFIX + key, held.e_tag)
+                if newer is None:
+                    return held
+                found = newer
+        except ObjectNotFound:
+            if held is not None and held.e_tag is not None:
+                raise CorruptionError("a consensus object has vanished", key=key) from None
+            return _Held(EMPTY, None)
+        held = _Held(boxes.decode_box(found.data, key=key), found.e_tag)
+        self._held[key] = held
+        return held
+
+    async def _read_back(self, key: str, attempt: int) -> _Held:
+        """Read the box after a put whose outcome is open; that it is, survives the loop's end."""
+        for again in range(self.attempts):
+            await self.clock.sleep(backoff_us(attempt + again, self.clock))
+            try:
+                return await self._refresh(key)
+            except LocationError:
+                continue
+        raise LocationError(
+            "a write was sent and cannot be read back: the store does not answer",
+            outcome=Outcome.UNKNOWN,
+            key=key,
+        )
+
+    async def _is_ours(self, key: str, box: Box, seqno: SeqNo, write_id: str) -> bool:
+        """Say whether record ``seqno`` is the one we sent."""
+        writer = box.wrote(seqno)
+        if writer is None:
+            older = await self._load_spills(box, seqno)
+            writer = next((e.write_id for e in older if e.seqno == seqno), None)
+        if writer is None:
+            raise OutcomeUnknown(
+                "the record was truncated before its write could be read back", key=key, seqno=seqno
+            )
+        return writer == write_id
+
+    async def _load_spills(self, box: Box, start: SeqNo) -> list[boxes.Entry]:
+        found: list[boxes.Entry] = []
+        for spill in box.spills:
+            if spill.last >= start:
+                data = (await self.store.get(spill.path)).data
+                found.extend(boxes.decode_spill(data, path=spill.path))
+        return found

@@ -1,0 +1,173 @@
+"""Errors, grouped by what the caller does next.
+
+Every error says in ``outcome`` whether the change it was asked for happened, and in ``kind`` which
+of the eight groups it belongs to (a stable word, for metrics, exit codes and HTTP).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class Outcome(enum.Enum):
+    """What is known of a change whose call failed."""
+
+    NOT_APPLIED = "not_applied"
+    APPLIED = "applied"
+    UNKNOWN = "unknown"
+
+
+class TidelogError(Exception):
+    """The root of all errors raised on purpose.
+
+    A message is a sentence that says what to do, then facts as ``name=value``.
+    """
+
+    kind: ClassVar[str] = "error"
+
+    def __init__(
+        self, sentence: str, *, outcome: Outcome = Outcome.NOT_APPLIED, **facts: object
+    ) -> None:
+        told = " ".join(f"{name}={value}" for name, value in facts.items())
+        super().__init__(f"{sentence} ({told})" if told else sentence)
+        self.sentence = sentence
+        self.facts = facts
+        self.outcome = outcome
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders (Spark tasks): keyword facts do not survive the default way.
+        return (_rebuild, (type(self), self.sentence, self.outcome, dict(self.facts)))
+
+
+def _rebuild(
+    kind: type[TidelogError], sentence: str, outcome: Outcome, facts: dict[str, object]
+) -> TidelogError:
+    error = kind.__new__(kind)
+    TidelogError.__init__(error, sentence, outcome=outcome, **facts)
+    return error
+
+
+class UsageError(TidelogError, ValueError):
+    """The call is wrong: correct it."""
+
+    kind = "usage"
+
+
+class AsOfBeforeSince(UsageError):
+    """The time asked for can no longer be told apart from later ones."""
+
+
+class AsOfNotComplete(UsageError):
+    """The time asked for is not complete yet, and the caller chose not to wait."""
+
+
+class NameTaken(UsageError):
+    """Something of that name exists."""
+
+
+class GoneError(TidelogError, LookupError):
+    """What was asked for is not there (any more): start from what is."""
+
+    kind = "gone"
+
+
+class ObjectNotFound(GoneError):
+    """No object has that key."""
+
+
+class NoSuchLocation(GoneError):
+    """Nothing has been created at that URL."""
+
+
+class NoSuchCollection(GoneError):
+    """No collection or source has that name."""
+
+
+class SourceDropped(GoneError):
+    """The source was dropped while it was being ingested."""
+
+
+class ContentionError(TidelogError):
+    """Somebody else was first: read again, decide again."""
+
+    kind = "contention"
+
+
+class ObjectExists(ContentionError):
+    """An object of that key exists already (a put that must create)."""
+
+
+class ObjectChanged(ContentionError):
+    """The object is not the one whose e_tag was given."""
+
+
+class UpperMismatch(ContentionError):
+    """The shard's upper is not the expected one."""
+
+
+class BusyError(TidelogError):
+    """A limit is reached: back off, then retry."""
+
+    kind = "busy"
+
+
+class HandleError(TidelogError):
+    """This handle is over: open another."""
+
+    kind = "handle"
+
+
+class LocationError(TidelogError):
+    """The store failed: retry if NOT_APPLIED, read back if UNKNOWN."""
+
+    kind = "location"
+
+
+class StoreRefused(LocationError):
+    """The store refused the credentials, or does not keep the promises that tidelog needs."""
+
+
+class DeadlineExceeded(LocationError):
+    """The call did not finish within its timeout."""
+
+
+class OutcomeUnknown(LocationError):
+    """Whether a change happened can provably not be decided any more."""
+
+    def __init__(
+        self, sentence: str, *, outcome: Outcome = Outcome.UNKNOWN, **facts: object
+    ) -> None:
+        super().__init__(sentence, outcome=outcome, **facts)
+
+
+class CorruptionError(TidelogError):
+    """Stored bytes are wrong: stop, tell a person."""
+
+    kind = "corruption"
+
+
+class DataDiffers(CorruptionError):
+    """Two writers brought different data for the same times of one shard."""
+
+
+class SourceRewritten(CorruptionError):
+    """A source gave other bytes for an address than it gave before."""
+
+
+class SourceRowsRefused(TidelogError):
+    """``--strict`` was asked for, and rows do not fit the schema."""
+
+    kind = "refused"
+
+
+class InvariantError(TidelogError):
+    """tidelog is wrong: stop, file a bug."""
+
+    kind = "invariant"
+
+
+def require(condition: object, sentence: str, **facts: object) -> None:
+    """Raise InvariantError unless ``condition`` holds; also under ``python -O``."""
+    if not condition:
+        raise InvariantError(sentence, **facts)

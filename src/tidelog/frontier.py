@@ -1,0 +1,102 @@
+"""Frontiers: antichains over the times 0 to 2^63-1.
+
+Times are totally ordered here, so an antichain is ``{t}`` or empty. The type keeps the antichain's
+shape, so that what is written against it would survive partially ordered times.
+
+Source: persist, "Jargon"; storage, "Renditions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelog.errors import UsageError
+
+TIME_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """``Frontier.at(t)``: times not yet passed are those from ``t`` on; ``Frontier.empty()``: none.
+
+    As an upper, the empty frontier means finished; as a since, that nobody may read any more.
+    """
+
+    elements: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.elements) > 1:
+            raise UsageError("a frontier of ordered times has one element or none", given=self)
+        for time in self.elements:
+            check_time(time)
+
+    @classmethod
+    def at(cls, time: int) -> Frontier:
+        return cls((time,))
+
+    @classmethod
+    def empty(cls) -> Frontier:
+        return cls(())
+
+    @classmethod
+    def of(cls, value: Frontier | int | None) -> Frontier:
+        """Read what callers pass: a time, a frontier, or None for the empty one."""
+        if isinstance(value, Frontier):
+            return value
+        return cls.empty() if value is None else cls.at(value)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.elements
+
+    @property
+    def time(self) -> int:
+        """Give the one element.
+
+        Raises:
+            UsageError: the frontier is empty.
+        """
+        if not self.elements:
+            raise UsageError("the empty frontier has no time")
+        return self.elements[0]
+
+    def passed(self, time: int) -> bool:
+        """Say whether ``time`` lies before this frontier (an upper: is complete)."""
+        return not self.elements or time < self.elements[0]
+
+    def __le__(self, other: Frontier) -> bool:
+        if not other.elements:
+            return True
+        return bool(self.elements) and self.elements[0] <= other.elements[0]
+
+    def __lt__(self, other: Frontier) -> bool:
+        return self <= other and self != other
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(map(str, self.elements))}}}"
+
+
+def meet(frontiers: Iterable[Frontier]) -> Frontier:
+    """Give the least: what all of them have reached. Of nothing, the empty frontier."""
+    times = [f.elements[0] for f in frontiers if f.elements]
+    return Frontier.at(min(times)) if times else Frontier.empty()
+
+
+def join(frontiers: Iterable[Frontier]) -> Frontier:
+    """Give the greatest: what one of them has reached. Of nothing, {0}."""
+    known = list(frontiers)
+    if any(f.is_empty for f in known):
+        return Frontier.empty()
+    return Frontier.at(max((f.elements[0] for f in known), default=0))
+
+
+def check_time(time: int) -> int:
+    """Give ``time`` back if it is one.
+
+    Raises:
+        UsageError: it is not from 0 to 2^63-1.
+    """
+    if not 0 <= time <= TIME_MAX:
+        raise UsageError("a time is a whole number from 0 to 2^63-1", given=time)
+    return time

@@ -1,0 +1,207 @@
+"""Locations: one URL, and everything that lies there.
+
+Shape: ``tidelog.json`` at the root says what made the location, and is read first, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.clock import Clock, SystemClock
+from tidelog.collection.catalog import RenditionInfo, SourceInfo
+from tidelog.collection.collection import Collection, find_collection
+from tidelog.collection.controller import Controller
+from tidelog.collection.create import SourceSpec, open_source, resolve_spec
+from tidelog.collection.engine import Engine, LocalEngine
+from tidelog.collection.ingest import Ingester
+from tidelog.consensus.port import Consensus
+from tidelog.consensus.store import StoreConsensus
+from tidelog.errors import (
+    CorruptionError,
+    NoSuchLocation,
+    ObjectExists,
+    ObjectNotFound,
+    UsageError,
+)
+from tidelog.ids import ShardId, check_name
+from tidelog.persist.schema import shard_schema
+from tidelog.persist.shard import Shard
+from tidelog.store.metered import Metered
+from tidelog.store.port import Store
+from tidelog.store.probe import probe_store
+from tidelog.store.urls import open_store
+
+FORMAT: Final = 1
+MARK: Final = "tidelog.json"
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``tidelog.json`` says."""
+
+    format: int
+    created_us: int
+    consensus: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Location:
+    """A location that was opened: its store, its consensus, and handles on what lies in it."""
+
+    url: str
+    store: Metered
+    consensus: Consensus
+    clock: Clock
+    controller: Controller = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.controller = Controller(
+            store=self.store, consensus=self.consensus, clock=self.clock
+        )
+
+    def shard(
+        self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
+    ) -> Shard:
+        """Give the handle of a shard; without a schema, of one that has been written.
+
+        Raises:
+            UsageError: the name or the schema will not do.
+        """
+        shaped = None if schema is None else shard_schema(schema, key=key)
+        return Shard(
+            id=ShardId(check_name(name, of="name of a shard")),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            schema=shaped,
+        )
+
+    async def collection(self, name: str) -> Collection:
+        """Give the handle of a collection, or of a source's errors under ``NAME_errors``.
+
+        Raises:
+            NoSuchCollection: there is none of that name.
+        """
+        return find_collection(
+            await self.controller.catalog(),
+            name,
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
+
+    async def create_source(self, spec: SourceSpec) -> SourceInfo:
+        """Create a source and the collection that it feeds.
+
+        Raises:
+            UsageError, NameTaken: see `SourceSpec.check`, `resolve_spec`; nothing was made.
+        """
+        spec.check()
+        collection, rendition, info = await resolve_spec(spec, clock=self.clock)
+        await self.controller.create_source(collection, rendition, info)
+        return info
+
+    async def drop_source(self, name: str) -> None:
+        """Drop a source and its collection.
+
+        Raises:
+            NoSuchCollection: there is no such source.
+        """
+        await self.controller.drop_source(name)
+
+    async def source(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
+        """Find a source and the rendition that it feeds."""
+        catalog = await self.controller.catalog()
+        info = catalog.source(name)
+        return info, catalog.renditions[info.rendition]
+
+    async def ingester(
+        self,
+        name: str,
+        *,
+        engine: Engine | None = None,
+        bytes_max: int = 64 * 1024 * 1024,
+        strict: bool = False,
+        final: bool = True,
+    ) -> Ingester:
+        """Give an ingester of a source, which has read where its shards stand."""
+        info, rendition = await self.source(name)
+        schema = rendition.data_schema
+        ingester = Ingester(
+            info=info,
+            rendition=rendition,
+            source=open_source(info, schema, clock=self.clock, final=final),
+            engine=engine or LocalEngine(store=self.store, clock=self.clock),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            bytes_max=bytes_max,
+            strict=strict,
+        )
+        await ingester.refresh()
+        return ingester
+
+
+async def open_location(
+    url: str, *, create: bool = False, clock: Clock | None = None, store: Store | None = None
+) -> Location:
+    """Open the location at ``url``; make it first if ``create`` says so and there is none.
+
+    A store is probed once, when a location is made on it.
+
+    Raises:
+        NoSuchLocation: there is none. UsageError: the URL is of no known form, or a newer tidelog
+            made what is there. StoreRefused: the store does not keep its promises, or refuses us.
+    """
+    clock = clock or SystemClock()
+    metered = Metered(store or open_store(url, clock=clock), clock=clock)
+    try:
+        found = (await metered.get(MARK)).data
+    except ObjectNotFound:
+        if not create:
+            raise NoSuchLocation(
+                f"there is no location at {metered.url}: 'tidelog source create' makes one"
+            ) from None
+        found = await _make(metered, clock)
+    mark = read_mark(found, where=metered.url)
+    if mark.consensus != "store":
+        raise UsageError(
+            "this tidelog does not have the consensus that the location was made with: upgrade it",
+            consensus=mark.consensus,
+        )
+    consensus = StoreConsensus(store=metered, clock=clock)
+    return Location(url=url, store=metered, consensus=consensus, clock=clock)
+
+
+async def _make(store: Store, clock: Clock) -> bytes:
+    await probe_store(store, clock=clock)
+    mark = Mark(format=FORMAT, created_us=clock.now_us(), consensus="store")
+    data = msgspec.json.encode(mark)
+    try:
+        await store.put(MARK, data, if_absent=True)
+    except ObjectExists:
+        # Somebody made it meanwhile, or our own put was sent twice: either way it is there.
+        return (await store.get(MARK)).data
+    return data
+
+
+def read_mark(data: bytes, *, where: str) -> Mark:
+    """Read ``tidelog.json``.
+
+    Raises:
+        UsageError: a newer tidelog wrote it. CorruptionError: it is not one.
+    """
+    try:
+        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+        if found["format"] > FORMAT:
+            raise UsageError(
+                f"{where} was made by a newer tidelog (format {found['format']}, this one knows "
+                f"{FORMAT}): upgrade tidelog to use it"
+            )
+        return msgspec.convert(found, Mark)
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{where}/{MARK} cannot be read") from error

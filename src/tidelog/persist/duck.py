@@ -1,0 +1,45 @@
+"""DuckDB connections for consolidation: in memory, in UTC, spilling to disk past a bound."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import duckdb
+
+MEMORY_LIMIT = "2GiB"
+
+# One database a process, since making one takes 10 ms and a cursor of it 2. Keyed by process id, since
+# Spark forks its workers and a database must not be used on both sides of a fork.
+_databases: dict[int, duckdb.DuckDBPyConnection] = {}
+
+
+@contextmanager
+def duck() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Give a connection of one's own to this process's database."""
+    database = _databases.get(os.getpid())
+    if database is None:
+        spill = os.path.join(tempfile.gettempdir(), f"tidelog-spill-{os.getpid()}")
+        database = duckdb.connect(
+            ":memory:",
+            config={
+                "memory_limit": MEMORY_LIMIT,
+                "temp_directory": spill,
+                "preserve_insertion_order": False,
+                "autoinstall_known_extensions": False,
+            },
+        )
+        _databases[os.getpid()] = database
+    cursor = database.cursor()
+    try:
+        cursor.execute("SET TimeZone = 'UTC'")
+        yield cursor
+    finally:
+        cursor.close()
+
+
+def quoted(name: str) -> str:
+    """Give a column's name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'

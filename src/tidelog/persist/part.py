@@ -1,0 +1,224 @@
+"""Parts: immutable sets of updates, and the descriptors by which a state knows them.
+
+Shape: Parquet (zstd, row groups of 64k rows, page index and page checksums) with the columns of
+    `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``; or, when small, an
+    Arrow IPC record batch inside the descriptor itself.
+Invariants: a path is written once; size and xxh3 are those of the bytes, rows, diffs, bounds and sums those of the
+    updates in them. V is unchanged by merging, cancelling and advancing of times; T is what
+    replicas compare.
+Does no I/O: see `writer` and `reader`.
+Source: persist, "Batches"; design page 4, "Parts".
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from tidelog.errors import CorruptionError
+from tidelog.ids import ShardId
+from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.rowhash import RowSum, hash_rows, hash_rows_with_time, weighted_sum
+
+FORMAT: Final = 1
+ROW_GROUP_ROWS: Final = 65_536
+INLINE_BYTES: Final = 4_096
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What a state knows of one part; a plain value that any process can read it by.
+
+    Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is an IPC batch of two rows, the least and
+        the greatest value of each key column (empty where a column's type has no order).
+    """
+
+    path: str | None = None
+    inline: bytes | None = None
+    size_bytes: int
+    xxh3: bytes
+    rows: int
+    diffs: int
+    time_min: int
+    time_max: int
+    key_bounds: bytes = b""
+    schema_id: int = 0
+    is_sorted: bool = False
+    sum_v: bytes
+    sum_t: bytes
+    format: int = FORMAT
+    extra: dict[str, Any] = {}
+
+    @property
+    def v(self) -> RowSum:
+        return RowSum.from_bytes(self.sum_v)
+
+    @property
+    def t(self) -> RowSum:
+        return RowSum.from_bytes(self.sum_t)
+
+
+def part_path(shard: ShardId, write_epoch: int, unique: str) -> str:
+    return f"shard/{shard}/part/{write_epoch:08x}/{unique}.parquet"
+
+
+def sums_of(updates: pa.Table, schema: ShardSchema) -> tuple[RowSum, RowSum]:
+    """Give V and T of a table of updates."""
+    rows = updates.num_rows
+    hashes = hash_rows([updates.column(n) for n in schema.names], rows=rows)
+    diffs = int64_of(updates, DIFF)
+    timed = hash_rows_with_time(hashes, int64_of(updates, TIME))
+    return weighted_sum(hashes, diffs), weighted_sum(timed, diffs)
+
+
+def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Give a column of int64 without nulls as numpy."""
+    column: pa.ChunkedArray = updates.column(name)
+    return column.to_numpy().astype(np.int64, copy=False)
+
+
+def encode_part(
+    updates: pa.Table, schema: ShardSchema, *, path: str, is_sorted: bool, inline: bool
+) -> tuple[Part, bytes | None]:
+    """Give the descriptor of a part, and the bytes to be stored at ``path`` (None: it is inline).
+
+    ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows bytes to ride
+    in the descriptor when they are few.
+    """
+    sum_v, sum_t = sums_of(updates, schema)
+    body = _encode_ipc(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
+    small = body is not None and len(body) <= INLINE_BYTES
+    data = body if body is not None and small else _encode_parquet(updates)
+    times = pc.min_max(updates.column(TIME))
+    part = Part(
+        path=None if small else path,
+        inline=data if small else None,
+        size_bytes=len(data),
+        xxh3=xxhash.xxh3_128_digest(data),
+        rows=updates.num_rows,
+        diffs=int(int64_of(updates, DIFF).sum()),
+        time_min=times["min"].as_py(),
+        time_max=times["max"].as_py(),
+        key_bounds=_encode_bounds(updates, schema),
+        is_sorted=is_sorted,
+        sum_v=sum_v.to_bytes(),
+        sum_t=sum_t.to_bytes(),
+    )
+    return part, None if small else data
+
+
+def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
+    """Give the updates of a part whose bytes were read whole.
+
+    Raises:
+        CorruptionError: the bytes are not those that were written.
+    """
+    where = part.path or "inline"
+    if len(data) != part.size_bytes or xxhash.xxh3_128_digest(data) != part.xxh3:
+        raise CorruptionError(
+            "a part's bytes are not those that were written: restore the object, or drop the data",
+            path=where,
+            size_bytes=len(data),
+            expected=part.size_bytes,
+        )
+    try:
+        if part.inline is not None:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema.updates)
+            return pa.Table.from_batches([batch], schema=schema.updates)
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        return table.select(schema.updates.names).cast(schema.updates)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, OSError) as error:
+        raise CorruptionError("a part cannot be decoded", path=where) from error
+
+
+def decode_bounds(part: Part, schema: ShardSchema) -> dict[str, tuple[Any, Any]]:
+    """Give the least and the greatest value of each key column that has an order."""
+    if not part.key_bounds:
+        return {}
+    with pa.ipc.open_stream(pa.py_buffer(part.key_bounds)) as stream:
+        table = stream.read_all()
+    return {n: (table.column(n)[0].as_py(), table.column(n)[1].as_py()) for n in table.column_names}
+
+
+def may_overlap(part: Part, schema: ShardSchema, wanted: dict[str, tuple[Any, Any]]) -> bool:
+    """Say whether a part can hold keys inside the box ``wanted`` (least and greatest by column)."""
+    for name, (least, greatest) in decode_bounds(part, schema).items():
+        if name not in wanted or least is None or greatest is None:
+            continue
+        low, high = wanted[name]
+        if low is not None and high is not None and (high < least or greatest < low):
+            return False
+    return True
+
+
+def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
+    """Give the least and the greatest value of each key column that has an order."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in key:
+        column = table.column(name)
+        if _has_order(column.type):
+            # A null lies outside every bound: with nulls about, the column bounds nothing.
+            bounds = pc.min_max(column) if not column.null_count else {"min": None, "max": None}
+            found[name] = (_value(bounds["min"]), _value(bounds["max"]))
+    return found
+
+
+def _value(scalar: Any) -> Any:
+    return None if scalar is None else scalar.as_py()
+
+
+def _has_order(dtype: pa.DataType) -> bool:
+    # Floats have NaN, which no bound contains.
+    return (
+        pa.types.is_integer(dtype)
+        or pa.types.is_string(dtype)
+        or pa.types.is_temporal(dtype)
+        or pa.types.is_boolean(dtype)
+        or pa.types.is_decimal(dtype)
+    )
+
+
+def _encode_bounds(updates: pa.Table, schema: ShardSchema) -> bytes:
+    box = key_box(updates, schema.key)
+    columns = {
+        name: pa.array([low, high], type=schema.data.field(name).type)
+        for name, (low, high) in box.items()
+        if _fits_in_state(low) and _fits_in_state(high)
+    }
+    if not columns:
+        return b""
+    sink = io.BytesIO()
+    batch = pa.record_batch(columns)
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+def _fits_in_state(value: Any) -> bool:
+    return value is not None and (not isinstance(value, str) or len(value) <= 64)
+
+
+def _encode_ipc(updates: pa.Table) -> bytes:
+    batch = updates.combine_chunks().to_batches()[0]
+    return batch.serialize().to_pybytes()
+
+
+def _encode_parquet(updates: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(
+        updates,
+        sink,
+        row_group_size=ROW_GROUP_ROWS,
+        compression="zstd",
+        write_page_index=True,
+        write_page_checksum=True,
+        use_dictionary=True,
+        store_schema=True,
+    )
+    return sink.getvalue()

@@ -1,0 +1,212 @@
+"""Transitions: pure functions from a shard's state and a command to a decision.
+
+Shape: each gives a `Decision`: the answer, and the diff that makes it true (None: nothing changes).
+Source: persist, "State Machine"; design page 4, "Writing" and "Holds".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.errors import OutcomeUnknown, UsageError
+from tidelog.frontier import Frontier, meet
+from tidelog.machine.machine import Decision
+from tidelog.persist.part import Part
+from tidelog.persist.state import Batch, Diff, State, Token
+from tidelog.rowhash import RowSum
+
+
+class Verdict(enum.Enum):
+    """How a compare_and_append ended."""
+
+    COMMITTED = "committed"
+    ALREADY = "already"
+    MISMATCH = "mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The verdict, and the shard's upper after it."""
+
+    verdict: Verdict
+    upper: Frontier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareAndAppend:
+    """Parts for the times ``[expected_upper, upper)``.
+
+    ``fresh`` says that the token was made for this very call, so that it cannot stand anywhere yet;
+    ``holds`` are moved, or made, by the same change; ``schema`` and ``first_holds`` are for the shard's first.
+    """
+
+    schema: bytes
+    parts: Sequence[Part]
+    expected_upper: Frontier
+    upper: Frontier
+    token: Token
+    named: bool = False
+    fresh: bool = False
+    holds: Mapping[str, Frontier] = field(default_factory=dict)
+    first_holds: Mapping[str, Frontier] = field(default_factory=dict)
+
+
+def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
+    """Check what can be checked without a state.
+
+    Raises:
+        UsageError: lower is past upper, or an empty interval has updates.
+    """
+    if not lower <= upper:
+        raise UsageError("lower is past upper", lower=lower, upper=upper)
+    if rows and lower == upper:
+        raise UsageError("an empty interval cannot hold updates", lower=lower, upper=upper)
+
+
+def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, Appended]:
+    """Decide a compare_and_append.
+
+    Raises:
+        OutcomeUnknown: a retry so old that its token may have been forgotten.
+        UsageError: the shard has another schema.
+    """
+    if state.schema and state.schema != command.schema:
+        raise UsageError("the shard has another schema: open it without one to see which")
+    told = _told_before(state, command)
+    if told is not None:
+        return Decision(Appended(Verdict.ALREADY, Frontier.of(told[0])))
+    if command.expected_upper != state.upper_frontier or state.upper is None:
+        return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
+    holds, since = _moved_holds(state, command)
+    if command.upper == command.expected_upper and not holds:
+        return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))
+    diff = Diff(
+        schema=None if state.schema else command.schema,
+        upper=(_time(command.upper),),
+        batch=_batch_of(command),
+        token=command.token,
+        named=command.named,
+        holds=holds,
+        since=since,
+    )
+    return Decision(Appended(Verdict.COMMITTED, command.upper), diff)
+
+
+def _batch_of(command: CompareAndAppend) -> Batch | None:
+    if not command.parts:
+        return None
+    return Batch(
+        lower=command.expected_upper.time, upper=_time(command.upper), parts=tuple(command.parts)
+    )
+
+
+def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] | None:
+    """Give the upper that this token committed, as a tuple of one; None if it did not.
+
+    A commit from ``expected_upper`` can have been made only while that was upper. If the newest commits
+    still name who did that, it is known; if they have been forgotten, only a fresh token is known.
+    """
+    writer, number = command.token
+    if command.named and writer in state.writers:
+        last, upper = state.writers[writer]
+        if number == last:
+            return (upper,)
+        if number < last:
+            raise OutcomeUnknown(
+                "this write is older than the newest of its writer: read the shard instead",
+                writer=writer,
+                number=number,
+                newest=last,
+            )
+        return None
+    for commit in reversed(state.commits):
+        if (commit.writer, commit.number) == (writer, number):
+            return (commit.upper,)
+    behind = command.expected_upper < state.upper_frontier
+    if command.fresh or not behind or not state.commits_forgotten:
+        return None
+    oldest = Frontier.at(state.commits[0].lower)
+    if command.expected_upper < oldest:
+        raise OutcomeUnknown(
+            "this write is too old to be told from others: read the shard instead",
+            writer=writer,
+            expected_upper=command.expected_upper,
+            oldest=oldest,
+        )
+    return None
+
+
+def _moved_holds(
+    state: State, command: CompareAndAppend
+) -> tuple[dict[str, int | None], tuple[int | None] | None]:
+    first = command.first_holds if not state.schema else {}
+    wanted = {n: _time(f) for n, f in {**first, **command.holds}.items()}
+    holds = {
+        n: t
+        for n, t in wanted.items()
+        if n not in state.holds or Frontier.of(state.holds[n]) < Frontier.of(t)
+    }
+    return holds, _since_after(state, state.holds | holds) if holds else None
+
+
+def decide_hold(
+    state: State, name: str, since: Frontier | None, *, schema: bytes
+) -> Decision[Diff, Frontier]:
+    """Decide to place a hold (at the shard's since unless told), or to find the one that stands.
+
+    Raises:
+        UsageError: the time asked for is already given up.
+    """
+    if name in state.holds:
+        return Decision(Frontier.of(state.holds[name]))
+    start = state.since_frontier if since is None else since
+    if not state.since_frontier <= start:
+        raise UsageError(
+            "a hold cannot reach back below since", asked=start, since=state.since_frontier
+        )
+    founding = None if state.schema else schema
+    return Decision(start, Diff(schema=founding, holds={name: _time(start)}))
+
+
+def decide_downgrade(state: State, name: str, since: Frontier) -> Decision[Diff, Frontier]:
+    """Decide to move a hold up, and the shard's since with it if it was the last there.
+
+    Gives the shard's since. A hold that is further already stays.
+
+    Raises:
+        UsageError: there is no such hold.
+    """
+    if name not in state.holds:
+        raise UsageError("there is no such hold: place it first", hold=name)
+    if since <= Frontier.of(state.holds[name]):
+        return Decision(state.since_frontier)
+    moved = {name: _time(since)}
+    after = _since_after(state, state.holds | moved)
+    return Decision(
+        state.since_frontier if after is None else Frontier.of(after[0]),
+        Diff(holds=moved, since=after),
+    )
+
+
+def decide_release(state: State, name: str) -> Decision[Diff, bool]:
+    """Decide to drop a hold. Since stays: it moves only when somebody moves a hold."""
+    if name not in state.holds:
+        return Decision(False)
+    return Decision(True, Diff(released=(name,)))
+
+
+def _since_after(state: State, holds: Mapping[str, int | None]) -> tuple[int | None] | None:
+    least = meet([Frontier.of(t) for t in holds.values()])
+    return (_time(least),) if state.since_frontier < least else None
+
+
+def difference(state: State, lower: Frontier, upper: Frontier) -> RowSum | None:
+    """Give T of the updates in ``[lower, upper)`` if both are uppers that are remembered."""
+    above, below = state.sum_at(upper), state.sum_at(lower)
+    return None if above is None or below is None else above - below
+
+
+def _time(frontier: Frontier) -> int | None:
+    return None if frontier.is_empty else frontier.time

@@ -1,0 +1,111 @@
+"""Updates: tables of ``((key, value), time, diff)``, made ready to be written, and consolidated.
+
+Shape: see `tidelog.persist.schema.ShardSchema.updates`. A consolidated table has no two rows of equal data
+    (and time), and no row whose diff is 0.
+Source: persist, "Jargon" and "Compaction".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.duck import duck, quoted
+from tidelog.persist.schema import DIFF, TIME, ShardSchema
+
+
+def prepare_updates(
+    updates: pa.Table, schema: ShardSchema, *, lower: Frontier, upper: Frontier
+) -> pa.Table:
+    """Give updates as a part holds them: the schema's columns and types, sorted, no diff of 0.
+
+    Raises:
+        UsageError: a column is missing or does not fit, or a time lies outside ``[lower, upper)``.
+    """
+    table = conform(updates, schema.updates)
+    if pc.any(pc.equal(table.column(DIFF), 0)).as_py():
+        table = table.filter(pc.not_equal(table.column(DIFF), 0))
+    if table.num_rows:
+        times = pc.min_max(table.column(TIME)).as_py()
+        if lower.passed(times["min"]) or not upper.passed(times["max"]):
+            raise UsageError(
+                "an update's time lies outside the interval that is written",
+                least=times["min"],
+                greatest=times["max"],
+                lower=lower,
+                upper=upper,
+            )
+    return sort_updates(table, schema)
+
+
+def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Give a table with the wanted columns, in order, cast without loss.
+
+    Raises:
+        UsageError: one is missing, or holds a value that the wanted type cannot.
+    """
+    missing = [n for n in wanted.names if n not in table.column_names]
+    if missing:
+        raise UsageError(f"a column is missing: {', '.join(missing)}")
+    if table.schema.equals(wanted):
+        return table
+    try:
+        return table.select(wanted.names).cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise UsageError(f"the rows do not fit the schema: {error}") from error
+
+
+def is_sortable(schema: ShardSchema) -> bool:
+    """Say whether parts of this schema are sorted: there is a key, and every column has an order."""
+    flat = not any(pa.types.is_nested(f.type) for f in schema.data)
+    return flat and schema.key_columns > 0
+
+
+def sort_updates(table: pa.Table, schema: ShardSchema) -> pa.Table:
+    """Sort by (key, value, time) where the schema allows."""
+    if table.num_rows < 2 or not is_sortable(schema):
+        return table
+    return table.sort_by([(n, "ascending") for n in (*schema.names, TIME)])
+
+
+def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -> pa.Table:
+    """Give the contents at ``as_of``: data columns and ``_diff``, consolidated."""
+    columns = ", ".join(quoted(n) for n in schema.names)
+    out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
+    return _run(
+        f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates WHERE {TIME} <= {as_of} "
+        f"GROUP BY {columns} HAVING sum({DIFF}) <> 0",
+        tables,
+        schema,
+        out,
+    )
+
+
+def consolidate(
+    tables: Sequence[pa.Table], schema: ShardSchema, *, after: int = -1, until: int | None = None
+) -> pa.Table:
+    """Give the updates with ``after < time <= until``, consolidated, in the order of their times."""
+    columns = ", ".join(quoted(n) for n in (*schema.names, TIME))
+    end = "" if until is None else f"AND {TIME} <= {until} "
+    return _run(
+        f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates WHERE {TIME} > {after} {end}"
+        f"GROUP BY {columns} HAVING sum({DIFF}) <> 0 ORDER BY {TIME}, {DIFF}, {columns}",
+        tables,
+        schema,
+        schema.updates,
+    )
+
+
+def _run(sql: str, tables: Sequence[pa.Table], schema: ShardSchema, out: pa.Schema) -> pa.Table:
+    filled = [t for t in tables if t.num_rows]
+    if not filled:
+        return out.empty_table()
+    with duck() as connection:
+        # Arrow tables are scanned where they are; the aggregation spills past the memory limit.
+        connection.register("updates", pa.concat_tables(filled))
+        found = connection.sql(sql).to_arrow_table()
+    return found.cast(out)

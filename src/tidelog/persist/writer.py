@@ -1,0 +1,83 @@
+"""Writing parts: from a table of updates to descriptors that a commit can name.
+
+Any process may write parts, each under a name of its own; they count once a state names them, and
+are garbage until then.
+Source: persist, "Append" and "Backpressure".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.errors import UsageError
+from tidelog.ids import ShardId
+from tidelog.persist.part import Part, encode_part, part_path
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.updates import is_sortable
+from tidelog.store.port import Store
+
+RECORD_BYTES_MAX = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWriter:
+    """Writes the parts of one shard.
+
+    Units: a part is cut at ``part_bytes`` of Arrow data; at most ``uploads`` puts are under way.
+    """
+
+    store: Store
+    clock: Clock
+    shard: ShardId
+    schema: ShardSchema
+    write_epoch: int = 0
+    part_bytes: int = 64 * 1024 * 1024
+    uploads: int = 2
+
+    async def write(self, updates: pa.Table, *, inline: bool = True) -> list[Part]:
+        """Write updates that `prepare_updates` gave; give their parts in order.
+
+        ``inline`` lets few bytes ride in the descriptor instead of an object of their own.
+
+        Raises:
+            UsageError: a record is too large. LocationError: the store failed; nothing counts.
+        """
+        if not updates.num_rows:
+            return []
+        pieces = cut(updates, self.part_bytes)
+        under_way = asyncio.Semaphore(self.uploads)
+        async with asyncio.TaskGroup() as group:
+            inline = inline and len(pieces) == 1
+            tasks = [group.create_task(self._put(p, under_way, inline)) for p in pieces]
+        return [task.result() for task in tasks]
+
+    async def _put(self, piece: pa.Table, under_way: asyncio.Semaphore, inline: bool) -> Part:
+        async with under_way:
+            path = part_path(self.shard, self.write_epoch, self.clock.unique())
+            is_sorted = is_sortable(self.schema)
+            part, data = await self.clock.offload(
+                lambda: encode_part(
+                    piece, self.schema, path=path, is_sorted=is_sorted, inline=inline
+                )
+            )
+            if data is not None:
+                await self.store.put(path, data)
+            return part
+
+
+def cut(updates: pa.Table, part_bytes: int) -> list[pa.Table]:
+    """Cut a table into pieces of about ``part_bytes`` each.
+
+    Raises:
+        UsageError: one row alone is over 8 MiB.
+    """
+    rows, size = updates.num_rows, updates.nbytes
+    if rows and size / rows > RECORD_BYTES_MAX:
+        raise UsageError("a row is over 8 MiB: keep large values elsewhere and name them")
+    pieces = max(1, -(-size // part_bytes))
+    step = -(-rows // pieces)
+    return [updates.slice(start, step) for start in range(0, rows, step)]

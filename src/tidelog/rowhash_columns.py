@@ -1,0 +1,268 @@
+"""Arrow columns as hashes: what of an array counts, and what does not.
+
+A value is hashed as its class (`_class_of`) and canonical bytes:
+
+- integers, decimals: two's complement, little endian, in the least of 8, 16 or 32 bytes that holds
+  it, so that widening a column changes nothing. A decimal's class names its scale.
+- floats: as 64 bits; all NaN are one, and -0.0 is 0.0. Boolean: 0 or 1 in 8 bytes.
+- dates: days, in 8 bytes. Times, timestamps, durations: the stored number, in 8 bytes; the class
+  names the unit, and a time zone does not count, as it only says how to show an instant.
+- strings, binaries: their bytes; the class tells the two apart, fixed size counts as binary.
+- lists: the length, and the sum over elements of a hash of position and element.
+- structs: their fields' hashes in order; names do not count.
+- null: one hash for every type.
+
+So neither chunks, offsets of slices, dictionaries, widths of offsets nor bytes under nulls matter.
+Invariants: stable for ever, see `rowhash_xxh3`; temporaries hold at most a block of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelog.errors import require
+from tidelog.rowhash_xxh3 import (
+    BLOCK_ROWS,
+    Lanes,
+    Octets,
+    Words,
+    finish_fold,
+    fold,
+    hash_bytes,
+    hash_words,
+    seeds_of,
+    start_fold,
+)
+
+ArrowArray: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
+Column: TypeAlias = "ArrowArray | pa.ChunkedArray[pa.Scalar[pa.DataType]]"
+ListArray: TypeAlias = "pa.ListArray[Any] | pa.LargeListArray[Any] | pa.FixedSizeListArray[Any]"
+
+_SAMPLE_ROWS = 512
+_DAY_MS = 86_400_000
+
+
+def supported(dtype: pa.DataType) -> bool:
+    """Say whether values of ``dtype`` can be hashed."""
+    if isinstance(dtype, pa.DictionaryType | pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return supported(dtype.value_type)
+    if pa.types.is_struct(dtype):
+        return all(supported(dtype.field(i).type) for i in range(dtype.num_fields))
+    return _class_of(dtype) is not None
+
+
+def fold_column(state: Lanes, column: Column) -> None:
+    """Mix the hashes of a column, which has a row for each of ``state``, into it, in place."""
+    start = 0
+    for lanes in _column_lanes(column):
+        limit = start + lanes.shape[1]
+        fold(state[:, start:limit], lanes)
+        start = limit
+
+
+def _column_lanes(column: Column) -> Iterator[Lanes]:
+    """Hash a column, a piece at a time: the pieces cover its rows in order."""
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        array = chunk.dictionary_encode() if _repeats(chunk) else chunk
+        if isinstance(array, pa.DictionaryArray):
+            yield from _dictionary_lanes(array)
+            continue
+        for start in range(0, len(array), BLOCK_ROWS):
+            yield _block_lanes(array.slice(start, BLOCK_ROWS))
+
+
+def _dictionary_lanes(array: pa.DictionaryArray[Any, Any]) -> Iterator[Lanes]:
+    if len(array.dictionary) > len(array):
+        # A slice of a big dictionary: hash what is used only.
+        yield from _column_lanes(array.dictionary_decode())
+        return
+    # The hash of null goes last, for the rows whose index is null.
+    values = np.concatenate([*_column_lanes(array.dictionary), _null_lanes(1)], axis=1)
+    indices = array.indices.cast(pa.int64()).fill_null(len(array.dictionary)).to_numpy()
+    for start in range(0, len(array), BLOCK_ROWS):
+        yield values.take(indices[start : start + BLOCK_ROWS], axis=1)
+
+
+def _repeats(array: ArrowArray) -> bool:
+    """Guess whether hashing distinct values once is quicker (it changes no hash)."""
+    dtype = array.type
+    if len(array) < 8 * _SAMPLE_ROWS or not (_is_text(dtype) or _is_binary(dtype)):
+        return False
+    sample = array.take(np.linspace(0, len(array) - 1, _SAMPLE_ROWS).astype(np.int64))
+    return 4 * len(sample.unique()) <= _SAMPLE_ROWS
+
+
+def _block_lanes(array: ArrowArray) -> Lanes:
+    lanes = _value_lanes(array)
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        np.copyto(lanes, _null_lanes(1), where=~valid)
+    return lanes
+
+
+def _value_lanes(array: ArrowArray) -> Lanes:
+    """Hash the values of an array, and whatever stands under its nulls."""
+    dtype = array.type
+    if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _list_lanes(array)
+    if isinstance(array, pa.StructArray):
+        return _struct_lanes(array)
+    name = _class_of(dtype)
+    require(name is not None, "rows of a type that cannot be hashed got this far", type=dtype)
+    seeds = seeds_of(str(name))
+    if not len(array) or pa.types.is_null(dtype):
+        return _null_lanes(len(array))
+    if _is_text(dtype) or _is_binary(dtype):
+        return _octets_lanes(array, seeds)
+    if pa.types.is_boolean(dtype):
+        return hash_words(_stored(array.cast(pa.uint8()), "u1").astype(np.uint64), seeds)
+    if pa.types.is_floating(dtype):
+        return hash_words(_float_words(array), seeds)
+    return _integer_lanes(array, seeds)
+
+
+def _octets_lanes(array: ArrowArray, seeds: tuple[int, int]) -> Lanes:
+    dtype = array.type
+    if pa.types.is_string_view(dtype) or pa.types.is_binary_view(dtype):
+        array = array.cast(
+            pa.large_string() if pa.types.is_string_view(dtype) else pa.large_binary()
+        )
+    if pa.types.is_fixed_size_binary(dtype):
+        width = dtype.byte_width
+        bounds = np.arange(array.offset, array.offset + len(array) + 1) * width
+        data = array.buffers()[1]
+    else:
+        wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+        offsets, data = array.buffers()[1:3]
+        stored = np.frombuffer(_octets(offsets), "<i8" if wide else "<i4")
+        bounds = stored[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    return hash_bytes(_octets(data), bounds[:-1], np.diff(bounds), seeds)
+
+
+def _float_words(array: ArrowArray) -> Words:
+    with np.errstate(invalid="ignore"):  # A signalling NaN is as good as any.
+        values = _stored(array, f"<f{array.type.bit_width // 8}").astype(np.float64)
+        values += 0.0  # -0.0 + 0.0 is 0.0
+        values[np.isnan(values)] = np.nan
+    return values.view(np.uint64)
+
+
+def _integer_lanes(array: ArrowArray, seeds: tuple[int, int]) -> Lanes:
+    """Hash integers and all that is stored as them."""
+    dtype = array.type
+    if dtype.bit_width > 64:
+        words = _stored(array, "<u8", words=dtype.bit_width // 64)
+        return _wide_lanes(words.reshape(len(array), -1), seeds)
+    kind = "u" if pa.types.is_unsigned_integer(dtype) else "i"
+    values = _stored(array, f"<{kind}{dtype.bit_width // 8}")
+    if pa.types.is_date64(dtype):
+        values = values // _DAY_MS
+    words = values.astype(f"<{kind}8").view(np.uint64)
+    if kind == "u" and (words >> np.uint64(63)).any():
+        # Two's complement needs one more word here, lest 2^64 - 1 be -1.
+        return _wide_lanes(np.stack([words, np.zeros_like(words)], axis=1), seeds)
+    return hash_words(words, seeds)
+
+
+def _wide_lanes(words: Words, seeds: tuple[int, int]) -> Lanes:
+    """Hash integers given as rows of little-endian words, in the least size that holds each."""
+    rows, width = words.shape
+    signs = (words.view(np.int64) >> np.int64(63)).view(np.uint64)
+    lengths = np.full(rows, 8 * width, np.int64)
+    for size in (2, 1):
+        if size < width:
+            fits = (words[:, size:] == signs[:, size - 1 : size]).all(axis=1)
+            lengths[fits] = 8 * size
+    if (lengths == 8).all():
+        return hash_words(words[:, 0], seeds)
+    starts = np.arange(rows, dtype=np.int64) * (8 * width)
+    return hash_bytes(words.reshape(-1).view(np.uint8), starts, lengths, seeds)
+
+
+def _list_lanes(array: ListArray) -> Lanes:
+    if isinstance(array, pa.FixedSizeListArray):
+        size = array.type.list_size
+        bounds = np.arange(array.offset, array.offset + len(array) + 1) * size
+    else:
+        bounds = array.offsets.to_numpy().astype(np.int64)
+    first, lengths = int(bounds[0]), np.diff(bounds)
+    bounds = bounds - first
+    positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
+    elements = hash_words(positions.view(np.uint64), seeds_of("element"))
+    fold_column(elements, array.values.slice(first, int(bounds[-1])))
+    finish_fold(elements)
+    # A list's sum is a difference of running sums, all mod 2^64: no loop over lists.
+    running = np.zeros((2, len(positions) + 1), np.uint64)
+    np.cumsum(elements, axis=1, out=running[:, 1:])
+    lanes = hash_words(lengths.view(np.uint64), seeds_of("list"))
+    fold(lanes, running[:, bounds[1:]] - running[:, bounds[:-1]])
+    finish_fold(lanes)
+    return lanes
+
+
+def _struct_lanes(array: pa.StructArray) -> Lanes:
+    lanes = start_fold("struct", len(array))
+    for i in range(array.type.num_fields):
+        fold_column(lanes, array.field(i))
+    finish_fold(lanes)
+    return lanes
+
+
+def _null_lanes(rows: int) -> Lanes:
+    return np.repeat(hash_words(np.zeros(1, np.uint64), seeds_of("null")), rows, axis=1)
+
+
+def _stored(array: ArrowArray, dtype: str, *, words: int = 1) -> npt.NDArray[Any]:
+    """View an array's values, each ``words`` numbers of ``dtype``, without copying them."""
+    stored = np.frombuffer(_octets(array.buffers()[1]), dtype)
+    return stored[array.offset * words : (array.offset + len(array)) * words]
+
+
+def _octets(buffer: pa.Buffer | None) -> Octets:
+    # Arrow leaves a buffer out where there is nothing to hold.
+    return np.empty(0, np.uint8) if buffer is None else np.frombuffer(memoryview(buffer), np.uint8)
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
+
+
+def _is_binary(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return (
+        types.is_binary(dtype)
+        or types.is_large_binary(dtype)
+        or types.is_binary_view(dtype)
+        or types.is_fixed_size_binary(dtype)
+    )
+
+
+def _class_of(dtype: pa.DataType) -> str | None:
+    """Name the class of a type's values, as it goes into their seeds; None: not supported."""
+    types = pa.types
+    if types.is_decimal(dtype):
+        return f"decimal({dtype.scale})"
+    if types.is_time(dtype):
+        return f"time[{dtype.unit}]"
+    if types.is_timestamp(dtype):
+        return f"timestamp[{dtype.unit}]"
+    if types.is_duration(dtype):
+        return f"duration[{dtype.unit}]"
+    for name, holds in (
+        ("null", types.is_null),
+        ("boolean", types.is_boolean),
+        ("integer", types.is_integer),
+        ("float", types.is_floating),
+        ("date", types.is_date),
+        ("string", _is_text),
+        ("binary", _is_binary),
+    ):
+        if holds(dtype):
+            return name
+    return None

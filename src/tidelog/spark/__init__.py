@@ -1,0 +1,1 @@
+"""Spark: data sources, jobs, and a session that starts quickly and keeps quiet."""

@@ -1,0 +1,1 @@
+"""Objects by key: the port, its implementations, and the wrappers around them."""

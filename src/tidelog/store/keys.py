@@ -1,0 +1,49 @@
+"""Keys: which strings may name an object, on every store alike.
+
+A key that one store would fold into another key (``a//b``, ``./a``) or that would leave the root
+(``../a``) is refused before any I/O, so that a location can move from one store to another.
+Does no I/O.
+"""
+
+from __future__ import annotations
+
+from tidelog.errors import UsageError
+
+PRIVATE = ".tidelog"  # Where the local store keeps its temporary files and its locks.
+
+
+def check_key(key: str) -> str:
+    """Give ``key`` back if it may name an object.
+
+    Raises:
+        UsageError: it is empty, or a part of it is empty, ``.``, ``..`` or
+            ``.tidelog``, or it holds NUL, or characters that are no text.
+    """
+    fault = _fault(key)
+    if fault is not None:
+        raise UsageError(f"{key!r} cannot be the key of an object: {fault}")
+    return key
+
+
+def may_begin_key(prefix: str) -> bool:
+    """Say whether any key could begin with ``prefix``, so that a listing never leaves the root."""
+    whole_parts = prefix.split("/")[:-1]
+    return "\0" not in prefix and not any(_bad_part(part) for part in whole_parts)
+
+
+def _fault(key: str) -> str | None:
+    if not key:
+        return "it is empty"
+    if "\0" in key:
+        return "it holds a NUL character"
+    try:
+        key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return "it holds half a character (a lone surrogate)"
+    if any(_bad_part(part) for part in key.split("/")):
+        return f"no part between '/' may be empty, '.', '..' or {PRIVATE!r}"
+    return None
+
+
+def _bad_part(part: str) -> bool:
+    return part in ("", ".", "..", PRIVATE)

@@ -1,0 +1,61 @@
+"""A store in memory: for tests, the simulator, and ``memory://``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.errors import ObjectChanged, ObjectExists, ObjectNotFound
+from tidelog.store.port import Entry, Object
+
+
+@dataclass(slots=True)
+class MemoryStore:
+    """A dict; every put makes a new e_tag."""
+
+    name: str = "memory://"
+    objects: dict[str, Object] = field(default_factory=dict)
+    puts_count: int = 0
+
+    @property
+    def url(self) -> str:
+        return self.name
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        found = self._find(key)
+        if start == 0 and limit is None:
+            return found
+        return Object(found.data[start:limit], found.e_tag, found.modified_us)
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        found = self._find(key)
+        return None if found.e_tag == e_tag else found
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        present = self.objects.get(key)
+        if if_absent and present is not None:
+            raise ObjectExists("the object exists", key=key)
+        if if_match is not None and (present is None or present.e_tag != if_match):
+            raise ObjectChanged("the object is another by now", key=key)
+        self.puts_count += 1
+        e_tag = f"m{self.puts_count}"
+        self.objects[key] = Object(bytes(data), e_tag, self.puts_count)
+        return e_tag
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.objects.pop(key, None)
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        for key in sorted(self.objects):
+            if key.startswith(prefix) and (after is None or key > after) and key in self.objects:
+                found = self.objects[key]
+                yield Entry(key, len(found.data), found.e_tag, found.modified_us)
+
+    def _find(self, key: str) -> Object:
+        found = self.objects.get(key)
+        if found is None:
+            raise ObjectNotFound("there is no such object", key=key)
+        return found

@@ -1,0 +1,99 @@
+"""Try out whether a store keeps the promises on which everything here rests.
+
+Done once, when a location is created: there are stores that take a condition and ignore it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    ContentionError,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    StoreRefused,
+    TidelogError,
+)
+from tidelog.store.port import Store
+
+PREFIX = "probe/"
+_ADVICE = (
+    "tidelog would lose data here; use a store with conditional writes "
+    "(AWS S3, R2, MinIO, SeaweedFS, Google Cloud Storage, Azure, a local disk)"
+)
+
+
+async def probe_store(store: Store, *, clock: Clock) -> None:
+    """Refuse a store that breaks a promise of the store port; leaves nothing behind.
+
+    Raises:
+        StoreRefused: a promise is broken; the sentence says which, and what to do.
+        LocationError: the store failed; nothing is known of its promises.
+    """
+    key = PREFIX + clock.unique()
+    try:
+        await _probe(store, key)
+    finally:
+        with suppress(TidelogError):
+            await store.delete([key])
+
+
+async def _probe(store: Store, key: str) -> None:
+    first = await store.put(key, b"first " + key.encode(), if_absent=True)
+    await _must_not_create(store, key)
+    latest_body = b"second " + key.encode()
+    try:
+        latest = await store.put(key, latest_body, if_match=first)
+    except ContentionError as error:
+        raise _broken(
+            store, "it does not replace an object whose e_tag is right (If-Match)"
+        ) from error
+    await _must_not_replace(store, key, stale=first)
+    await _must_read_latest(store, key, latest, latest_body)
+    listed = [entry.key async for entry in store.list(key)]
+    if listed != [key]:
+        raise _broken(store, "a listing does not show an object that was just written")
+    await _must_delete(store, key)
+
+
+async def _must_not_create(store: Store, key: str) -> None:
+    try:
+        await store.put(key, b"again " + key.encode(), if_absent=True)
+    except ObjectExists:
+        return
+    raise _broken(store, "it lets two writers create the same object (it ignores If-None-Match)")
+
+
+async def _must_not_replace(store: Store, key: str, *, stale: str) -> None:
+    try:
+        await store.put(key, b"stale " + key.encode(), if_match=stale)
+    except ObjectChanged:
+        return
+    raise _broken(
+        store, "it replaces an object by a writer with a stale e_tag (it ignores If-Match)"
+    )
+
+
+async def _must_read_latest(store: Store, key: str, e_tag: str, body: bytes) -> None:
+    found = await store.get(key)
+    if found.data != body:
+        raise _broken(store, "a read does not see what was just written")
+    if found.e_tag != e_tag:
+        raise _broken(store, "a read and a write name one version of an object by two e_tags")
+    if await store.refresh(key, e_tag) is not None:
+        raise _broken(store, "it takes an object for changed that was not (refresh)")
+
+
+async def _must_delete(store: Store, key: str) -> None:
+    await store.delete([key])
+    try:
+        await store.get(key)
+    except ObjectNotFound:
+        return
+    raise _broken(store, "a read still finds an object that was deleted")
+
+
+def _broken(store: Store, promise: str) -> StoreRefused:
+    return StoreRefused(f"this store is not safe: {promise}; {_ADVICE}", store=store.url)

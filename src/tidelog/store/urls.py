@@ -1,0 +1,193 @@
+"""URLs: which store one names, and how the files of a source are named by URL and pattern.
+
+Patterns: ``*`` and ``?`` and ``[...]`` do not cross ``/``; ``**`` does; ``name/**`` is ``name`` and
+all that lies below it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import unquote
+
+from tidelog.clock import Clock
+from tidelog.errors import UsageError
+from tidelog.store.local import LocalStore
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+
+CLOUD_SCHEMES = ("s3", "gs", "az")
+SCHEMES = ("memory", "file", *CLOUD_SCHEMES)
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_QUERY = re.compile(r"\?(\w+=[^&]*(?:&\w+=[^&]*)*)$")
+_GLOB = re.compile(r"[*?[]")
+
+
+def open_store(url: str, *, clock: Clock) -> Store:
+    """Open the store at a URL, or at a path; nothing is read or made yet.
+
+    ``memory://`` is a new store each time. Who wants a place shared keeps the store.
+
+    Raises:
+        UsageError: the URL is of no known form; the sentence says which are.
+    """
+    scheme = _scheme_of(url)
+    if scheme == "memory":
+        return MemoryStore(name=url)
+    if scheme in CLOUD_SCHEMES:
+        # Loaded late: importing obstore costs what a laptop's first command should not pay.
+        from tidelog.store.cloud_open import open_cloud
+
+        return open_cloud(url, clock=clock)
+    return LocalStore(Path(_path_of(url)), clock=clock)
+
+
+def split_query(url: str) -> tuple[str, str]:
+    """Split a cloud URL into what is before its query, and the query; a glob's ``?`` is none."""
+    found = _QUERY.search(url)
+    return (url, "") if found is None else (url[: found.start()], found.group(1))
+
+
+def split_glob(url_or_path: str) -> tuple[str, str]:
+    """Split a source's files into the URL of a store and the pattern of the keys in it.
+
+    The store is the longest part that holds no ``*``, ``?`` or ``[``. Without any of these, what is
+    named is a directory or prefix, and the pattern is ``**``; only a local path that is a file, or
+    an object in the cloud that has a suffix and no ``/`` behind it, is a pattern by itself.
+
+    Raises:
+        UsageError: the URL is of no known form.
+    """
+    scheme = _scheme_of(url_or_path)
+    if scheme == "memory":
+        raise UsageError("memory:// holds no files: name a path, or an s3://, gs:// or az:// URL")
+    if scheme in CLOUD_SCHEMES:
+        return _split_cloud(url_or_path)
+    return _split_local(_path_of(url_or_path))
+
+
+def literal_prefix(pattern: str) -> str:
+    """Give the beginning that all keys matching ``pattern`` share: what to list."""
+    found = _GLOB.search(pattern)
+    if found is None:
+        return pattern
+    literal = pattern[: found.start()]
+    return literal.removesuffix("/") if pattern[found.start() :] == "**" else literal
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Say whether ``key`` matches ``pattern``, whole."""
+    return _compile(pattern).fullmatch(key) is not None
+
+
+def _scheme_of(url: str) -> str | None:
+    """Give the scheme, or None for a path."""
+    if not url:
+        raise UsageError(f"an empty URL names no place: use a path or {_known()}")
+    found = _SCHEME.match(url)
+    if found is None:
+        return None
+    scheme = found.group(1).lower()
+    if scheme not in SCHEMES:
+        raise UsageError(f"{scheme}:// is not known here: use a path or {_known()}")
+    # Hadoop and Spark write file:/path.
+    if scheme != "file" and not url[found.end() :].startswith("/"):
+        raise UsageError(f"write {scheme}:// with two slashes", url=url.partition("?")[0])
+    return scheme
+
+
+def _known() -> str:
+    return ", ".join(f"{scheme}://" for scheme in SCHEMES)
+
+
+def _path_of(url: str) -> str:
+    """Give the absolute path that a ``file`` URL or a path names; a slash at the end stays."""
+    path = url
+    if _SCHEME.match(url):
+        path = url[len("file:") :]
+        if path.startswith("//"):
+            host, slash, rest = path[2:].partition("/")
+            if host not in ("", "localhost") or not slash:
+                raise UsageError(
+                    "file:// needs an absolute path: write file:///some/where, "
+                    "or a relative path without file://",
+                    url=url,
+                )
+            path = "/" + rest
+        path = unquote(path)
+    if "\0" in path:
+        raise UsageError("a path cannot hold a NUL character", url=repr(url))
+    path = os.path.expanduser(path)
+    return os.path.abspath(path) + ("/" if path.endswith("/") else "")
+
+
+def _split_local(path: str) -> tuple[str, str]:
+    # What exists is meant as it is, even if its name has a bracket in it.
+    if os.path.isfile(path):
+        directory, _, name = path.rpartition("/")
+        return _file_url(directory), _escape(name)
+    if os.path.isdir(path) or not _GLOB.search(path):
+        return _file_url(path), "**"
+    base, pattern = _cut(path)
+    return _file_url(base), pattern
+
+
+def _file_url(path: str) -> str:
+    return "file://" + (path.rstrip("/") or "/").replace("%", "%25")
+
+
+def _split_cloud(url: str) -> tuple[str, str]:
+    place, query = split_query(url)
+    scheme, _, rest = place.partition("://")
+    bucket, _, path = rest.partition("/")
+    if _GLOB.search(bucket):
+        raise UsageError("the bucket's name cannot be a pattern: name one bucket", url=place)
+    base, pattern = path.rstrip("/"), "**"
+    if _GLOB.search(path):
+        base, pattern = _cut(path)
+    elif "." in path.rpartition("/")[2]:
+        # An object, or a directory such as Spark writes; only the store knows.
+        base, _, name = path.rpartition("/")
+        pattern = f"{name}/**"
+    store = f"{scheme}://{bucket}/{base}" if base else f"{scheme}://{bucket}"
+    return (f"{store}?{query}" if query else store), pattern
+
+
+def _cut(path: str) -> tuple[str, str]:
+    """Cut before the first part that is a pattern."""
+    found = _GLOB.search(path)
+    cut = path.rfind("/", 0, found.start() if found else len(path))
+    pattern = path[cut + 1 :]
+    return path[: max(cut, 0)], pattern + "**" if pattern.endswith("/") else pattern
+
+
+def _escape(name: str) -> str:
+    return _GLOB.sub(lambda found: f"[{found.group()}]", name)
+
+
+@lru_cache(maxsize=256)
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile("".join(_translate(pattern)), re.DOTALL)
+
+
+_TOKEN = re.compile(r"/\*\*$|(?<![^/])\*\*/|\*\*|\*|\?|\[!?\]?[^]/]*\]|.", re.DOTALL)
+_MEANINGS = {"/**": "(?:/.*)?", "**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _translate(pattern: str) -> list[str]:
+    return [_meaning(token) for token in _TOKEN.findall(pattern)]
+
+
+def _meaning(token: str) -> str:
+    if token in _MEANINGS:
+        return _MEANINGS[token]
+    if len(token) == 1:
+        return re.escape(token)
+    inside = token[1:-1]
+    negated = inside.startswith("!")
+    inside = inside.removeprefix("!").replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
+    inside = inside.replace("^", r"\^").replace("&&", r"&\&").replace("||", r"|\|")
+    return f"(?!/)[{'^' if negated else ''}{inside}]"

@@ -1,0 +1,116 @@
+"""A store that fails as stores do: in two coins, did it happen, and was the caller told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidelog.errors import LocationError, Outcome, TidelogError
+from tidelog.store.port import Entry, Object, Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, for which two coins are tossed.
+
+    ``index`` counts from 0; op is get, refresh, put, delete or list, key the first of several
+    keys, or the prefix of a listing.
+    """
+
+    index: int
+    op: str
+    key: str
+    conditional: bool
+
+    @property
+    def changes(self) -> bool:
+        return self.op in ("put", "delete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """How the coins fell: did it happen, and was the caller told what did."""
+
+    happened: bool = True
+    told: bool = True
+
+
+NO_FAULT = Fault()
+
+
+class Faulty:
+    """A store over a store where ``toss`` decides what becomes of each request.
+
+    Happened and told: as usual. Happened, not told: the change lands, and LocationError says
+    UNKNOWN. Not happened, not told: nothing lands, and LocationError says the same. Not happened,
+    told: LocationError says NOT_APPLIED, as it does for every read that fails.
+    """
+
+    def __init__(self, store: Store, *, toss: Callable[[Request], Fault]) -> None:
+        self._store = store
+        self._toss = toss
+        self._count = 0
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        request = self._request("get", key)
+        return await self._run(request, lambda: self._store.get(key, start=start, limit=limit))
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        request = self._request("refresh", key)
+        return await self._run(request, lambda: self._store.refresh(key, e_tag))
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        request = self._request("put", key, conditional=if_absent or if_match is not None)
+        return await self._run(
+            request, lambda: self._store.put(key, data, if_absent=if_absent, if_match=if_match)
+        )
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        request = self._request("delete", keys[0] if keys else "")
+        await self._run(request, lambda: self._store.delete(keys))
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        request = self._request("list", prefix)
+        fault = self._toss(request)
+        if not (fault.happened and fault.told):
+            raise _failure(request, fault)
+        async for entry in self._store.list(prefix, after=after):
+            yield entry
+
+    def _request(self, op: str, key: str, *, conditional: bool = False) -> Request:
+        request = Request(index=self._count, op=op, key=key, conditional=conditional)
+        self._count += 1
+        return request
+
+    async def _run(self, request: Request, call: Callable[[], Awaitable[T]]) -> T:
+        fault = self._toss(request)
+        if not fault.happened:
+            raise _failure(request, fault)
+        if fault.told:
+            return await call()
+        try:
+            await call()
+        except TidelogError as error:
+            # A refusal whose answer is lost is not known to be one.
+            raise _failure(request, fault) from error
+        raise _failure(request, fault)
+
+
+def _failure(request: Request, fault: Fault) -> LocationError:
+    in_doubt = request.changes and not fault.told
+    return LocationError(
+        "a fault was injected",
+        outcome=Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED,
+        op=request.op,
+        key=request.key,
+        index=request.index,
+    )
