@@ -66,7 +66,9 @@ class SystemClock:
         return await asyncio.to_thread(work)
 
 
-def backoff_us(attempt: int, clock: Clock, *, first_us: int = 5_000, most_us: int = 1_000_000) -> int:
+def backoff_us(
+    attempt: int, clock: Clock, *, first_us: int = 5_000, most_us: int = 1_000_000
+) -> int:
     """Give how long to wait before try number ``attempt`` (from 0): doubling, with full jitter."""
     ceiling = min(most_us, first_us << min(attempt, 20))
     return int(ceiling * (0.5 + 0.5 * clock.uniform()))

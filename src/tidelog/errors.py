@@ -170,4 +170,5 @@ class InvariantError(TidelogError):
 def require(condition: object, sentence: str, **facts: object) -> None:
     """Raise InvariantError unless ``condition`` holds; also under ``python -O``."""
     if not condition:
-        raise InvariantError(sentence, **facts)
+        error = InvariantError(sentence)
+        raise _rebuild(InvariantError, sentence, error.outcome, facts)

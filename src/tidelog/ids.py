@@ -21,7 +21,8 @@ def check_name(name: str, *, of: str = "name") -> str:
     """Give ``name`` back if logs, shards and collections may be called so.
 
     Raises:
-        UsageError: it is not 1 to 128 of letters, digits, ``.``, ``_``, ``-``, or starts with a dot.
+        UsageError: it is not 1 to 128 of letters, digits, ``.``, ``_``, ``-``, or starts with a
+        dot.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(

@@ -58,9 +58,7 @@ class Location:
     controller: Controller = field(init=False)
 
     def __post_init__(self) -> None:
-        self.controller = Controller(
-            store=self.store, consensus=self.consensus, clock=self.clock
-        )
+        self.controller = Controller(store=self.store, consensus=self.consensus, clock=self.clock)
 
     def shard(
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None

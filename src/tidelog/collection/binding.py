@@ -1,11 +1,13 @@
 """Bindings: which addresses of a source are in, at which upper of the output.
 
-Shape: the remap shard holds one row a file: the range of it that was taken last, and proofs of what was
-    read. A binding for ``[lower, upper)`` replaces the rows of the files it takes from, at the time
-    ``upper - 1``; so its ranges are just the rows that appear then, and the frontier at any upper is the
-    shard's contents before it. An interval in which no row appears took nothing.
-Invariants: a file's ranges follow each other without a gap; ``sum`` is the xxh3-128 of the bytes of ``[start, limit)``,
-    ``head`` that of the file's first ``head_bytes``: who reads the range again, reads these bytes or fails.
+Shape: the remap shard holds one row a file: the range of it that was taken last, and proofs of
+    what was read. A binding for ``[lower, upper)`` replaces the rows of the files it takes from,
+    at the time ``upper - 1``; so its ranges are just the rows that appear then, and the frontier
+    at any upper is the shard's contents before it. An interval in which no row appears took
+    nothing.
+Invariants: a file's ranges follow each other without a gap; ``sum`` is the xxh3-128 of the bytes
+    of ``[start, limit)``, ``head`` that of the file's first ``head_bytes``: who reads the range
+    again, reads these bytes or fails.
 Source: persist, "Bindings"; storage, "Reclock"; design page 6, "The recipe, as it runs".
 """
 
@@ -16,35 +18,32 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.persist.schema import DIFF, TIME, shard_schema
 
-REMAP_SCHEMA: Final = shard_schema(
-    pa.schema(
-        [
-            ("path", pa.string()),
-            ("start", pa.int64()),
-            ("limit", pa.int64()),
-            ("sum", pa.binary()),
-            ("head", pa.binary()),
-            ("head_bytes", pa.int64()),
-            ("header", pa.binary()),
-            ("size_bytes", pa.int64()),
-            ("e_tag", pa.string()),
-            ("late", pa.int64()),
-        ]
-    ),
-    key=["path"],
-)
+_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "path": pa.string(),
+    "start": pa.int64(),
+    "limit": pa.int64(),
+    "sum": pa.binary(),
+    "head": pa.binary(),
+    "head_bytes": pa.int64(),
+    "header": pa.binary(),
+    "size_bytes": pa.int64(),
+    "e_tag": pa.string(),
+    "late": pa.int64(),
+}
+REMAP_SCHEMA: Final = shard_schema(pa.schema(_COLUMNS), key=["path"])
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
     """A range of one file: a plain value by which any process reads the same messages.
 
-    Units: ``start`` and ``limit`` are byte offsets at line ends (json, csv) or row groups (parquet); ``late`` counts rows
-        of this file, over all bindings so far, that came after their time was complete.
+    Units: ``start`` and ``limit`` are byte offsets at line ends (json, csv) or row groups
+        (parquet); ``late`` counts rows of this file, over all bindings so far, that came after
+        their time was complete.
     """
 
     path: str
@@ -72,16 +71,17 @@ class Binding:
 
 
 def next_binding(updates: pa.Table, lower: int, upper: int) -> Binding:
-    """Give the first binding from ``lower`` on, out of a remap shard that is complete below ``upper``.
+    """Give the first binding from ``lower`` on, out of a remap shard that is complete below
+    ``upper``.
 
     Shape: ``updates`` are the shard's updates at times from ``lower`` on.
     """
-    ahead = updates.filter(pc.greater_equal(updates.column(TIME), lower))
-    if not ahead.num_rows:
+    if not updates.num_rows:
         return Binding(lower, upper, ())
-    time = pc.min(ahead.column(TIME)).as_py()
-    inside = pc.and_(pc.equal(ahead.column(TIME), time), pc.greater(ahead.column(DIFF), 0))
-    return Binding(lower, time + 1, tuple(read_ranges(ahead.filter(inside))))
+    times, diffs = (updates.column(n).to_numpy() for n in (TIME, DIFF))
+    time = int(times.min())
+    taken = updates.take(np.flatnonzero((times == time) & (diffs > 0)))
+    return Binding(lower, time + 1, tuple(read_ranges(taken)))
 
 
 def read_ranges(rows: pa.Table) -> list[Range]:
@@ -91,7 +91,7 @@ def read_ranges(rows: pa.Table) -> list[Range]:
 
 
 def plan_updates(taken: Taken, ranges: Iterable[Range], *, time: int) -> pa.Table:
-    """Give the remap updates by which ranges become part of the binding that ends after ``time``."""
+    """Give the remap updates by which ranges become the binding that ends after ``time``."""
     rows: list[dict[str, Any]] = []
     for found in ranges:
         before = taken.get(found.path)

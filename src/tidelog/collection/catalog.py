@@ -1,8 +1,9 @@
 """The catalog: what the controller knows, as a value, and the changes it may be put through.
 
-Shape: the controller's state is a shard of rows ``(kind, name, value)``; the value is JSON. A collection names
-    its renditions and which one is active; a rendition names its shards; a source, the rendition
-    that it feeds. Shards of what was dropped stay listed, as ``dropped``, until they are collected.
+Shape: the controller's state is a shard of rows ``(kind, name, value)``; the value is JSON. A
+    collection names its renditions and which one is active; a rendition names its shards; a
+    source, the rendition that it feeds. Shards of what was dropped stay listed, as ``dropped``,
+    until they are collected.
 Does no I/O: see `tidelog.collection.controller`.
 Source: storage, "Renditions", "Controller".
 """
@@ -22,20 +23,22 @@ from tidelog.persist.schema import ShardSchema, decode_schema, shard_schema
 
 CATALOG_SHARD: Final = ShardId("catalog")
 CATALOG_SCHEMA: Final = shard_schema(
-    pa.schema([("kind", pa.string()), ("name", pa.string()), ("value", pa.string())]),
+    pa.schema(
+        {
+            "kind": pa.string(),
+            "name": pa.string(),
+            "value": pa.string(),
+        }
+    ),
     key=["kind", "name"],
 )
-ERRORS_SCHEMA: Final = shard_schema(
-    pa.schema(
-        [
-            ("file", pa.string()),
-            ("offset", pa.int64()),
-            ("reason", pa.string()),
-            ("text", pa.string()),
-        ]
-    ),
-    key=["file", "offset"],
-)
+_ERROR_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "file": pa.string(),
+    "offset": pa.int64(),
+    "reason": pa.string(),
+    "text": pa.string(),
+}
+ERRORS_SCHEMA: Final = shard_schema(pa.schema(_ERROR_COLUMNS), key=["file", "offset"])
 ERRORS_SUFFIX: Final = "_errors"
 
 
@@ -66,7 +69,8 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A raw source and how its messages become a collection.
 
-    Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys; ``delete_when`` is SQL.
+    Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys;
+        ``delete_when`` is SQL.
     """
 
     id: str
@@ -98,11 +102,13 @@ class Catalog:
         Raises:
             NoSuchCollection: there is none; the message names those that there are.
         """
-        return _find(self.collections, name, "collection")
+        _check_known(self.collections, name, "collection")
+        return self.collections[name]
 
     def source(self, name: str) -> SourceInfo:
         """Find a source; see `collection`."""
-        return _find(self.sources, name, "source")
+        _check_known(self.sources, name, "source")
+        return self.sources[name]
 
     def active(self, name: str) -> RenditionInfo:
         """Give a collection's active rendition."""
@@ -117,11 +123,10 @@ class Catalog:
         return rendition if rendition.errors is not None else None
 
 
-def _find(known: Mapping[str, Any], name: str, what: str) -> Any:
+def _check_known(known: Mapping[str, object], name: str, what: str) -> None:
     if name not in known:
         names = ", ".join(sorted(known)) or "none yet"
         raise NoSuchCollection(f"there is no {what} {name!r}: there are {names}")
-    return known[name]
 
 
 Row = tuple[str, str, str]  # kind, name, value
@@ -135,7 +140,8 @@ _KINDS: Final[dict[str, Any]] = {
 
 
 def read_catalog(rows: Iterable[Row]) -> Catalog:
-    """Make a catalog of the rows of the controller's shard. Kinds of a later version are passed over.
+    """Make a catalog of the rows of the controller's shard. Kinds of a later version are passed
+    over.
 
     Raises:
         CorruptionError: a row cannot be read.
@@ -150,9 +156,7 @@ def read_catalog(rows: Iterable[Row]) -> Catalog:
                 found[kind][name] = msgspec.json.decode(value, type=_KINDS[kind])
             except msgspec.MsgspecError as error:
                 raise CorruptionError("the catalog cannot be read", kind=kind, name=name) from error
-    return Catalog(
-        found["collection"], found["rendition"], found["source"], frozenset(dropped)
-    )
+    return Catalog(found["collection"], found["rendition"], found["source"], frozenset(dropped))
 
 
 def plan_create(
@@ -164,7 +168,9 @@ def plan_create(
         NameTaken: the name, or one that it would shadow, exists.
     """
     name = collection.name
-    twin = name.removesuffix(ERRORS_SUFFIX) if name.endswith(ERRORS_SUFFIX) else name + ERRORS_SUFFIX
+    twin = (
+        name.removesuffix(ERRORS_SUFFIX) if name.endswith(ERRORS_SUFFIX) else name + ERRORS_SUFFIX
+    )
     for taken in (name, twin):
         if taken in catalog.collections or taken in catalog.sources:
             raise NameTaken(

@@ -1,4 +1,4 @@
-"""Chunks: what was read of one file for a plan, cut into units, and the ranges made of them. Pure."""
+"""Chunks: what was read of one file for a plan, in units, and the ranges of them. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def text_chunk(
 ) -> Chunk | None:
     """Make a chunk of a text file's next bytes; None if not one record of them is whole.
 
-    ``at_end`` says that the file ends with these bytes, and that its last record may lack a line end.
+    ``at_end`` says that the file ends with these bytes, and that its last record may lack a line
+    end.
     """
     start = before.limit if before else 0
     quoted = format == "csv"
@@ -132,9 +133,7 @@ def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int)
     return units
 
 
-def take_ranges(
-    chunks: Sequence[Chunk], late: Int64s, count: int
-) -> list[tuple[Range, bytes]]:
+def take_ranges(chunks: Sequence[Chunk], late: Int64s, count: int) -> list[tuple[Range, bytes]]:
     """Give the ranges, with their bytes, of the first ``count`` units of all chunks."""
     found: list[tuple[Range, bytes]] = []
     first = 0

@@ -74,7 +74,7 @@ class Collection:
 
     @property
     def upper(self) -> Frontier:
-        """Give up to when the collection is complete, as of the last refresh; errors are part of it."""
+        """Give up to when it is complete, errors included, as of the last refresh."""
         return meet([s.state.upper_frontier for s in (*self.shards, *self._beside)])
 
     async def resolve_as_of(self, as_of: int | None) -> int:

@@ -1,7 +1,8 @@
 """Computing a tick: from the bytes of a binding's ranges to updates, shard by shard. Pure.
 
-Both engines run these functions: the local one on threads, Spark in its executors. What they give is a
-function of the messages, the binding, and the output as of ``lower - 1``; never of who runs it.
+Both engines run these functions: the local one on threads, Spark in its executors. What they give
+is a function of the messages, the binding, and the output as of ``lower - 1``; never of who runs
+it.
 Source: storage, "The recipe", steps 4 and 5.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -26,10 +28,11 @@ from tidelog.collection.envelope import (
     stamp_rows,
 )
 from tidelog.collection.expression import check_predicate
+from tidelog.collection.predicate import Predicate
 from tidelog.collection.records import OFFSET, Misfit
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
 from tidelog.persist.updates import prepare_updates
 from tidelog.rowhash import bucket_of, hash_rows
 
@@ -61,7 +64,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """The messages of a range, its bad records, and how often fields were met that the schema lacks."""
+    """The messages of a range, its bad records, and counts of fields that the schema lacks."""
 
     messages: pa.Table
     errors: pa.Table
@@ -84,7 +87,7 @@ def shape_messages(data: bytes, rank: int, job: Job) -> Shaped:
     if timeless.num_rows:
         out = [
             Misfit(offset, f"column {source.time_column!r} is no time that can be kept", "")
-            for offset in timeless.column(OFFSET).to_pylist()
+            for offset in timeless.column(OFFSET).to_numpy().tolist()
         ]
         errors = pa.concat_tables([errors, errors_table(found.path, out)])
     return Shaped(messages.cast(messages_schema(schema)), errors, decoded.dropped)
@@ -95,11 +98,16 @@ def _deletes(
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     if source.delete_when is None:
         return np.zeros(rows.num_rows, dtype=np.bool_)
-    predicate = check_predicate(
-        source.delete_when, schema.data, definite=True, what="--delete-when"
-    )
+    predicate = _checked(source.delete_when, encode_schema(schema))
     mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = predicate.mask(rows.select(schema.names))
     return mask
+
+
+@lru_cache(maxsize=16)
+def _checked(sql: str, schema: bytes) -> Predicate:
+    # Checking costs more than a small tick's rows do, and each tick brings the same expression.
+    data = decode_schema(schema).data
+    return check_predicate(sql, data, definite=True, what="--delete-when")
 
 
 def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

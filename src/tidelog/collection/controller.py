@@ -1,7 +1,7 @@
 """The controller: creates, lists, describes and drops; its state is a shard of its own.
 
-Each command is one compare_and_append: it lands whole or not at all, survives a crash at any moment,
-and two people at two terminals disturb nobody.
+Each command is one compare_and_append: it lands whole or not at all, survives a crash at any
+moment, and two people at two terminals disturb nobody.
 Source: storage, "Controller".
 """
 

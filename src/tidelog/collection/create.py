@@ -28,7 +28,8 @@ SHARDS_MAX = 256
 class SourceSpec:
     """A source as a user asks for it; `check` says whether that can be.
 
-    Shape: ``files`` is a directory, prefix or glob, local or in a store; ``schema`` is SQL columns, or None to infer.
+    Shape: ``files`` is a directory, prefix or glob, local or in a store; ``schema`` is SQL
+        columns, or None to infer.
     """
 
     name: str

@@ -1,9 +1,10 @@
-"""Decoding: from the bytes of a range to rows of the source's schema, and what is wrong with the others. Pure.
+"""Decoding: from the bytes of a range to rows of the source's schema, and what is wrong with the
+others. Pure.
 
-What becomes of a record depends on that record alone, never on its neighbours: a whole range is parsed
-at once, and only where that fails is it halved until each bad record stands alone.
-Shape: rows have the schema's columns and ``_offset`` (int64: byte offset of the record in its file, or row number in
-    a parquet file); errors are as `catalog.ERRORS_SCHEMA`.
+What becomes of a record depends on that record alone, never on its neighbours: a whole range is
+parsed at once, and only where that fails is it halved until each bad record stands alone.
+Shape: rows have the schema's columns and ``_offset`` (int64: byte offset of the record in its
+    file, or row number in a parquet file); errors are as `catalog.ERRORS_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TEXT_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The good rows of a range, its bad ones, and how often fields were met that the schema lacks."""
+    """The good rows of a range, its bad ones, and counts of fields that the schema lacks."""
 
     rows: pa.Table
     errors: pa.Table
@@ -39,7 +40,7 @@ class Decoded:
 def decode_range(
     data: bytes, found: Range, wanted: pa.Schema, *, format: str, required: Sequence[str] = ()
 ) -> Decoded:
-    """Decode a range whose bytes are ``data``. ``required`` columns make a row bad where they are null."""
+    """Decode the bytes of a range. A row in which a ``required`` column is null is bad."""
     records = _parse(data, found, wanted, format=format)
     fitted = fit(records.table.select(wanted.names), wanted)
     offsets = records.offsets

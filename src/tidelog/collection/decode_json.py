@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +61,7 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
 
 
 def _lines_look_whole(data: bytes, starts: Int64s, ends: Int64s) -> bool:
-    """Say whether each line begins with ``{`` and ends with ``}``, but for white space at its end."""
+    """Say whether each line begins with ``{`` and ends with ``}``, but for its line end."""
     raw = np.frombuffer(data, dtype=np.uint8)
     last = ends - 1
     for _ in range(2):  # the line end itself, and a carriage return before it
@@ -86,13 +86,11 @@ def _parse_chunk(
     return table.select(wire.names)
 
 
-def _read(chunk: bytes, wire: pa.Schema, unexpected: str) -> pa.Table:
+def _read(chunk: bytes, wire: pa.Schema, unexpected: Literal["ignore", "infer"]) -> pa.Table:
     return pj.read_json(
         io.BytesIO(chunk),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
-        parse_options=pj.ParseOptions(
-            explicit_schema=wire, unexpected_field_behavior=unexpected
-        ),
+        parse_options=pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior=unexpected),
     )
 
 
@@ -143,7 +141,7 @@ def _reason(line: bytes, wanted: pa.Schema) -> str:
     return "the line is not a plain json object (is a field named twice?)"
 
 
-def _fits_alone(value: Any, field: pa.Field) -> bool:
+def _fits_alone(value: Any, field: pa.Field[Any]) -> bool:
     wire = pa.schema([pa.field(field.name, json_wire(field.type))])
     try:
         return _read(json.dumps({field.name: value}).encode(), wire, "ignore").num_rows == 1

@@ -1,7 +1,8 @@
 """Parquet: a range is row groups, its bytes are the file's footer and the groups' own. Pure.
 
-Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer][bytes of the row groups]``, where the footer
-    is the file's end from its metadata on, and the groups' bytes are one span of the file.
+Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer][bytes of the row
+    groups]``, where the footer is the file's end from its metadata on, and the groups' bytes are
+    one span of the file.
 """
 
 from __future__ import annotations

@@ -78,9 +78,7 @@ class LocalEngine:
     _reader: PartReader = field(init=False)
 
     def __post_init__(self) -> None:
-        self._reader = PartReader(
-            store=self.store, clock=self.clock, cache_bytes=self.cache_bytes
-        )
+        self._reader = PartReader(store=self.store, clock=self.clock, cache_bytes=self.cache_bytes)
 
     @property
     def name(self) -> str:
@@ -139,10 +137,7 @@ def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
     if len(job.shards) == 1:
         return [messages]
     buckets = buckets_of(messages, job)
-    return [
-        messages.take(pa.array(np.flatnonzero(buckets == index)))
-        for index in range(len(job.shards))
-    ]
+    return [messages.take(np.flatnonzero(buckets == index)) for index in range(len(job.shards))]
 
 
 def summarize(

@@ -1,8 +1,8 @@
 """Envelopes: from messages to updates of the output. Pure.
 
-Shape: messages have the schema's columns, ``_time`` (int64), ``_rank`` (int64: which range, in path order),
-    ``_offset`` and ``_delete`` (bool). ``none`` appends each; ``upsert`` makes the newest value of a key its only
-    one, and a delete takes it away.
+Shape: messages have the schema's columns, ``_time`` (int64), ``_rank`` (int64: which range, in
+    path order), ``_offset`` and ``_delete`` (bool). ``none`` appends each; ``upsert`` makes the
+    newest value of a key its only one, and a delete takes it away.
 Source: design page 6, "The recipe, as it runs", step 4.
 """
 
@@ -34,8 +34,8 @@ def stamp_rows(
 ) -> tuple[pa.Table, pa.Table]:
     """Give decoded rows their times, ranks; and those apart whose time is none.
 
-    With a time column, a row's time is its own, moved up to ``lower`` where that is complete; without
-    one, all rows come at ``upper - 1``.
+    With a time column, a row's time is its own, moved up to ``lower`` where that is complete;
+    without one, all rows come at ``upper - 1``.
     """
     count = rows.num_rows
     if source.time_column is None:
@@ -60,8 +60,9 @@ def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
 def apply_upsert(messages: pa.Table, current: pa.Table, schema: ShardSchema) -> pa.Table:
     """Chain the messages of each key, in the order of (time, range, offset), onto its current row.
 
-    Shape: ``current`` has the schema's columns: the output's rows as they are before these messages (those of
-        other keys do no harm). Several changes of a key give each their -old, +new at their own time.
+    Shape: ``current`` has the schema's columns: the output's rows as they are before these
+        messages (those of other keys do no harm). Several changes of a key give each their -old,
+        +new at their own time.
     """
     if not messages.num_rows:
         return schema.updates.empty_table()
@@ -71,8 +72,8 @@ def apply_upsert(messages: pa.Table, current: pa.Table, schema: ShardSchema) -> 
     of_current = ", ".join(f"c.{quoted(n)}" for n in schema.names)
     sql = f"""
         WITH chained AS (
-          SELECT *, lead({TIME}) OVER (PARTITION BY {key} ORDER BY {TIME}, {RANK}, {OFFSET}) AS _until
-          FROM messages
+          SELECT *, lead({TIME}) OVER (PARTITION BY {key} ORDER BY {TIME}, {RANK}, {OFFSET}) AS
+          _until FROM messages
         ), first AS (SELECT {key}, min({TIME}) AS {TIME} FROM messages GROUP BY {key}),
         changes AS (
           SELECT {data}, {TIME}, 1 AS {DIFF} FROM chained WHERE NOT {DELETE}
@@ -87,14 +88,14 @@ def apply_upsert(messages: pa.Table, current: pa.Table, schema: ShardSchema) -> 
     with duck() as connection:
         connection.register("messages", messages)
         connection.register("current", current)
-        found = connection.sql(sql).to_arrow_table()
+        found: pa.Table = connection.sql(sql).to_arrow_table()
     return found.cast(schema.updates)
 
 
 def current_rows(
     updates: list[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int
 ) -> pa.Table:
-    """Give the output's rows at ``as_of`` for the keys that messages name: the feedback of upsert."""
+    """Give the output's rows at ``as_of`` for the keys that messages name: the feedback."""
     filled = [t for t in updates if t.num_rows]
     if not filled or not messages.num_rows:
         return schema.data.empty_table()
@@ -107,5 +108,5 @@ def current_rows(
     with duck() as connection:
         connection.register("updates", pa.concat_tables(filled))
         connection.register("messages", messages.select(schema.key))
-        found = connection.sql(sql).to_arrow_table()
+        found: pa.Table = connection.sql(sql).to_arrow_table()
     return found.cast(schema.data)

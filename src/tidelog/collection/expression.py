@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,6 +48,8 @@ _NOT_DEFINITE_EITHER = frozenset(
         "age",
         "current_localtime",
         "current_localtimestamp",
+        "current_setting",
+        "getvariable",
         "hash",
         "icu_sort_key",
         "version",
@@ -122,8 +125,17 @@ class _Check:
         if complaint and not self._parse(f"({self.sql}\n)")[1]:
             raise self.refusal("ends with a comment: remove it")
         if complaint:
-            raise self.refusal(f"is not one SQL expression: {complaint}")
+            raise self.refusal(f"is not one SQL expression: {complaint}{self._hint_at_quotes()}")
         return tree
+
+    def _hint_at_quotes(self) -> str:
+        """Give the commonest remedy where a column is called like a word of SQL."""
+        rows = self.connection.execute("SELECT lower(keyword_name) FROM duckdb_keywords()")
+        keywords = {keyword for (keyword,) in rows.fetchall()}
+        words = set(re.findall(r"\w+", self.sql.lower()))
+        names = [name for name in self.schema.names if name.lower() in keywords & words]
+        told = " and ".join(f'"{name}"' for name in names)
+        return f"; write the column {told} in double quotes" if names else ""
 
     def _parse(self, expression: str) -> tuple[Json, str]:
         """Give the tree of ``expression``, or why it is not exactly one."""

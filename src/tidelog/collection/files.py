@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import xxhash
@@ -27,8 +28,8 @@ from tidelog.collection.plan import (
     describe_cut,
     upper_after,
 )
-from tidelog.collection.source import Plan
-from tidelog.errors import GoneError, ObjectNotFound, SourceRewritten
+from tidelog.collection.source import Head, Plan
+from tidelog.errors import GoneError, InvariantError, ObjectNotFound, SourceRewritten
 from tidelog.persist.schema import ShardSchema
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import literal_prefix, matches
@@ -59,7 +60,8 @@ class FilesHead:
 
 @dataclass(slots=True, kw_only=True)
 class FilesSource:
-    """See the module. ``final`` says that a csv file's last record is whole though it lacks a line end.
+    """See the module. ``final`` says that a csv file's last record is whole though it lacks a line
+    end.
 
     The bytes that were planned last are kept for whoever reads them next, so that an ingester that
     computes what it minted reads them once.
@@ -83,9 +85,9 @@ class FilesSource:
         ]
         return FilesHead(tuple(sorted(found, key=lambda e: e.key)), self._row_groups)
 
-    async def plan(
-        self, taken: Taken, head: FilesHead, *, lower: int, bytes_max: int
-    ) -> Plan | None:
+    async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
+        if not isinstance(head, FilesHead):
+            raise InvariantError("a files source was given another source's head")
         timed = self.info.time_column is not None
         for entry in head.entries:
             await self._check_unchanged(entry, taken.get(entry.key))
@@ -94,7 +96,7 @@ class FilesSource:
             chunks, complete = await self._gather(taken, head, budget)
             if not chunks:
                 return None
-            units = await self.clock.offload(lambda c=chunks: self._units(c, lower))
+            units = await self.clock.offload(partial(self._units, chunks, lower))
             cut: Cut | None = describe_cut(units, len(units))
             if timed:
                 cut = choose_cut(units, complete=complete)
@@ -136,9 +138,7 @@ class FilesSource:
     def _units(self, chunks: list[Chunk], lower: int) -> Units:
         return Units.join([units_of(c, self.info, self.schema.data, lower=lower) for c in chunks])
 
-    async def _gather(
-        self, taken: Taken, head: FilesHead, budget: int
-    ) -> tuple[list[Chunk], bool]:
+    async def _gather(self, taken: Taken, head: FilesHead, budget: int) -> tuple[list[Chunk], bool]:
         """Read about ``budget`` bytes of what is new; say whether that is all there is."""
         chunks: list[Chunk] = []
         for entry in head.entries:
@@ -222,13 +222,13 @@ class FilesSource:
     async def _check_unchanged(self, entry: Entry, before: Range | None) -> None:
         """Refuse a file that is not what it was when some of it was taken.
 
-        Its first bytes and the range that was taken last are read again where the store shows another
-        version; so a file that only grew costs what its last range does, not what it holds.
+        Its first bytes and the range that was taken last are read again where the store shows
+        another version; so a file that only grew costs what its last range does, not what it holds.
         """
         if before is None or self._verified.get(entry.key, before.e_tag) == entry.e_tag:
             return
         if self.info.format == "parquet":
-            tail = (await self._get(entry, entry.size_bytes - before.head_bytes, entry.size_bytes))
+            tail = await self._get(entry, entry.size_bytes - before.head_bytes, entry.size_bytes)
             same = xxhash.xxh3_128_digest(tail) == before.head
         else:
             same = entry.size_bytes >= before.limit
@@ -268,7 +268,7 @@ async def read_range(store: Store, found: Range, *, format: str) -> bytes:
 
 
 def is_hidden(key: str) -> bool:
-    """Say whether a file is one that tools leave beside data: a part of its path begins with . or _."""
+    """Say whether a part of a path begins with . or _: tools leave such files beside data."""
     return any(part.startswith((".", "_")) for part in key.split("/"))
 
 

@@ -63,9 +63,7 @@ def sample_schema(sample: bytes, *, format: str) -> pa.Schema:
         with open(path, "wb") as file:
             file.write(sample)
         try:
-            found = connection.execute(
-                f"DESCRIBE SELECT * FROM {reader}", [path]
-            ).fetchall()
+            found = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [path]).fetchall()
             columns = ", ".join(f'"{name}" {_plain(kind)}' for name, kind, *_ in found)
             connection.execute(f"CREATE OR REPLACE TEMP TABLE sampled ({columns})")
             schema = connection.sql("SELECT * FROM sampled").to_arrow_table().schema

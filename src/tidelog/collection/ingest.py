@@ -1,8 +1,8 @@
 """The ingester: one tick of the recipe after another, for one source.
 
-Each tick mints a binding, or finds one that stands beyond the output; obeys what is recorded; computes
-what lies between; and commits it to each shard. Any number of ingesters may do so at once, and each may
-die at any point: the shards alone say where to go on, and all compute the same.
+Each tick mints a binding, or finds one that stands beyond the output; obeys what is recorded;
+computes what lies between; and commits it to each shard. Any number of ingesters may do so at
+once, and each may die at any point: the shards alone say where to go on, and all compute the same.
 Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
 
 from tidelog.clock import Clock
 from tidelog.collection.binding import (
@@ -55,7 +54,7 @@ TRIES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick did. ``won`` counts the commits that were ours; ``left_bytes`` is what the head still has."""
+    """What one tick did. ``won`` counts our own commits; the head has ``left_bytes`` more."""
 
     lower: int
     upper: int
@@ -97,7 +96,9 @@ class Ingester:
         self.schema = self.rendition.data_schema
         history = {HISTORY_HOLD: Frontier.at(0)}
         self.outputs = [self._shard(s, self.schema, history) for s in self.rendition.shards]
-        require(self.rendition.errors and self.rendition.remap, "a source's rendition has no shards")
+        require(
+            self.rendition.errors and self.rendition.remap, "a source's rendition has no shards"
+        )
         self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
         self.remap = self._shard(self.rendition.remap or "", REMAP_SCHEMA, {})
 
@@ -131,12 +132,13 @@ class Ingester:
     async def tick(self, head: Head) -> Tick | None:
         """Do one tick; None if there is nothing to do up to ``head``.
 
-        With times from the clock, an idle tick moves upper on; with times from the data, it is None.
+        With times from the clock, an idle tick moves upper on; with times from the data, it is
+        None.
 
         Raises:
-            SourceDropped: the source is gone from the catalog. SourceRewritten, GoneError: a file is.
-            SourceRowsRefused: ``strict``, and rows do not fit. DataDiffers: another ingester computes
-            other data; stop, and find out which is wrong. LocationError: the store failed.
+            SourceDropped: the source is gone from the catalog. SourceRewritten, GoneError: a file
+            is. SourceRowsRefused: ``strict``, and rows do not fit. DataDiffers: another ingester
+            computes other data; stop, and find out which is wrong. LocationError: the store failed.
         """
         await self._check_there()
         for _ in range(TRIES_MAX):
@@ -157,8 +159,8 @@ class Ingester:
             await self._mint(plan, lower)
         binding = await self._binding(lower)
         if not binding.ranges:
-            won = await self._commit(binding, _nothing(len(self.outputs)))
-            return Tick(lower, binding.upper, won=won[0])
+            idle, _ = await self._commit(binding, _nothing(len(self.outputs)))
+            return Tick(lower, binding.upper, won=idle)
         computed = await self.engine.compute(self._job(binding), self.source)
         if self.strict and (computed.bad or computed.dropped):
             raise _refused(computed)
@@ -208,13 +210,14 @@ class Ingester:
         return plan
 
     async def _mint(self, plan: Plan, lower: int) -> None:
-        """Propose a binding. Whoever was first, what stands then is what is read back and obeyed."""
+        """Propose a binding. Whoever was first: what stands then is read back and obeyed."""
         upper = plan.upper
         if upper is None:
             upper = max(self.clock.now_us() // 1_000, lower) + 1
         taken = await self.taken(lower)
         updates = plan_updates(taken, plan.ranges, time=upper - 1)
-        # Nobody reads the frontier below what the output has reached: this is bounded input reliance.
+        # Nobody reads the frontier below what the output has reached: this is bounded input
+        # reliance.
         holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
         await self.remap.compare_and_append(
             updates if updates.num_rows else None, lower, upper, holds=holds
@@ -255,7 +258,7 @@ class Ingester:
         )
 
     async def _commit(self, binding: Binding, computed: Computed) -> tuple[int, int]:
-        """Commit to each shard that is not past the binding; say how many were ours, and unchecked."""
+        """Commit to each shard not past the binding; count those that were ours, and unchecked."""
         won = unchecked = 0
         lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
         holds = {INGEST_HOLD: Frontier.at(max(binding.lower - 1, 0))}
@@ -278,9 +281,7 @@ def late_in(binding: Binding, before: Taken) -> int:
     return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
 
 
-def _same_as_theirs(
-    shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier
-) -> bool:
+def _same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier) -> bool:
     """Compare what we computed with what another ingester committed; False if it cannot be told.
 
     Raises:
@@ -319,5 +320,3 @@ def _refused(computed: Computed) -> SourceRowsRefused:
         f"fields that the schema lacks were met: {names}; name them in --schema, or ingest without "
         "--strict to drop them"
     )
-
-

@@ -1,9 +1,9 @@
 """Cuts: how many of a source's next units one binding takes. Pure.
 
-A unit is what cannot be split: a record of a text file, a row group of a parquet file. With times from
-the data, a binding ends between two distinct times of the data as known when it is minted: all units
-before the cut are earlier than the first one after it. So a run that was killed and one that was not cut
-alike, and no time's records are split over two bindings.
+A unit is what cannot be split: a record of a text file, a row group of a parquet file. With times
+from the data, a binding ends between two distinct times of the data as known when it is minted:
+all units before the cut are earlier than the first one after it. So a run that was killed and one
+that was not cut alike, and no time's records are split over two bindings.
 Source: design page 6, "Times from the data".
 """
 
@@ -22,9 +22,11 @@ NO_TIME_GREATEST: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The times of units in address order: each one's least and greatest, and how many rows are late.
+    """The times of units in address order: each one's least and greatest, and how many rows are
+    late.
 
-    A unit in which no time can be read has the least of `NO_TIME_LEAST` and the greatest of `NO_TIME_GREATEST`.
+    A unit in which no time can be read has the least of `NO_TIME_LEAST` and the greatest of
+    `NO_TIME_GREATEST`.
     """
 
     least: Int64s

@@ -38,9 +38,7 @@ def shown(data: bytes) -> str:
     return data.decode("utf-8", errors="replace").strip("\r\n")
 
 
-def gather(
-    data: bytes, starts: Int64s, ends: Int64s, rows: Int64s | None = None
-) -> bytes:
+def gather(data: bytes, starts: Int64s, ends: Int64s, rows: Int64s | None = None) -> bytes:
     """Give the bytes of some records, one after another."""
     if rows is None:
         rows = np.arange(len(starts))

@@ -15,9 +15,11 @@ from tidelog.collection.binding import Range, Taken
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next binding from some lower on would take; ``upper`` is None where times are the clock's.
+    """What the next binding from some lower on would take; ``upper`` is None where times are the
+    clock's.
 
-    Units: ``size_bytes`` is what the ranges hold, ``left_bytes`` what the head still has after them.
+    Units: ``size_bytes`` is what the ranges hold, ``left_bytes`` what the head still has after
+        them.
     """
 
     ranges: tuple[Range, ...]
@@ -43,7 +45,8 @@ class RawSource(Protocol):
         ...
 
     async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
-        """Choose the next binding's ranges, at most about ``bytes_max``; None if there is nothing new.
+        """Choose the next binding's ranges, at most about ``bytes_max``; None if there is nothing
+        new.
 
         Raises:
             SourceRewritten: what was taken before is no longer what it was.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
-from tidelog.frontier import check_time
+from tidelog.frontier import TIME_MAX, check_time
 
 UNITS: Final = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # negative: divide
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,9 +56,7 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
     Raises:
         UsageError: so it is.
     """
-    if not (
-        pa.types.is_timestamp(dtype) or pa.types.is_integer(dtype) or pa.types.is_date(dtype)
-    ):
+    if not (pa.types.is_timestamp(dtype) or pa.types.is_integer(dtype) or pa.types.is_date(dtype)):
         raise UsageError(
             f"the time column {name!r} is of type {dtype}: it must hold timestamps or integers; "
             "give its type with --schema"
@@ -66,7 +64,7 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
 
 
 def times_of(
-    column: pa.ChunkedArray, unit: str
+    column: pa.ChunkedArray[Any], unit: str
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.bool_]]]:
     """Give a column's times in milliseconds, and where there is one.
 
@@ -75,17 +73,19 @@ def times_of(
     dtype = column.type
     there = np.asarray(column.is_valid().to_numpy(), dtype=np.bool_)
     if pa.types.is_date(dtype):
-        column, dtype, unit = column.cast(pa.timestamp("us")), pa.timestamp("us"), "us"
-    if pa.types.is_timestamp(dtype):
+        column, unit = column.cast(pa.timestamp("us")), "us"
+    elif pa.types.is_timestamp(dtype):
         unit = dtype.unit
+    filled = cast("pa.ChunkedArray[Any]", pc.fill_null(column, pa.scalar(0, column.type)))
     if pa.types.is_uint64(dtype):
-        fits = pc.fill_null(pc.less_equal(column, pa.scalar(2**63 - 1, pa.uint64())), False)
-        there &= np.asarray(fits.to_numpy(), dtype=np.bool_)
-        column = pc.if_else(fits, column, pa.scalar(0, pa.uint64()))
-    raw = np.asarray(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), dtype=np.int64)
+        wide = filled.to_numpy()
+        there &= wide < 2**63
+        raw = np.where(there, wide, 0).astype(np.int64)
+    else:
+        raw = filled.cast(pa.int64()).to_numpy().astype(np.int64, copy=False)
     factor = UNITS[unit]
     if factor < 0:
         return np.floor_divide(raw, -factor), there
-    bound = (2**63 - 2) // factor
+    bound = (TIME_MAX - 1) // factor
     there &= (raw <= bound) & (raw >= -bound)
     return np.where(there, raw, 0) * factor, there

@@ -1,8 +1,8 @@
 """Column types: how SQL writes them, and how text becomes them, a row at a time. Pure.
 
-Text formats carry less than types: a date in json is a string, and everything in csv is. So a column
-is parsed as its *wire* type and then cast; a value that the cast refuses makes its row a bad one,
-whatever stands in other rows.
+Text formats carry less than types: a date in json is a string, and everything in csv is. So a
+column is parsed as its *wire* type and then cast; a value that the cast refuses makes its row a
+bad one, whatever stands in other rows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def parse_schema(text: str) -> pa.Schema:
 
 
 def json_wire(dtype: pa.DataType) -> pa.DataType:
-    """Give the type that a column is parsed as out of json: numbers, booleans and text are native there."""
+    """Give the type that json parses a column as: numbers, booleans and text are native there."""
     if pa.types.is_list(dtype):
         return pa.list_(pa.field("item", json_wire(dtype.value_type)))
     if pa.types.is_struct(dtype):
@@ -102,7 +102,7 @@ class Fitted:
 def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
     """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
     rows = wire.num_rows
-    columns: list[pa.ChunkedArray] = []
+    columns: list[pa.ChunkedArray[Any]] = []
     fits = np.ones(rows, dtype=np.bool_)
     misfit: list[str | None] = [None] * rows
     for field in wanted:
@@ -119,7 +119,7 @@ def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
     return Fitted(pa.table(columns, schema=wanted), fits, misfit)
 
 
-def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+def _cast(column: pa.ChunkedArray[Any], dtype: pa.DataType) -> pa.ChunkedArray[Any]:
     """Cast a column; what cannot be cast becomes null."""
     if not pa.types.is_nested(dtype) and not pa.types.is_string(column.type):
         try:
@@ -128,7 +128,7 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
             pass
     with duck() as connection:
         connection.register("wire", pa.table({"x": column, "n": np.arange(len(column))}))
-        found = connection.sql(
+        found: pa.Table = connection.sql(
             f"SELECT {_cast_sql(column.type, dtype)} AS x FROM wire ORDER BY n"
         ).to_arrow_table()
     return found.column("x").cast(dtype)
@@ -144,7 +144,8 @@ def _cast_sql(wire: pa.DataType, dtype: pa.DataType) -> str:
             f"THEN TRY_CAST(trim(x) AS {sql_type(dtype)}) END"
         )
     if pa.types.is_timestamp(dtype):
-        # Cast to a plain timestamp, SQL would drop an offset such as +02:00; times without one are UTC.
+        # Cast to a plain timestamp, SQL would drop an offset such as +02:00; times without one are
+        # UTC.
         moment = "TRY_CAST(x AS TIMESTAMPTZ)"
         finite = f"CASE WHEN isfinite({moment}) THEN {moment} END"
         return finite if dtype.tz else f"({finite}) AT TIME ZONE 'UTC'"

@@ -1,8 +1,8 @@
 """Boxes: the one object in which a key's records lie when consensus is the object store itself.
 
-Shape: msgpack array ``[format, stamp, spills, records, writes]``; a spill names an immutable object that
-    holds older records, a record is ``[seqno, write id, data]``, ``writes`` are the newest 64
-    ``[seqno, write id]``, kept when their records are truncated.
+Shape: msgpack array ``[format, stamp, spills, records, writes]``; a spill names an immutable
+    object that holds older records, a record is ``[seqno, write id, data]``, ``writes`` are the
+    newest 64 ``[seqno, write id]``, kept when their records are truncated.
 Invariants: seqnos are dense over spills and records, oldest first; the newest record is always in
     the box; ``stamp`` differs between any two bodies, since a store's e_tag may be a hash of them.
 Does no I/O: see `tidelog.consensus.store`.
@@ -91,7 +91,7 @@ def spill_records(box: Box, spill: Spill) -> Box:
 
 
 def truncate_records(box: Box, before: int, *, stamp: str) -> Box:
-    """Give the box without what is known to lie before ``before``; a spill goes when all of it does."""
+    """Give the box without what lies before ``before``; a spill goes when all of it does."""
     spills = tuple(s for s in box.spills if s.last >= before)
     kept = tuple(e for e in box.records if e.seqno >= before)
     return Box(FORMAT, stamp, spills, kept, box.writes)

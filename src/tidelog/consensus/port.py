@@ -31,11 +31,13 @@ class Consensus(Protocol):
         ...
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
-        """Append ``data`` as record ``seqno``; lands, and gives True, iff the newest is the one before.
+        """Append ``data`` as record ``seqno``; lands, and gives True, iff the newest is the one
+        before.
 
         Raises:
             OutcomeUnknown: it can provably not be told whether it landed. UNKNOWN.
-            LocationError: the store failed. NOT_APPLIED, or UNKNOWN where it could not be read back.
+            LocationError: the store failed. NOT_APPLIED, or UNKNOWN where it could not be read
+            back.
         """
         ...
 

@@ -105,9 +105,7 @@ class StoreConsensus:
         for attempt in range(self.attempts):
             held = await self._refresh(key)
             box = held.box
-            check_truncation(
-                before, Versioned(SeqNo(box.head_seqno), b"") if box.records else None
-            )
+            check_truncation(before, Versioned(SeqNo(box.head_seqno), b"") if box.records else None)
             first = box.first_seqno if first is None else first
             kept = boxes.truncate_records(box, before, stamp=stamp)
             dropped = [s.path for s in box.spills if s not in kept.spills]

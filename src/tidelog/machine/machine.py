@@ -85,8 +85,8 @@ class Machine(Generic[S, D]):
     async def commit(self, decide: Callable[[S], Decision[D, R]]) -> R:
         """Decide over the newest state and write the change; give the decision's result.
 
-        ``decide`` may run several times, over newer and newer states. A decision that writes nothing
-        is believed only over a state that was read after this call began.
+        ``decide`` may run several times, over newer and newer states. A decision that writes
+        nothing is believed only over a state that was read after this call began.
 
         Raises:
             whatever ``decide`` raises; ContentionError: others were first at every try.
@@ -125,9 +125,7 @@ class Machine(Generic[S, D]):
             pending = None
         seqno = SeqNo(self.seqno + 1)
         record = Record(rollup=pending or self._rollup, diff=self.language.encode_diff(diff))
-        if not await self.consensus.compare_and_set(
-            self.key, seqno, records.encode_record(record)
-        ):
+        if not await self.consensus.compare_and_set(self.key, seqno, records.encode_record(record)):
             return False
         superseded = self._rollup if pending is not None else None
         self.state, self.seqno, self._rollup = (
@@ -151,7 +149,8 @@ class Machine(Generic[S, D]):
                     found = await self._start_over(found)
                 self._replay(found)
             except ObjectNotFound:
-                # The rollup went since the record that named it was read: a newer one names another.
+                # The rollup went since the record that named it was read: a newer one names
+                # another.
                 await self.clock.sleep(backoff_us(attempt, self.clock))
                 continue
             return
@@ -181,7 +180,7 @@ class Machine(Generic[S, D]):
         self.state, self.seqno, self._rollup = state, seqno, rollup
 
     async def _maintain(self) -> None:
-        """Write a rollup when one is due; the next record names it. Best effort: a leak is swept."""
+        """Write a rollup when one is due; the next record names it. Best effort."""
         since = self.seqno - (self._rollup.seqno if self._rollup else 0)
         if since < self.rollup_every or self._pending is not None:
             return

@@ -1,9 +1,9 @@
 """Records: what a machine writes for each change of its state, and the rollups they name.
 
-Shape: a record is a msgpack map ``{"v": format, "rollup": ref or nil, "diff": bytes}``; a rollup is an
-    object at ``<prefix>/rollup/<seqno:016x>-<id>`` with the whole state after that seqno.
-Invariants: a rollup's seqno is at or above the earliest record's predecessor; each record names the newest rollup
-    known when it was written, so one read of the newest record finds it.
+Shape: a record is a msgpack map ``{"v": format, "rollup": ref or nil, "diff": bytes}``; a rollup
+    is an object at ``<prefix>/rollup/<seqno:016x>-<id>`` with the whole state after that seqno.
+Invariants: a rollup's seqno is at or above the earliest record's predecessor; each record names
+    the newest rollup known when it was written, so one read of the newest record finds it.
 Source: persist, "Incremental State" and "Rollups".
 """
 
@@ -42,9 +42,7 @@ def rollup_path(prefix: str, seqno: SeqNo, unique: str) -> str:
 
 
 def describe_rollup(seqno: SeqNo, path: str, data: bytes) -> Rollup:
-    return Rollup(
-        seqno=seqno, path=path, size_bytes=len(data), xxh3=xxhash.xxh3_128_digest(data)
-    )
+    return Rollup(seqno=seqno, path=path, size_bytes=len(data), xxh3=xxhash.xxh3_128_digest(data))
 
 
 def check_rollup(rollup: Rollup, data: bytes) -> bytes:

@@ -11,8 +11,8 @@ import duckdb
 
 MEMORY_LIMIT = "2GiB"
 
-# One database a process, since making one takes 10 ms and a cursor of it 2. Keyed by process id, since
-# Spark forks its workers and a database must not be used on both sides of a fork.
+# One database a process, since making one takes 10 ms and a cursor of it 2. Keyed by process id,
+# since Spark forks its workers and a database must not be used on both sides of a fork.
 _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 
 

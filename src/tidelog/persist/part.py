@@ -1,11 +1,11 @@
 """Parts: immutable sets of updates, and the descriptors by which a state knows them.
 
 Shape: Parquet (zstd, row groups of 64k rows, page index and page checksums) with the columns of
-    `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``; or, when small, an
-    Arrow IPC record batch inside the descriptor itself.
-Invariants: a path is written once; size and xxh3 are those of the bytes, rows, diffs, bounds and sums those of the
-    updates in them. V is unchanged by merging, cancelling and advancing of times; T is what
-    replicas compare.
+    `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``; or, when
+    small, an Arrow IPC record batch inside the descriptor itself.
+Invariants: a path is written once; size and xxh3 are those of the bytes, rows, diffs, bounds and
+    sums those of the updates in them. V is unchanged by merging, cancelling and advancing of
+    times; T is what replicas compare.
 Does no I/O: see `writer` and `reader`.
 Source: persist, "Batches"; design page 4, "Parts".
 """
@@ -35,8 +35,8 @@ INLINE_BYTES: Final = 4_096
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What a state knows of one part; a plain value that any process can read it by.
 
-    Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is an IPC batch of two rows, the least and
-        the greatest value of each key column (empty where a column's type has no order).
+    Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is an IPC batch of two rows, the
+        least and the greatest value of each key column (empty where a column's type has no order).
     """
 
     path: str | None = None
@@ -79,7 +79,7 @@ def sums_of(updates: pa.Table, schema: ShardSchema) -> tuple[RowSum, RowSum]:
 
 def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Give a column of int64 without nulls as numpy."""
-    column: pa.ChunkedArray = updates.column(name)
+    column: pa.ChunkedArray[Any] = updates.column(name)
     return column.to_numpy().astype(np.int64, copy=False)
 
 
@@ -88,8 +88,8 @@ def encode_part(
 ) -> tuple[Part, bytes | None]:
     """Give the descriptor of a part, and the bytes to be stored at ``path`` (None: it is inline).
 
-    ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows bytes to ride
-    in the descriptor when they are few.
+    ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows
+    bytes to ride in the descriptor when they are few.
     """
     sum_v, sum_t = sums_of(updates, schema)
     body = _encode_ipc(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None

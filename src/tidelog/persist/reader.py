@@ -119,9 +119,7 @@ def plan_splits(
         shares[least].append(part)
         sizes[least] += part.size_bytes
     encoded = encode_schema(schema)
-    return [
-        Split(shard=shard, schema=encoded, as_of=as_of, parts=tuple(share)) for share in shares
-    ]
+    return [Split(shard=shard, schema=encoded, as_of=as_of, parts=tuple(share)) for share in shares]
 
 
 async def read_split(split: Split, *, store: Store, clock: Clock) -> pa.Table:
@@ -135,7 +133,7 @@ async def read_split(split: Split, *, store: Store, clock: Clock) -> pa.Table:
     if not tables:
         return schema.updates.empty_table()
     table = pa.concat_tables(tables)
-    table = table.filter(pc.less_equal(table.column(TIME), split.as_of))
+    table = table.filter(pc.less_equal(table.column(TIME), pa.scalar(split.as_of, pa.int64())))
     times = pa.repeat(pa.scalar(split.as_of, pa.int64()), table.num_rows)
     position = table.schema.get_field_index(TIME)
     return table.set_column(position, schema.updates.field(TIME), times)

@@ -1,7 +1,7 @@
 """Shards: the handle through which one durable, definite time-varying collection is used.
 
-Opening a shard does no I/O; a shard that nobody has written has since = upper = {0}, and is made by its
-first write. Decisions are in `tidelog.persist.transition`; this runs them through a machine.
+Opening a shard does no I/O; a shard that nobody has written has since = upper = {0}, and is made
+by its first write. Decisions are in `tidelog.persist.transition`; this runs them through a machine.
 Source: persist, "API".
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.clock import Clock, backoff_us
 from tidelog.consensus.port import Consensus
@@ -133,7 +134,8 @@ class Shard:
     ) -> Appended:
         """Append updates for ``[expected_upper, upper)`` if the shard's upper is the expected one.
 
-        Shape: ``updates`` as in `ShardSchema.updates`, or None for none. ``upper`` None finishes the shard.
+        Shape: ``updates`` as in `ShardSchema.updates`, or None for none. ``upper`` None finishes
+            the shard.
         With the ``token`` of an earlier call, a write that landed then is answered ALREADY.
 
         Raises:
@@ -183,8 +185,8 @@ class Shard:
     ) -> bool:
         """Make the shard hold these updates for ``[lower, upper)``, whoever writes them.
 
-        Several writers may bring the same data, cut at other times. Times that are covered already are
-        dropped; gives False if their data could no longer be compared.
+        Several writers may bring the same data, cut at other times. Times that are covered already
+        are dropped; gives False if their data could no longer be compared.
 
         Raises:
             UpperMismatch: the shard's upper is below ``lower``: there would be a hole. NOT_APPLIED.
@@ -237,9 +239,7 @@ class Shard:
             )
         schema = self.schema or decode_schema(state.schema)
         parts = tuple(parts_until(state, as_of))
-        return Snapshot(
-            shard=self.id, schema=schema, as_of=as_of, parts=parts, reader=self.reader
-        )
+        return Snapshot(shard=self.id, schema=schema, as_of=as_of, parts=parts, reader=self.reader)
 
     async def listen(self, as_of: int) -> AsyncIterator[Progress]:
         """Give everything at times after ``as_of``, interval by interval, for as long as it comes.
@@ -256,17 +256,15 @@ class Shard:
             schema = self.schema or decode_schema(state.schema)
             last = TIME_MAX if state.upper is None else state.upper - 1
             tables = await self.reader.read(parts_between(state, reached, last), schema)
-            after = reached
-            found = await self.clock.offload(
-                lambda: consolidate(tables, schema, after=after, until=last)
-            )
+            work = partial(consolidate, tables, schema, after=reached, until=last)
+            found = await self.clock.offload(work)
             yield Progress(found, Frontier.at(reached + 1), state.upper_frontier)
             if state.upper is None:
                 return
             reached = last
 
     async def hold(self, name: str, since: Frontier | int | None = None) -> Frontier:
-        """Place the named hold (at the shard's since unless told), or find it; gives where it is."""
+        """Place the named hold (at since unless told), or find it; gives where it is."""
         wanted = None if since is None else Frontier.of(since)
         schema = encode_schema(self._written_schema())
         return await self.machine.commit(
@@ -342,7 +340,8 @@ def check_readable(state: State, as_of: int) -> None:
 def compare_covered(
     state: State, schema: ShardSchema, ready: pa.Table, lower: Frontier, upper: Frontier
 ) -> bool:
-    """Compare our updates in ``[lower, upper)`` with those the shard has; False if it cannot be told.
+    """Compare our updates in ``[lower, upper)`` with those the shard has; False if it cannot be
+    told.
 
     Raises:
         DataDiffers: they are others.
@@ -362,15 +361,13 @@ def compare_covered(
 
 def sum_between(table: pa.Table, schema: ShardSchema, lower: Frontier, upper: Frontier) -> RowSum:
     """Give T of the updates of a table in ``[lower, upper)``."""
-    times = table.column(TIME)
-    inside = pc.greater_equal(times, TIME_MAX if lower.is_empty else lower.time)
+    times = table.column(TIME).to_numpy()
+    inside = times >= (TIME_MAX if lower.is_empty else lower.time)
     if not upper.is_empty:
-        inside = pc.and_(inside, pc.less(times, upper.time))
-    inside = table.filter(inside)
-    return sums_of(inside, schema)[1] if inside.num_rows else RowSum.zero()
+        inside &= times < upper.time
+    chosen = table.take(np.flatnonzero(inside))
+    return sums_of(chosen, schema)[1] if chosen.num_rows else RowSum.zero()
 
 
 def _from_time(table: pa.Table, time: int) -> pa.Table:
-    return table.filter(pc.greater_equal(table.column(TIME), time))
-
-
+    return table.take(np.flatnonzero(table.column(TIME).to_numpy() >= time))

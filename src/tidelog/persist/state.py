@@ -1,8 +1,8 @@
 """The state of a shard, as a value, and its bytes.
 
-Invariants: batches stand in the order of their uppers and never overlap; an interval without updates leaves
-    no batch, only a higher upper; since never goes back. A map's unknown fields survive a round
-    trip, so that an older tidelog beside a newer one drops nothing.
+Invariants: batches stand in the order of their uppers and never overlap; an interval without
+    updates leaves no batch, only a higher upper; since never goes back. A map's unknown fields
+    survive a round trip, so that an older tidelog beside a newer one drops nothing.
 Source: persist, "State" and "Incremental State".
 """
 
@@ -95,7 +95,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ShardLanguage:
-    """How shards' states begin, change, and become bytes (see `tidelog.machine.machine.Language`)."""
+    """How shards' states begin, change, and become bytes: a machine's `Language`."""
 
     def initial(self) -> State:
         return State()
@@ -174,9 +174,7 @@ def _open(value: Any) -> Any:
     """Turn structs into maps, with the unknown fields that came with them."""
     if isinstance(value, msgspec.Struct):
         fields = {
-            name: _open(getattr(value, name))
-            for name in value.__struct_fields__
-            if name != "extra"
+            name: _open(getattr(value, name)) for name in value.__struct_fields__ if name != "extra"
         }
         extra: dict[str, Any] = getattr(value, "extra", {})
         if isinstance(value, Diff):

@@ -39,7 +39,8 @@ class CompareAndAppend:
     """Parts for the times ``[expected_upper, upper)``.
 
     ``fresh`` says that the token was made for this very call, so that it cannot stand anywhere yet;
-    ``holds`` are moved, or made, by the same change; ``schema`` and ``first_holds`` are for the shard's first.
+    ``holds`` are moved, or made, by the same change; ``schema`` and ``first_holds`` are for the
+    shard's first.
     """
 
     schema: bytes
@@ -105,8 +106,9 @@ def _batch_of(command: CompareAndAppend) -> Batch | None:
 def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] | None:
     """Give the upper that this token committed, as a tuple of one; None if it did not.
 
-    A commit from ``expected_upper`` can have been made only while that was upper. If the newest commits
-    still name who did that, it is known; if they have been forgotten, only a fresh token is known.
+    A commit from ``expected_upper`` can have been made only while that was upper. If the newest
+    commits still name who did that, it is known; if they have been forgotten, only a fresh token
+    is known.
     """
     writer, number = command.token
     if command.named and writer in state.writers:

@@ -1,7 +1,7 @@
 """Updates: tables of ``((key, value), time, diff)``, made ready to be written, and consolidated.
 
-Shape: see `tidelog.persist.schema.ShardSchema.updates`. A consolidated table has no two rows of equal data
-    (and time), and no row whose diff is 0.
+Shape: see `tidelog.persist.schema.ShardSchema.updates`. A consolidated table has no two rows of
+    equal data (and time), and no row whose diff is 0.
 Source: persist, "Jargon" and "Compaction".
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
@@ -27,19 +27,26 @@ def prepare_updates(
         UsageError: a column is missing or does not fit, or a time lies outside ``[lower, upper)``.
     """
     table = conform(updates, schema.updates)
-    if pc.any(pc.equal(table.column(DIFF), 0)).as_py():
-        table = table.filter(pc.not_equal(table.column(DIFF), 0))
+    diffs = table.column(DIFF).to_numpy()
+    if np.any(diffs == 0):
+        table = table.take(np.flatnonzero(diffs))
     if table.num_rows:
-        times = pc.min_max(table.column(TIME)).as_py()
-        if lower.passed(times["min"]) or not upper.passed(times["max"]):
+        least, greatest = time_bounds(table)
+        if lower.passed(least) or not upper.passed(greatest):
             raise UsageError(
                 "an update's time lies outside the interval that is written",
-                least=times["min"],
-                greatest=times["max"],
+                least=least,
+                greatest=greatest,
                 lower=lower,
                 upper=upper,
             )
     return sort_updates(table, schema)
+
+
+def time_bounds(table: pa.Table) -> tuple[int, int]:
+    """Give the least and the greatest time of a table that is not empty."""
+    times = table.column(TIME).to_numpy()
+    return int(times.min()), int(times.max())
 
 
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
@@ -60,7 +67,7 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def is_sortable(schema: ShardSchema) -> bool:
-    """Say whether parts of this schema are sorted: there is a key, and every column has an order."""
+    """Say whether parts are sorted: there is a key, and every column has an order."""
     flat = not any(pa.types.is_nested(f.type) for f in schema.data)
     return flat and schema.key_columns > 0
 
@@ -88,7 +95,7 @@ def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -
 def consolidate(
     tables: Sequence[pa.Table], schema: ShardSchema, *, after: int = -1, until: int | None = None
 ) -> pa.Table:
-    """Give the updates with ``after < time <= until``, consolidated, in the order of their times."""
+    """Give the updates with ``after < time <= until``, consolidated, in time order."""
     columns = ", ".join(quoted(n) for n in (*schema.names, TIME))
     end = "" if until is None else f"AND {TIME} <= {until} "
     return _run(
@@ -107,5 +114,5 @@ def _run(sql: str, tables: Sequence[pa.Table], schema: ShardSchema, out: pa.Sche
     with duck() as connection:
         # Arrow tables are scanned where they are; the aggregation spills past the memory limit.
         connection.register("updates", pa.concat_tables(filled))
-        found = connection.sql(sql).to_arrow_table()
+        found: pa.Table = connection.sql(sql).to_arrow_table()
     return found.cast(out)

@@ -29,7 +29,7 @@ def reading_options(launcher: Launcher) -> list[str]:
     if not path.exists():
         return []
     option = "AOTCache" if launcher.version >= _AOT_SINCE else "SharedArchiveFile"
-    return [f'"-XX:{option}={path}"', "-Xshare:auto"]
+    return [f'"-XX:{option}={path}"']
 
 
 def recording_options(launcher: Launcher, path: Path) -> list[str]:

@@ -71,8 +71,8 @@ def session(
         return _build(app_name, chosen)
 
 
-def stop(spark: SparkSession) -> None:
-    """Stop the session and the JVM under it, and wait until that is gone.
+def stop(spark: SparkSession, *, wait_seconds: float = STOP_SECONDS_MAX) -> None:
+    """Stop the session and the JVM under it, and wait until that is gone; kill it if it lingers.
 
     ``spark.stop()`` leaves the JVM to the end of the process, for a next session.
     """
@@ -86,7 +86,11 @@ def stop(spark: SparkSession) -> None:
     SparkContext._jvm = None
     if process is not None and process.stdin is not None:
         process.stdin.close()  # The JVM ends when its input does.
-        process.wait(STOP_SECONDS_MAX)
+        try:
+            process.wait(wait_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def settings(

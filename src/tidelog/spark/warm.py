@@ -6,6 +6,7 @@ repeated after an upgrade of Java or PySpark; until then sessions start as if it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from pyspark.sql import SparkSession
 from tidelog.spark.archive import archive_path, recording_options
 from tidelog.spark.java import find_launcher
 from tidelog.spark.session import session, stop
+
+WRITE_SECONDS_MAX = 300
 
 
 def warm() -> Path:
@@ -31,9 +34,10 @@ def warm() -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         written = Path(scratch, path.name)
         options = " ".join(recording_options(launcher, written))
-        spark = session(extra={"spark.driver.extraJavaOptions": options})
-        _exercise(spark, scratch)
-        stop(spark)
+        with _silence():
+            spark = session(extra={"spark.driver.extraJavaOptions": options})
+            _exercise(spark, scratch)
+            stop(spark, wait_seconds=WRITE_SECONDS_MAX)
         # A half-written archive is never seen under its name: others may start meanwhile.
         written.replace(path)
     return path
@@ -49,6 +53,21 @@ def _exercise(spark: SparkSession, scratch: str) -> None:
     rows.groupBy("k").count().orderBy("k").toArrow()
     joined = rows.join(numbers.select("id"), "id").where("k = 3")
     joined.mapInArrow(_same, rows.schema).toPandas()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    # The JVM tells of each class that it cannot archive: hundreds of lines, on stdout.
+    before = {number: os.dup(number) for number in (1, 2)}
+    try:
+        with open(os.devnull, "w") as nowhere:
+            for number in before:
+                os.dup2(nowhere.fileno(), number)
+        yield
+    finally:
+        for number, copy in before.items():
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -37,13 +37,13 @@ _SECRETS = ("access_key_id", "secret_access_key", "session_token")
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 # A store that restarts for 3 s is outlasted; one that is gone is given up after 6 to 8 s.
-_CONNECT_S = 3
+_CONNECT_S = 2.5
 _REQUEST_S = 60
 _RETRY: RetryConfig = {
-    "max_retries": 30,
-    "retry_timeout": timedelta(seconds=6),
+    "max_retries": 200,  # The time is the limit: waits are drawn by lot, and many are short.
+    "retry_timeout": timedelta(seconds=6.5),
     "backoff": {
-        "init_backoff": timedelta(milliseconds=50),
+        "init_backoff": timedelta(milliseconds=100),
         "max_backoff": timedelta(seconds=1),
         "base": 2,
     },

@@ -38,7 +38,7 @@ class Resend:
     for 3 seconds, and give up on one that is gone in about 8.
     """
 
-    attempts: int = 12
+    attempts: int = 16
     first_us: int = 50_000
     most_us: int = 1_000_000
     patience_us: int = 7_000_000

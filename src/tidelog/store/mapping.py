@@ -30,6 +30,8 @@ FOREIGN = (foreign.BaseError, OSError, ValueError, NotImplementedError)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_NO_CONNECTION = re.compile(r"legacy::Error\(\s*Connect,")
+_SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _REASON_CHARACTERS = 300
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "InvalidBucketName")
@@ -130,10 +132,16 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
 
 
 def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
-    never_left = asked.condition != "none" and "kind: Connect" in str(error)
+    unreachable = _NO_CONNECTION.search(str(error)) is not None
+    # Not if it was sent before: only what is sent once can be known never to have left.
+    never_left = unreachable and asked.condition != "none"
+    sentence = "the store did not answer, or failed: try again"
+    if unreachable:
+        sentence = "the store cannot be reached: check its endpoint and the network, then try again"
+        text = _first(_SYSTEM_MESSAGE, str(error)) or "no connection in time"
     changes = asked.verb in ("put", "delete")
     return LocationError(
-        "the store did not answer, or failed: check its endpoint and the network, then try again",
+        sentence,
         outcome=Outcome.UNKNOWN if changes and not never_left else Outcome.NOT_APPLIED,
         key=asked.key,
         store=asked.store,
@@ -143,8 +151,8 @@ def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
 
 def _reason(text: str) -> str:
     """Give what a person wants to read of an error's text, on one line."""
-    message = _first(_MESSAGE, text) or text
-    return " ".join(message.split())[:_REASON_CHARACTERS]
+    words = _first(_MESSAGE, text) or text.rpartition(" - ")[2]
+    return " ".join(words.split())[:_REASON_CHARACTERS]
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:

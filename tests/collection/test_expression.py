@@ -1,0 +1,371 @@
+"""Expressions of users: what they choose, and the many ways in which they are refused."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.collection.expression import Predicate, check_predicate, filter_table
+from tidelog.errors import UsageError
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+FLIGHTS = pa.table(
+    {
+        "carrier": pa.array(["UA", "DL", None, "AA"]),
+        "delay": pa.array([5, -3, 20, None], pa.int32()),
+        "seen": pa.array([NOON, NOON, None, NOON], pa.timestamp("us", "UTC")),
+        "wall": pa.array([NOON.replace(tzinfo=None)] * 4, pa.timestamp("us")),
+        "tags": pa.array([["a", "b"], [], None, ["c"]]),
+        "plane": pa.array([{"seats": 100}, None, {"seats": 7}, {"seats": 200}]),
+        "details": pa.array(['{"x": 1}', None, "{}", '{"x": 2}']),
+        "Odd Name": pa.array([1, 2, 3, 4]),
+        "at": pa.array(["gate", "air", "gate", "air"]),
+        "huge": pa.array([None] * 4, pa.decimal256(50, 2)),
+    }
+)
+SCHEMA = FLIGHTS.schema
+
+
+def _check(sql: str, *, definite: bool = True) -> Predicate:
+    return check_predicate(sql, SCHEMA, definite=definite, what="--where")
+
+
+def _chosen(sql: str, *, definite: bool = True) -> list[int]:
+    return np.flatnonzero(_check(sql, definite=definite).mask(FLIGHTS)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("carrier = 'UA'", [0]),
+        ("  delay > 0  ", [0, 2]),
+        ("not (delay > 0)", [1]),
+        ("delay is null", [3]),
+        ("null::boolean", []),
+        ("true", [0, 1, 2, 3]),
+        ("delay > 1000", []),
+        ("DELAY between 0 and 10 and Carrier in ('UA', 'DL')", [0]),
+        ("(delay > 0) or (carrier = 'DL')", [0, 1, 2]),
+        ("case when delay > 0 then true else carrier = 'AA' end", [0, 2, 3]),
+        ("carrier like 'U%' or carrier ~ 'D.'", [0, 1]),
+        ("carrier.lower() = 'ua'", [0]),
+        ("carrier collate nocase = 'ua'", [0]),
+        ("carrier = ') or (true' or carrier = '; --'", []),
+        ("carrier = $$UA$$", [0]),
+        ("delay > 0 /* late */", [0, 2]),
+        ("delay > 0 -- late\n and carrier = 'UA'", [0]),
+        ("list_contains(tags, 'b')", [0]),
+        ("len(list_filter(tags, lambda t: t >= 'b')) > 0", [0, 3]),
+        ("len([t for t in tags if t >= 'b']) > 0", [0, 3]),
+        ("list_aggr([delay, 1], 'sum') > 5", [0, 2]),
+        ("list_sum([delay, 1]) > 5", [0, 2]),
+        ("plane.seats > 50", [0, 3]),
+        ("details->>'$.x' = '2'", [3]),
+        ('"Odd Name" = 2', [1]),
+        ('"odd name" = 2', [1]),
+        ("\"at\" = 'gate'", [0, 2]),
+        ("try_cast(carrier as int) is null", [0, 1, 2, 3]),
+        ("if(delay > 0, true, false) and nullif(delay, 20) is null", [2]),
+        ("md5(carrier) is not null and abs(delay) < 4 and coalesce(delay, 0) % 3 = 0", [1]),
+        ("seen >= '2013-01-01' and extract(hour from seen) = 12", [0, 1, 3]),
+        ("strftime(seen, '%H') = '12' and date_trunc('day', wall) < wall", [0, 1, 3]),
+        ("wall at time zone 'Europe/Berlin' < seen", [0, 1, 3]),
+    ],
+)
+def test_conditions_choose_rows(sql: str, rows: list[int]) -> None:
+    """Whatever people write in a WHERE clause over one row works here."""
+    assert _chosen(sql) == rows
+    chosen = filter_table(FLIGHTS, _check(sql))
+    assert chosen.equals(FLIGHTS.take(pa.array(rows, pa.int64())))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "",
+        " \n",
+        "'",
+        "(true",
+        "true)",
+        "delay >",
+        "delay > 1;",
+        "; delay > 1",
+        "delay > 1; drop table x",
+        "true; attach 'x.db'",
+        "true) as p from tidelog_rows; select (true",
+        "true) as p from tidelog_rows; drop table tidelog_rows; select (true",
+        "true) as p, (true",
+        "true) as p from tidelog_rows where (true",
+        "true) from (select 1) union all select (true",
+        "true) as p from tidelog_rows limit (1",
+        "delay > 1) or (carrier = 'UA'",
+        "delay > 1) and not (carrier = 'UA'",
+        "true, true",
+        "true, ",
+        "()",
+        "delay > 1 as chosen",
+        "distinct delay > 1",
+        "true order by 1",
+        "true limit 1",
+        "delay > 1 -- late",
+        "delay > 1 /* late",
+        "--",
+        "/*",
+        "carrier = e'\\x00'",
+        "delay > 1 \0",
+        "true \ud800",
+        "select true",
+        "from tidelog_rows",
+        "values (true)",
+        "with x as (select 1) select true",
+        "pragma version",
+        "copy tidelog_rows to 'x.csv'",
+        "set threads = 2",
+        "install httpfs",
+        "not " * 2000 + "true",
+        "[" * 2000 + "]" * 2000 + " is null",
+    ],
+)
+@pytest.mark.parametrize("definite", [True, False])
+def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None:
+    """The text goes into statements, within parentheses, and must not get out of them."""
+    with pytest.raises(UsageError, match=r"^--where "):
+        _check(sql, definite=definite)
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("", r'is empty: write a condition such as "country'),
+        ("delay > 1 -- late", "ends with a comment: remove it"),
+        ("delay > 1) or (true", "check its parentheses and commas"),
+        ("true) as p, (true", "goes on after its end"),
+        ("delay > 1; select 1", "syntax error"),
+        ("delay > 1 \0", "zero byte"),
+        ("at = 'gate'", 'write the column "at" in double quotes'),
+        ("carier = 'UA'", "reads 'carier', which is not a column: did you mean 'carrier'?"),
+        ("odd_name = 1", "did you mean 'Odd Name'?"),
+        ("zzz = 1", "not a column: the columns are 'carrier', 'delay'"),
+        ("rowid = 1", "not a column"),
+        ("zzz.lower() = 'x'", "reads 'zzz', which is not a column"),
+        ("tidelog_rows.delay > 1", "reads 'tidelog_rows', which is not a column"),
+        ("plane.wings > 1", "cannot be computed.*wings"),
+        ("delay", "is not a condition, as its type is INTEGER: compare it"),
+        ("'true'", "is not a condition, as its type is VARCHAR"),
+        ("null", "is not a condition"),
+        ("delay in (select 1)", "contains a subquery"),
+        ("exists(select 1 from read_csv('x.csv'))", "contains a subquery"),
+        ("delay > any(select 1)", "contains a subquery"),
+        ("len(list_filter(tags, lambda t: t in (select 'a'))) > 0", "contains a subquery"),
+        ("(select true)", "contains a subquery"),
+        ("sum(delay) > 1", r"calls sum\(\), which aggregates many rows"),
+        ("count(*) > 1", "aggregates many rows"),
+        ("max(delay) filter (delay > 1) > 1", "aggregates many rows"),
+        ("row_number() over () = 1", "contains a window function"),
+        ("lag(delay) over (order by seen) > 1", "contains a window function"),
+        ("sum(delay) over () > 1", "contains a window function"),
+        ("? = delay", "contains a parameter"),
+        ("$1 = delay", "contains a parameter"),
+        ("$x = delay", "contains a parameter"),
+        ("*", "contains a star"),
+        ("columns('delay') > 1", "contains a star"),
+        ("#1 = 'UA'", "contains a column's number"),
+        ("default", "contains DEFAULT"),
+        ("unnest([true])", "does not give one value for one row"),
+        ("read_text('x') = 'y'", "does not give one value for one row"),
+        ("query('select 1')", "does not give one value for one row"),
+        ("grouping(delay) = 1", "cannot be computed"),
+        ("nosuch(delay)", "cannot be computed.*nosuch"),
+        ("getenv('HOME') = 'x'", "cannot be computed.*getenv"),
+        ("delay + carrier", "."),
+        ("delay = 'late'", "fails on a row.*late"),
+        ("huge > 1", "cannot be computed"),
+    ],
+)
+@pytest.mark.parametrize("definite", [True, False])
+def test_refusals_say_what_is_wrong(sql: str, told: str, definite: bool) -> None:
+    """The message is all that somebody at a shell gets to see."""
+    with pytest.raises(UsageError, match=rf"(?s)^--where .*{told}"):
+        _check(sql, definite=definite)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "random() < 2",
+        "RANDOM() < 2",
+        '"random"() < 2',
+        "system.main.random() < 2",
+        "carrier = uuid()::varchar",
+        "now() > seen",
+        "seen < now() - interval 1 day",
+        "current_timestamp > seen",
+        "CURRENT_DATE > seen",
+        "localtimestamp > wall",
+        "today() > wall",
+        "current_localtimestamp() > wall",
+        "transaction_timestamp() > seen",
+        "age(wall) > interval 1 day",
+        "session_user = carrier",
+        "current_user = carrier",
+        "current_schema() = carrier",
+        "current_setting('TimeZone') = carrier",
+        "getvariable('x') = carrier",
+        "version() = carrier",
+        "pg_typeof(now()) = carrier",
+        "hash(carrier) > 5",
+        "carrier collate de = 'ua'",
+        "len(list_filter(tags, lambda t: random() < 2)) > 0",
+        "len(list_filter(tags, lambda t: now() > seen)) > 0",
+        "len([t for t in tags if random() < 2]) > 0",
+        "case when delay > 1 then random() < 2 else true end",
+        "coalesce(delay > random(), false)",
+        "list_aggr([delay], 'reservoir_quantile', 0.5) > 1",
+        "[delay].list_aggr('Reservoir_Quantile', 0.5) > 1",
+        "list_aggr([delay], 'reservoir' || '_quantile', 0.5) > 1",
+    ],
+)
+def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
+    """A retry must come to the same rows; where no retry is, the clock and dice are welcome."""
+    with pytest.raises(UsageError, match=r"^--where "):
+        _check(sql)
+
+    assert _check(sql, definite=False).mask(FLIGHTS).shape == (4,)
+
+
+def test_side_effects_are_never_definite() -> None:
+    """Whether they work otherwise depends on the version of DuckDB."""
+    for sql in ("nextval('s') = 1", "setseed(0.5) is null", "error('x') is null"):
+        with pytest.raises(UsageError, match="does not follow from the row alone"):
+            _check(sql)
+
+
+def test_a_macro_is_judged_by_what_it_stands_for() -> None:
+    """DuckDB says of no macro whether it is stable."""
+    assert _chosen("fdiv(delay, 2) = 2") == [0]
+    with pytest.raises(UsageError):
+        _check("pg_postmaster_start_time() > seen")
+    with pytest.raises(UsageError):
+        _check("ago(interval 1 day) > seen")
+
+
+def test_a_column_may_be_called_like_a_clock() -> None:
+    """A column wins over the call without parentheses that has its name."""
+    table = pa.table({"current_date": [1, 2], "user": ["a", "b"]})
+    predicate = check_predicate("current_date = 2 and user = 'b'", table.schema, definite=True)
+
+    assert predicate.mask(table).tolist() == [False, True]
+    with pytest.raises(UsageError, match="calls current_timestamp"):
+        check_predicate("current_timestamp -> '$' is null", table.schema, definite=True)
+
+
+def test_columns_that_differ_in_case_only_cannot_be_told_apart() -> None:
+    """DuckDB would silently take one of them."""
+    schema = pa.schema([("a", pa.int64()), ("A", pa.int64()), ("b", pa.int64())])
+
+    assert check_predicate("b = 1", schema, definite=True).schema.names == ["b"]
+    with pytest.raises(UsageError, match="'a' and 'A' differ in case only"):
+        check_predicate("a = 1", schema, definite=True)
+
+
+def test_a_predicate_knows_what_it_reads() -> None:
+    """Readers fetch no other columns; a column that DuckDB cannot read does no harm unread."""
+    assert _check("carrier.lower() = 'ua' and PLANE.seats > 1").schema.names == ["carrier", "plane"]
+    assert _check("len(list_filter(tags, lambda t: t > carrier)) > 0").schema.names == [
+        "carrier",
+        "tags",
+    ]
+    assert _check("true").schema.names == []
+
+
+def test_the_same_rows_are_chosen_whatever_their_encoding() -> None:
+    """The schema it was checked against decides the types, so widths cannot overflow elsewhere."""
+    predicate = _check("carrier > 'B' and delay * 1000000000 > 1")
+    encoded = pa.table(
+        {
+            "unread": pa.array([{"a": 1}] * 4),
+            "delay": FLIGHTS["delay"].cast(pa.int8()),
+            "carrier": FLIGHTS["carrier"].dictionary_encode(),
+        }
+    )
+
+    first, second = (_outcome(predicate, table) for table in (FLIGHTS, encoded))
+    assert first == second
+
+
+def _outcome(predicate: Predicate, table: pa.Table) -> object:
+    try:
+        return predicate.mask(table).tolist()
+    except UsageError as error:
+        return error.sentence
+
+
+def test_failures_on_a_row_are_usage_errors() -> None:
+    """Whoever wrote the expression can mend it."""
+    predicate = _check("carrier::int = 1")
+
+    with pytest.raises(UsageError, match=r"^--where fails on a row: .*UA"):
+        predicate.mask(FLIGHTS)
+    with pytest.raises(UsageError, match="checked for other columns"):
+        predicate.mask(pa.table({"delay": [1]}))
+    with pytest.raises(UsageError, match="checked for other columns"):
+        _check("delay > 1").mask(pa.table({"delay": ["x"]}))
+
+
+def test_empty_tables_and_tables_of_many_chunks() -> None:
+    """A mask has a value for each row, in the order of the rows."""
+    numbers = np.arange(300_000) % 1000
+    chunks: list[Any] = [pa.array(part, pa.int32()) for part in np.array_split(numbers, 7)]
+    many = pa.table({"delay": pa.chunked_array(chunks)})
+    predicate = _check("delay % 7 = 3")
+
+    assert predicate.mask(FLIGHTS.slice(0, 0)).tolist() == []
+    assert _check("true").mask(FLIGHTS.slice(0, 0)).tolist() == []
+    assert np.array_equal(predicate.mask(many), numbers % 7 == 3)
+    assert predicate.mask(many).dtype == np.bool_
+
+
+def test_predicates_travel_to_executors() -> None:
+    """The driver checks; each executor computes."""
+    predicate = _check("delay > 0")
+    copy = pickle.loads(pickle.dumps(predicate))
+
+    assert copy == predicate
+    assert copy.mask(FLIGHTS).tolist() == [True, False, True, False]
+
+
+def test_the_machines_time_zone_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same instant has another hour elsewhere."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+
+    assert _chosen("hour(seen) = 12") == [0, 1, 3]
+    assert _chosen("seen::varchar = '2013-01-01 12:00:00+00'") == [0, 1, 3]
+    assert _chosen("wall = seen") == [0, 1, 3]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sql=st.lists(
+        st.sampled_from(
+            ["(", ")", "'", '"', ";", "--", "/*", "*/", ",", "true", "or", "not", "delay", "1"]
+            + ["\n", "select", "from", "tidelog_rows", "as", "p", "=", "$1", "$$", "x"]
+        ),
+        max_size=8,
+    ).map(" ".join)
+)
+def test_what_is_accepted_is_safe_within_parentheses(sql: str) -> None:
+    """The canary for all tricks that nobody thought of: negation must negate every row."""
+    try:
+        predicate = _check(sql)
+    except UsageError:
+        return
+
+    negated = _check(f"({predicate.sql}) is not true")
+    assert np.array_equal(negated.mask(FLIGHTS), ~predicate.mask(FLIGHTS))

@@ -1,0 +1,28 @@
+"""What all tests share: S3 servers, started once a session, when the first test asks for one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Tests import the modules that stand beside this file, whatever pytest's import mode.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import MotoServer, SeaweedServer
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
+    """moto, an S3 server in memory."""
+    with MotoServer(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    """SeaweedFS, an S3 server on disk."""
+    with SeaweedServer(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
