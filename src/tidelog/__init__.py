@@ -1,1 +1,33 @@
-"""Durable logs and definite time-varying collections on plain object storage."""
+"""Durable logs and definite time-varying collections on plain object storage.
+
+``import tidelog`` is synchronous; `tidelog.aio` has the same names, awaited.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.collection.create import SourceSpec
+    from tidelog.sync import Collection, Location, Shard, connect
+
+__version__ = "0.1.0"
+__all__ = ["Collection", "Location", "Shard", "SourceSpec", "connect"]
+
+_HOMES = {
+    "Collection": "tidelog.sync",
+    "Location": "tidelog.sync",
+    "Shard": "tidelog.sync",
+    "SourceSpec": "tidelog.collection.create",
+    "connect": "tidelog.sync",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Loaded when first used: a command line that only prints its help needs neither Arrow nor
+    # DuckDB.
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

@@ -119,8 +119,8 @@ class _Check:
 
     def _expression(self) -> Json:
         """Parse the expression within parentheses, on one line, as it will be used."""
-        if "\0" in self.sql:
-            raise self.refusal("contains a zero byte: remove it")
+        if "\0" in self.sql or not _is_unicode(self.sql):
+            raise self.refusal("contains a zero byte, or half a character: remove it")
         tree, complaint = self._parse(f"({self.sql})")
         if complaint and not self._parse(f"({self.sql}\n)")[1]:
             raise self.refusal("ends with a comment: remove it")
@@ -154,7 +154,7 @@ class _Check:
         try:
             rows = self.connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
             parsed: Json = without_places(json.loads(rows[0][0]))
-        except (duckdb.Error, UnicodeEncodeError) as error:
+        except duckdb.Error as error:
             return {}, told_by(error)
         match parsed:
             case {"statements": [{"node": dict() as node}]} if "select_list" in node:
@@ -285,3 +285,12 @@ class _Check:
 
     def refusal(self, reason: str) -> UsageError:
         return UsageError(f"{self.what} {reason}", expression=self.sql)
+
+
+def _is_unicode(text: str) -> bool:
+    """Say whether ``text`` can be written as UTF-8: no lone surrogate stands in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

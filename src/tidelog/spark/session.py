@@ -126,6 +126,7 @@ def settings(
         "spark.sql.python.filterPushdown.enabled": "true",
     }
     if master.startswith("local"):
+        chosen["spark.python.daemon.module"] = "pyspark_tidelog.daemon"
         # The default forks a chmod for each file: 50 ms a micro-batch instead of 12.
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
     if quick:

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote
@@ -38,6 +40,7 @@ _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
 
 # A store that restarts for 3 s is outlasted; one that is gone is given up after 6 to 8 s.
 _CONNECT_S = 2.5
+_FAREWELL_S = 0.02
 _REQUEST_S = 60
 _RETRY: RetryConfig = {
     "max_retries": 200,  # The time is the limit: waits are drawn by lot, and many are short.
@@ -89,7 +92,18 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
         or (scheme == "s3" and (not endpoint or bool(_ORDERED_HOSTS.search(endpoint)))),
         by_version=scheme == "gs",
     )
+    atexit.unregister(_await_threads)
+    atexit.register(_await_threads)
     return CloudStore(bucket, clock=clock)
+
+
+def _await_threads() -> None:
+    """Let obstore's threads let go of what they answered last.
+
+    They need Python's lock for that, and one that asks for it while the interpreter ends aborts
+    the process: seen in one of twenty processes that end right after a request.
+    """
+    threading.Event().wait(_FAREWELL_S)
 
 
 def _open(

@@ -1,0 +1,10 @@
+"""The awaited face: the same names as `tidelog`, for programs that run a loop of their own."""
+
+from tidelog.collection.collection import Collection
+from tidelog.collection.create import SourceSpec
+from tidelog.location import Location, open_location
+from tidelog.persist.shard import Shard
+
+connect = open_location
+
+__all__ = ["Collection", "Location", "Shard", "SourceSpec", "connect"]

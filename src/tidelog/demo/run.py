@@ -1,0 +1,213 @@
+"""Runs the demo: writes the events, ingests them on Spark with a kill -9 in between, and checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+
+from tidelog.collection.collection import Collection
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.times import parse_time
+from tidelog.demo.flights import Flights
+from tidelog.errors import TidelogError, UsageError, require
+from tidelog.location import open_location
+
+NAME: Final = "airborne"
+# About a day's events: with January's 31 days (and the first hours of February), some 30 ticks.
+TICK_BYTES: Final = 240_000
+TICKS_MIN: Final = 20
+KILL_TICKS: Final = (5, 15)
+CHECKED: Final = (
+    "2013-01-01T12:00:00Z",
+    "2013-01-15T14:00:00Z",
+    "2013-01-22T20:30:00Z",
+    "2013-01-31T23:59:00Z",
+)
+LONGEST_AT: Final = "2013-01-15T14:00:00Z"
+MINUTE: Final = ("2013-01-15T14:00:00Z", "2013-01-15T14:01:00Z")
+
+
+class DemoFailed(TidelogError):
+    """A check of the demo did not hold."""
+
+    kind = "failed"
+
+
+@dataclass(slots=True, kw_only=True)
+class Demo:
+    """One run; ``say`` takes the lines that a person reads."""
+
+    folder: Path
+    engine: str
+    say: Callable[[str], None]
+    kill_at: int
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return (self.folder / "lake").absolute().as_uri()
+
+    async def run(self) -> None:
+        """Do all of it.
+
+        Raises:
+            UsageError: something is missing. DemoFailed: a check did not hold.
+        """
+        started = time.monotonic()
+        self._clear()
+        with Flights.load(self.folder) as flights:
+            events = self.folder / "events"
+            files, count = flights.write_events(events)
+            self.say(f"Wrote {count:,} events of January 2013 to {files} files in {events}.")
+            await self._create(events)
+            self._ingest()
+            await self._check(flights)
+        self._tell_cost()
+        self._tell_next()
+        self.say(f"All checks hold. It took {time.monotonic() - started:.0f} seconds.")
+
+    def _clear(self) -> None:
+        if self.folder.exists():
+            known = {"lake", "events"}
+            strangers = [p.name for p in self.folder.iterdir() if p.name not in known]
+            if strangers:
+                raise UsageError(
+                    f"{self.folder} holds other things than an earlier demo: move them, or choose "
+                    "another folder",
+                    found=", ".join(sorted(strangers)),
+                )
+            shutil.rmtree(self.folder)
+
+    async def _create(self, events: Path) -> None:
+        location = await open_location(self.url, create=True)
+        await location.create_source(
+            SourceSpec(
+                name=NAME,
+                files=str(events / "*.jsonl"),
+                envelope="upsert",
+                key=("carrier", "flight", "day"),
+                time_column="at",
+                delete_when="event = 'landed'",
+            )
+        )
+        self.say(f"Created the source {NAME!r} at {self.url}.")
+
+    def _ingest(self) -> None:
+        """Ingest with a process that is killed in the middle, then with one that goes on."""
+        self.say(
+            f"Ingesting on {self.engine}; the ingester will be killed after {self.kill_at} ticks."
+        )
+        ticks = 0
+        with self._ingester() as first:
+            for line in _lines(first):
+                ticks += "tick" in line
+                if ticks == self.kill_at:
+                    first.send_signal(signal.SIGKILL)
+                    break
+            first.wait()
+        if ticks < self.kill_at:
+            raise DemoFailed("the ingester stopped before it could be killed", ticks=ticks)
+        self.say(
+            f"Killed it with -9 after tick {ticks}. Starting another, which goes on from there."
+        )
+        with self._ingester() as second:
+            more = sum("tick" in line for line in _lines(second))
+            out = second.stdout.read() if second.stdout else ""
+            if second.wait() != 0:
+                raise DemoFailed("the second ingester failed: see above", code=second.returncode)
+        self.summaries.append(json.loads(out))
+        if ticks + more < TICKS_MIN:
+            raise DemoFailed("there were fewer ticks than the demo promises", ticks=ticks + more)
+        self.say(f"It took {more} ticks more: {ticks + more} in all, and each event once.")
+
+    def _ingester(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tidelog.cli.main", "--location", self.url]
+        command += ["ingest", NAME, "--once", "--engine", self.engine, "--json"]
+        command += ["--max-bytes-per-tick", str(TICK_BYTES)]
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Its own group, so that the JVM goes with it when it is killed or interrupted.
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+    async def _check(self, flights: Flights) -> None:
+        location = await open_location(self.url)
+        collection = await location.collection(NAME)
+        self.say("\nIn the air, as the collection says, and as counted straight from the csv:")
+        for text in CHECKED:
+            at = parse_time(text)
+            found = (await collection.snapshot(at)).num_rows
+            counted = flights.in_air(
+                datetime.fromtimestamp(at / 1_000, tz=UTC).replace(tzinfo=None)
+            )
+            self.say(
+                f"  {text}  {found:5d}  {counted:5d}  {'ok' if found == counted else 'DIFFERS'}"
+            )
+            if found != counted:
+                raise DemoFailed("the collection and the csv differ", at=text)
+        await self._show_longest(collection)
+        await self._show_changes(collection)
+        usage = location.store.usage()
+        require(usage.requests_count > 0, "the demo read nothing")
+
+    async def _show_longest(self, collection: Collection) -> None:
+        contents = await collection.snapshot(parse_time(LONGEST_AT))
+        self.say(f"\nThe ten longest in the air at {LONGEST_AT}:")
+        for row in contents.sort_by("at").slice(0, 10).to_pylist():
+            self.say(
+                f"  {row['carrier']:<3}{row['flight']:>5}  {row['origin']} to {row['dest']}"
+                f"  since {row['at']:%Y-%m-%d %H:%M}"
+            )
+
+    async def _show_changes(self, collection: Collection) -> None:
+        changes = await collection.changes(parse_time(MINUTE[0]), parse_time(MINUTE[1]))
+        self.say(f"\nThe changes after {MINUTE[0]} up to {MINUTE[1]}:")
+        for row in changes.to_pylist():
+            what = "took off" if row["_diff"] > 0 else "landed"
+            self.say(
+                f"  {row['_diff']:+d}  {row['carrier']:<3}{row['flight']:>5}"
+                f"  {row['origin']} to {row['dest']}  {what}"
+            )
+
+    def _tell_cost(self) -> None:
+        last = self.summaries[-1]
+        kinds = ("get", "put", "list", "delete")
+        store = last["store"]
+        asked = ", ".join(f"{store[kind + '_count']:,} {kind}" for kind in kinds)
+        self.say(
+            f"\nWhat the second ingester asked of the store: {asked}; {store['read_bytes']:,} bytes "
+            f"read, {store['written_bytes']:,} written: ${store['dollars']:.4f} at S3's prices."
+        )
+
+    def _tell_next(self) -> None:
+        base = f"tidelog --location {self.url}"
+        self.say("\nTry next:")
+        self.say(f"  {base} read {NAME} --as-of {LONGEST_AT} --where \"origin = 'JFK'\" --limit 5")
+        self.say(f"  {base} changes {NAME} --since {MINUTE[0]} --until {MINUTE[1]} --json")
+        self.say(f"  {base} collection describe {NAME} --json\n")
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """Give what an ingester reports on standard error; what is no report is passed on."""
+    for line in process.stderr or ():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            sys.stderr.write(line)
+            continue
+        if isinstance(found, dict):
+            yield found

@@ -1,0 +1,274 @@
+"""The synchronous face: the same names, for notebooks, Spark drivers and scripts.
+
+A connection owns one loop in one thread, from `connect` to its end; nothing of it survives a fork,
+and no loop of the caller's is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog import location as aio_location
+from tidelog.collection import collection as aio_collection
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.run import Progress as IngestProgress
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.times import parse_time
+from tidelog.errors import HandleError
+from tidelog.frontier import Frontier
+from tidelog.persist import shard as aio_shard
+from tidelog.persist.reader import Split
+from tidelog.persist.schema import DIFF
+from tidelog.persist.shard import Progress
+from tidelog.persist.state import Token
+from tidelog.persist.transition import Appended
+
+T = TypeVar("T")
+
+
+class Portal:
+    """One event loop in one thread, and the way into it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for it; interrupting the wait cancels it.
+
+        Raises:
+            HandleError: the connection was closed. Whatever ``work`` raises.
+        """
+        if self._loop.is_closed():
+            work.close()
+            raise HandleError("the connection is closed: connect again")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A snapshot: contents at one time, which no later commit changes."""
+
+    table: pa.Table
+    as_of: int
+
+    def to_arrow(self) -> pa.Table:
+        """Give the rows, each as often as its multiplicity says."""
+        diffs = self.table.column(DIFF).to_numpy()
+        rows = self.table.drop_columns([DIFF])
+        if not len(diffs) or (diffs == 1).all():
+            return rows
+        return rows.take(np.repeat(np.arange(len(diffs)), diffs))
+
+    def to_pandas(self) -> Any:
+        """Give a pandas DataFrame (pandas must be installed)."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Give a polars DataFrame (polars must be installed)."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def to_spark(self, spark: Any) -> Any:
+        """Give a Spark DataFrame on a session."""
+        return spark.createDataFrame(self.to_arrow())
+
+
+class Shard:
+    """One shard; see `tidelog.persist.shard.Shard`, whose methods these are."""
+
+    def __init__(self, portal: Portal, inner: aio_shard.Shard) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def upper(self) -> Frontier:
+        return self._portal.run(self._inner.upper())
+
+    def since(self) -> Frontier:
+        return self._portal.run(self._inner.since())
+
+    def compare_and_append(
+        self,
+        updates: pa.Table | None,
+        expected_upper: Frontier | int,
+        upper: Frontier | int | None,
+        *,
+        token: Token | None = None,
+        named: bool = False,
+        holds: Mapping[str, Frontier] | None = None,
+    ) -> Appended:
+        return self._portal.run(
+            self._inner.compare_and_append(
+                updates, expected_upper, upper, token=token, named=named, holds=holds
+            )
+        )
+
+    def append(
+        self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
+    ) -> bool:
+        return self._portal.run(self._inner.append(updates, lower, upper))
+
+    def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
+        found = self._portal.run(self._inner.snapshot(as_of, timeout_us=timeout_us))
+        return ShardSnapshot(self._portal, found)
+
+    def listen(self, as_of: int) -> Iterator[Progress]:
+        stream = self._inner.listen(as_of)
+
+        async def next_one() -> Progress | None:
+            return await anext(stream, None)
+
+        while (progress := self._portal.run(next_one())) is not None:
+            yield progress
+
+    def hold(self, name: str, since: Frontier | int | None = None) -> Frontier:
+        return self._portal.run(self._inner.hold(name, since))
+
+    def downgrade_since(self, name: str, since: Frontier | int | None) -> Frontier:
+        return self._portal.run(self._inner.downgrade_since(name, since))
+
+    def release(self, name: str) -> bool:
+        return self._portal.run(self._inner.release(name))
+
+
+class ShardSnapshot:
+    """A shard's contents at one time; see `tidelog.persist.shard.Snapshot`."""
+
+    def __init__(self, portal: Portal, inner: aio_shard.Snapshot) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def splits(self, count: int) -> list[Split]:
+        return self._inner.splits(count)
+
+    def to_arrow(self) -> pa.Table:
+        return self._portal.run(self._inner.to_arrow())
+
+
+class Collection:
+    """One collection; times are ISO 8601 text or milliseconds since 1970."""
+
+    def __init__(self, portal: Portal, inner: aio_collection.Collection) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def snapshot(self, as_of: int | str | None = None) -> Contents:
+        """Give the contents at a time; without one, at the newest that is complete."""
+        wanted = None if as_of is None else parse_time(as_of, what="as_of")
+
+        async def read() -> Contents:
+            time = await self._inner.resolve_as_of(wanted)
+            return Contents(await self._inner.snapshot(time), time)
+
+        return self._portal.run(read())
+
+    def changes(self, since: int | str, until: int | str | None = None) -> pa.Table:
+        """Give the updates after ``since`` up to ``until``, with ``_time`` and ``_diff``."""
+        last = None if until is None else parse_time(until, what="until")
+        return self._portal.run(self._inner.changes(parse_time(since, what="since"), last))
+
+    def describe(self) -> dict[str, Any]:
+        return self._portal.run(self._inner.describe())
+
+
+class Location:
+    """A location that was connected to; close it, or use it in ``with``."""
+
+    def __init__(self, portal: Portal, inner: aio_location.Location) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def shard(
+        self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
+    ) -> Shard:
+        return Shard(self._portal, self._inner.shard(name, schema=schema, key=key))
+
+    def collection(self, name: str) -> Collection:
+        return Collection(self._portal, self._portal.run(self._inner.collection(name)))
+
+    def collections(self) -> list[str]:
+        """Give the names of all collections."""
+        return sorted(self._portal.run(self._inner.controller.catalog()).collections)
+
+    def create_source(self, spec: SourceSpec) -> None:
+        self._portal.run(self._inner.create_source(spec))
+
+    def drop_source(self, name: str) -> None:
+        self._portal.run(self._inner.drop_source(name))
+
+    def ingest(
+        self,
+        name: str,
+        *,
+        bytes_max: int = 64 * 1024 * 1024,
+        strict: bool = False,
+        on_tick: Callable[[IngestProgress], None] | None = None,
+    ) -> Summary:
+        """Ingest a source, in this process, up to where it is now."""
+
+        async def work() -> Summary:
+            ingester = await self._inner.ingester(name, bytes_max=bytes_max, strict=strict)
+            return await run_ingest(
+                ingester,
+                follow=False,
+                interval_us=0,
+                on_tick=on_tick or (lambda _: None),
+                stop=lambda: False,
+            )
+
+        return self._portal.run(work())
+
+    def close(self) -> None:
+        self._portal.close()
+
+    def __enter__(self) -> Location:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def connect(url: str, *, create: bool = False) -> Location:
+    """Connect to the location at a URL; with ``create``, make it if there is none.
+
+    Raises:
+        NoSuchLocation: there is none. UsageError, LocationError: see
+        `tidelog.location.open_location`.
+    """
+    portal = Portal()
+    try:
+        return Location(portal, portal.run(aio_location.open_location(url, create=create)))
+    except BaseException:
+        portal.close()
+        raise

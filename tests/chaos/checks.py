@@ -1,0 +1,95 @@
+"""The whole of a chaos run: kill, resume, and compare with a clean run and with the replay."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import tidelog
+from tidelog.sync import Collection
+
+from chaos.ingesters import NAME, create, kill_often, start_ingest
+from chaos.scenario import Row, Scenario, replay, row_of, write_scenario
+
+TICK_BYTES = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did, for its reader to see that it was not nothing."""
+
+    kills: int
+    ticks: int
+    minutes: int
+    rows: int
+    won: tuple[int, ...] = ()
+
+
+def contents(collection: Collection, times: list[int]) -> list[Counter[Row]]:
+    """Give a collection's contents at each of the times, as counted rows."""
+    found: list[Counter[Row]] = []
+    for time in times:
+        rows = collection.snapshot(time).to_arrow().to_pylist()
+        found.append(Counter(row_of(row) for row in rows))
+    return found
+
+
+def check_equal(url: str, clean_url: str, scenario: Scenario) -> int:
+    """Compare at every minute; give how many minutes were compared."""
+    with tidelog.connect(url) as lake, tidelog.connect(clean_url) as clean:
+        upper = lake.collection(NAME).describe()["upper"]
+        assert upper == scenario.events[-1]["at"] + 1 == clean.collection(NAME).describe()["upper"]
+        times = scenario.minutes
+        expected = replay(scenario, times)
+        for time, here, there, truth in zip(
+            times,
+            contents(lake.collection(NAME), times),
+            contents(clean.collection(NAME), times),
+            expected,
+            strict=True,
+        ):
+            assert here == truth, f"at {time}: {here - truth} too much, {truth - here} missing"
+            assert there == truth, f"the clean run differs from the replay at {time}"
+        for place in (lake, clean):
+            errors = place.collection(NAME + "_errors").snapshot().to_arrow()
+            assert errors.num_rows == scenario.bad_lines
+    return len(times)
+
+
+def run_killed(folder: Path, *, engine: str, kills: int, seed: int, span_s: float) -> Report:
+    """Kill ingesters of one source at random moments, then let one finish; compare."""
+    rng = random.Random(seed)
+    scenario, url, clean_url = _prepare(folder, seed)
+    seen = kill_often(
+        url, engine=engine, tick_bytes=TICK_BYTES, kills=kills, rng=rng, span_s=span_s
+    )
+    last = start_ingest(url, engine=engine, tick_bytes=TICK_BYTES).finish()
+    assert last["ticks"] > 0, "the killed ingesters had done everything: kill earlier"
+    clean = start_ingest(clean_url, engine="local", tick_bytes=TICK_BYTES).finish()
+    assert clean["ticks"] >= 40
+    minutes = check_equal(url, clean_url, scenario)
+    return Report(kills, seen + int(last["ticks"]), minutes, len(scenario.events))
+
+
+def run_two(folder: Path, *, engine: str, seed: int) -> Report:
+    """Let two ingesters of one source run at once; both must have won commits; compare."""
+    scenario, url, clean_url = _prepare(folder, seed)
+    both = [start_ingest(url, engine=engine, tick_bytes=TICK_BYTES) for _ in range(2)]
+    ends = [one.finish() for one in both]
+    won = tuple(sum(int(tick["won"]) for tick in one.ticks) for one in both)
+    assert all(won), f"one ingester won nothing, so they did not contend: {won}"
+    start_ingest(clean_url, engine="local", tick_bytes=TICK_BYTES).finish()
+    minutes = check_equal(url, clean_url, scenario)
+    ticks = sum(int(end["ticks"]) for end in ends)
+    return Report(0, ticks, minutes, len(scenario.events), won)
+
+
+def _prepare(folder: Path, seed: int) -> tuple[Scenario, str, str]:
+    scenario = write_scenario(folder / "events", events_count=3_500, seed=seed)
+    assert scenario.size_bytes > 60 * TICK_BYTES, scenario.size_bytes
+    url, clean_url = ((folder / name).as_uri() for name in ("lake", "clean"))
+    for place in (url, clean_url):
+        create(place, folder / "events")
+    return scenario, url, clean_url

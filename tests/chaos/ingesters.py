@@ -1,0 +1,110 @@
+"""Ingesters as processes of their own: started through the command line, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tidelog
+from tidelog import SourceSpec
+
+NAME = "chaos"
+
+
+@dataclass(slots=True)
+class Ingest:
+    """One ``tidelog ingest --once``, and what it reported so far."""
+
+    process: subprocess.Popen[str]
+    ticks: list[dict[str, Any]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    first: threading.Event = field(default_factory=threading.Event)
+
+    def listen(self) -> None:
+        for line in self.process.stderr or ():
+            try:
+                found = json.loads(line)
+            except ValueError:
+                self.said.append(line)
+                continue
+            if "tick" in found:
+                self.ticks.append(found)
+                self.first.set()
+        self.first.set()
+
+    def kill(self) -> None:
+        """Kill it with -9, and the JVM that it may have started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def finish(self, timeout_s: float = 300) -> dict[str, Any]:
+        """Wait for its end, which must be a good one; give its summary."""
+        out = self.process.stdout.read() if self.process.stdout else ""
+        code = self.process.wait(timeout_s)
+        assert code == 0, f"exit {code}: {''.join(self.said)[-2000:]}"
+        summary: dict[str, Any] = json.loads(out)
+        return summary
+
+
+def start_ingest(url: str, *, engine: str, tick_bytes: int) -> Ingest:
+    """Start an ingester."""
+    command = [sys.executable, "-m", "tidelog.cli.main", "--location", url]
+    command += ["ingest", NAME, "--once", "--engine", engine, "--json"]
+    command += ["--max-bytes-per-tick", str(tick_bytes)]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    found = Ingest(process)
+    threading.Thread(target=found.listen, daemon=True).start()
+    return found
+
+
+def create(url: str, files: str | Path, *, shards: int = 1) -> None:
+    """Make a location with the scenario's source in it."""
+    with tidelog.connect(url, create=True) as lake:
+        lake.create_source(
+            SourceSpec(
+                name=NAME,
+                files=str(files),
+                envelope="upsert",
+                key=("key", "part"),
+                time_column="at",
+                delete_when="event = 'gone'",
+                schema="at bigint, key varchar, part bigint, event varchar, value bigint, note varchar",
+                shards=shards,
+            )
+        )
+
+
+def kill_often(
+    url: str, *, engine: str, tick_bytes: int, kills: int, rng: random.Random, span_s: float
+) -> int:
+    """Run ingesters one after another, each killed at a random moment; give how many ticks were seen.
+
+    A moment lies between an ingester's first tick and ``span_s`` seconds later; what it commits in
+    between is not reported to anybody when it dies.
+    """
+    seen = 0
+    for number in range(kills):
+        running = start_ingest(url, engine=engine, tick_bytes=tick_bytes)
+        assert running.first.wait(120), "".join(running.said)
+        time.sleep(rng.uniform(0, span_s))
+        assert running.process.poll() is None, (
+            f"ingester {number} ended before it was killed: {''.join(running.said)[-2000:]}"
+        )
+        running.kill()
+        seen += len(running.ticks)
+    return seen
