@@ -61,7 +61,7 @@ def check_equal(url: str, clean_url: str, scenario: Scenario) -> int:
 def run_killed(folder: Path, *, engine: str, kills: int, seed: int, span_s: float) -> Report:
     """Kill ingesters of one source at random moments, then let one finish; compare."""
     rng = random.Random(seed)
-    scenario, url, clean_url = _prepare(folder, seed)
+    scenario, url, clean_url = prepare(folder, seed)
     seen = kill_often(
         url, engine=engine, tick_bytes=TICK_BYTES, kills=kills, rng=rng, span_s=span_s
     )
@@ -75,7 +75,7 @@ def run_killed(folder: Path, *, engine: str, kills: int, seed: int, span_s: floa
 
 def run_two(folder: Path, *, engine: str, seed: int) -> Report:
     """Let two ingesters of one source run at once; both must have won commits; compare."""
-    scenario, url, clean_url = _prepare(folder, seed)
+    scenario, url, clean_url = prepare(folder, seed)
     both = [start_ingest(url, engine=engine, tick_bytes=TICK_BYTES) for _ in range(2)]
     ends = [one.finish() for one in both]
     won = tuple(sum(int(tick["won"]) for tick in one.ticks) for one in both)
@@ -86,7 +86,8 @@ def run_two(folder: Path, *, engine: str, seed: int) -> Report:
     return Report(0, ticks, minutes, len(scenario.events), won)
 
 
-def _prepare(folder: Path, seed: int) -> tuple[Scenario, str, str]:
+def prepare(folder: Path, seed: int) -> tuple[Scenario, str, str]:
+    """Write a scenario and make two locations with its source; give their URLs."""
     scenario = write_scenario(folder / "events", events_count=3_500, seed=seed)
     assert scenario.size_bytes > 60 * TICK_BYTES, scenario.size_bytes
     url, clean_url = ((folder / name).as_uri() for name in ("lake", "clean"))

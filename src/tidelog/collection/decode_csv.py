@@ -37,7 +37,7 @@ def decode_csv(data: bytes, wanted: pa.Schema, *, base: int, header: bytes) -> R
         """Parse some records; where they do not parse together, parse each half."""
         if not len(rows):
             return
-        chunk = gather(body, starts, ends, None if len(rows) == len(starts) else rows)
+        chunk = gather(body, starts, ends, rows)
         found = _parse_chunk(chunk, names, len(rows))
         if found is not None:
             tables.append(found)

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tidelog.collection.lines import split_records
-from tidelog.collection.records import Int64s, Misfit, Records, shown
+from tidelog.collection.lines import outer_bytes, split_records
+from tidelog.collection.records import Int64s, Misfit, Records, gather, shown
 from tidelog.collection.types import json_wire, sql_type
 
 _OPEN: Final = ord("{")
@@ -27,28 +27,30 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
     misfits: list[Misfit] = []
     dropped: dict[str, int] = {}
 
-    def parse(low: int, high: int) -> None:
-        """Parse records ``[low, high)``; where they do not parse together, parse each half."""
-        if low == high:
+    def parse(rows: Int64s) -> None:
+        """Parse some lines; where they do not parse together, parse each half."""
+        if not len(rows):
             return
-        chunk = data[starts[low] : ends[high - 1]]
-        found = _parse_chunk(chunk, wire, high - low, dropped)
+        chunk = gather(data, starts, ends, rows)
+        found = _parse_chunk(chunk, wire, len(rows), dropped)
         if found is not None:
             tables.append(found)
-            kept.append(np.arange(low, high, dtype=np.int64))
-        elif high - low == 1:
-            misfits.append(Misfit(base + int(starts[low]), _reason(chunk, wanted), shown(chunk)))
+            kept.append(rows)
+        elif len(rows) == 1:
+            where = base + int(starts[rows[0]])
+            misfits.append(Misfit(where, _reason(chunk, wanted), shown(chunk)))
         else:
-            middle = (low + high) // 2
-            parse(low, middle)
-            parse(middle, high)
+            middle = len(rows) // 2
+            parse(rows[:middle])
+            parse(rows[middle:])
 
-    if len(starts) and _lines_look_whole(data, starts, ends):
-        parse(0, len(starts))
-    else:
-        # A line that is no object could join with its neighbours into one: parse each line alone.
-        for row in range(len(starts)):
-            parse(row, row + 1)
+    if len(starts):
+        first, last = outer_bytes(data, starts, ends)
+        whole = (first == _OPEN) & (last == _CLOSE)
+        parse(np.flatnonzero(whole))
+        # A line that is no object could join with its neighbours into one: parse each such alone.
+        for row in np.flatnonzero(~whole):
+            parse(np.array([row]))
     rows = np.concatenate(kept) if kept else np.zeros(0, np.int64)
     table = pa.concat_tables(tables) if tables else wire.empty_table()
     return Records(
@@ -58,15 +60,6 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
         misfits,
         dropped,
     )
-
-
-def _lines_look_whole(data: bytes, starts: Int64s, ends: Int64s) -> bool:
-    """Say whether each line begins with ``{`` and ends with ``}``, but for its line end."""
-    raw = np.frombuffer(data, dtype=np.uint8)
-    last = ends - 1
-    for _ in range(2):  # the line end itself, and a carriage return before it
-        last = np.where(np.isin(raw[np.maximum(last, starts)], (10, 13)), last - 1, last)
-    return bool(np.all(raw[starts] == _OPEN) and np.all(raw[np.maximum(last, starts)] == _CLOSE))
 
 
 def _parse_chunk(
@@ -96,11 +89,8 @@ def _read(chunk: bytes, wire: pa.Schema, unexpected: Literal["ignore", "infer"])
 
 def _keys_count(chunk: bytes) -> int:
     """Give how many keys a chunk has at the most (a ``":`` inside of a string counts too)."""
-    raw = np.frombuffer(chunk, dtype=np.uint8)
-    quotes = np.flatnonzero(raw[:-1] == ord('"'))
-    direct = int(np.count_nonzero(raw[quotes + 1] == ord(":")))
     # Spaces before colons are rare; where there are any, the count is not to be relied on.
-    return direct if b'" :' not in chunk and b'"\t:' not in chunk else -1
+    return -1 if b'" :' in chunk or b'"\t:' in chunk else chunk.count(b'":')
 
 
 def _count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> None:

@@ -90,7 +90,7 @@ class LocalEngine:
         errors = pa.concat_tables([s.errors for s in shaped])
         buckets = await self.clock.offload(lambda: split_by_bucket(messages, job))
         parts = [
-            await self._write(bucket, target, job)
+            await self.write(bucket, target, job)
             for bucket, target in zip(buckets, job.shards, strict=True)
         ]
         error_rows = await self.clock.offload(lambda: error_updates(errors, job))
@@ -113,7 +113,8 @@ class LocalEngine:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _write(self, messages: pa.Table, target: Target, job: Job) -> list[Part]:
+    async def write(self, messages: pa.Table, target: Target, job: Job) -> list[Part]:
+        """Compute one shard's updates out of its messages, and write their parts."""
         needed = await self.clock.offload(lambda: feedback_parts(messages, target, job))
         feedback = await self._reader.read(needed, job.data_schema)
         updates = await self.clock.offload(lambda: updates_of(messages, feedback, job))

@@ -85,6 +85,14 @@ class FilesSource:
         ]
         return FilesHead(tuple(sorted(found, key=lambda e: e.key)), self._row_groups)
 
+    async def left_bytes(self, taken: Taken) -> int:
+        head = await self.head()
+        if self.info.format == "parquet":
+            for entry in head.entries:
+                if entry.key in taken and entry.key not in self._row_groups:
+                    self._row_groups[entry.key] = read_footer(await self._footer(entry)).num_row_groups
+        return head.left_bytes(taken)
+
     async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
         if not isinstance(head, FilesHead):
             raise InvariantError("a files source was given another source's head")
@@ -191,9 +199,9 @@ class FilesSource:
     async def _parquet_chunk(
         self, entry: Entry, before: Range | None, budget: int
     ) -> tuple[Chunk | None, bool]:
-        tail = await self._get(entry, entry.size_bytes - 8, entry.size_bytes)
-        length = footer_bytes(tail)
-        footer = await self._get(entry, entry.size_bytes - length, entry.size_bytes)
+        if before is not None and before.limit == self._row_groups.get(entry.key):
+            return None, True
+        footer = await self._footer(entry)
         metadata = read_footer(footer)
         groups = metadata.num_row_groups
         self._row_groups[entry.key] = groups
@@ -207,6 +215,11 @@ class FilesSource:
         data = await self._get(entry, first, last)
         limits = np.arange(start + 1, limit + 1, dtype=np.int64)
         return Chunk(entry, before, start, limits, data, footer=footer), limit == groups
+
+    async def _footer(self, entry: Entry) -> bytes:
+        tail = await self._get(entry, entry.size_bytes - 8, entry.size_bytes)
+        length = footer_bytes(tail)
+        return await self._get(entry, entry.size_bytes - length, entry.size_bytes)
 
     @staticmethod
     def _span(metadata: object, start: int, limit: int) -> int:

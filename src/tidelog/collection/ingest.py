@@ -54,7 +54,10 @@ TRIES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick did. ``won`` counts our own commits; the head has ``left_bytes`` more."""
+    """What one tick did. ``won`` counts our own commits; the head has ``left_bytes`` more.
+
+    ``exhausted``: nothing of the head was left to be taken. ``computed`` is None where none was.
+    """
 
     lower: int
     upper: int
@@ -65,6 +68,7 @@ class Tick:
     left_bytes: int = 0
     won: int = 0
     unchecked: int = 0
+    exhausted: bool = False
     dropped: Mapping[str, int] = field(default_factory=dict)
     computed: Computed | None = None
 
@@ -152,20 +156,28 @@ class Ingester:
     async def _tick(self, head: Head) -> Tick | None:
         lower = self.upper.time
         plan: Plan | None = None
+        ready: tuple[Binding, Computed] | None = None
         if self.remap.state.upper == lower:
             plan = await self._plan(head, lower)
             if plan is None:
                 return None
-            await self._mint(plan, lower)
+            upper = self._upper_of(plan, lower)
+            if self.strict and plan.ranges:
+                # Rows that are refused must leave no binding: it would hold files to their bytes.
+                planned = Binding(lower, upper, plan.ranges)
+                ready = planned, await self._compute(planned)
+            await self._mint(plan, lower, upper)
+        exhausted = plan is not None and not plan.ranges
         binding = await self._binding(lower)
         if not binding.ranges:
             idle, _ = await self._commit(binding, _nothing(len(self.outputs)))
-            return Tick(lower, binding.upper, won=idle)
-        computed = await self.engine.compute(self._job(binding), self.source)
-        if self.strict and (computed.bad or computed.dropped):
-            raise _refused(computed)
-        won, unchecked = await self._commit(binding, computed)
+            return Tick(lower, binding.upper, won=idle, exhausted=exhausted)
+        # Before the commit, as it fails where others went on, and a tick is counted once.
         before = await self.taken(lower)
+        if ready is None or ready[0] != binding:
+            ready = binding, await self._compute(binding)
+        computed = ready[1]
+        won, unchecked = await self._commit(binding, computed)
         after = advance_taken(before, binding)
         self._taken = (binding.upper, after)
         return Tick(
@@ -178,9 +190,16 @@ class Ingester:
             left_bytes=head.left_bytes(after),
             won=won,
             unchecked=unchecked,
+            exhausted=exhausted,
             dropped=computed.dropped,
             computed=computed,
         )
+
+    async def _compute(self, binding: Binding) -> Computed:
+        computed = await self.engine.compute(self._job(binding), self.source)
+        if self.strict and (computed.bad or computed.dropped):
+            raise _refused(computed)
+        return computed
 
     async def taken(self, upper: int) -> dict[str, Range]:
         """Give the frontier of the source at an upper that the remap shard has reached."""
@@ -209,11 +228,13 @@ class Ingester:
             return Plan((), None, 0, 0, 0)
         return plan
 
-    async def _mint(self, plan: Plan, lower: int) -> None:
-        """Propose a binding. Whoever was first: what stands then is read back and obeyed."""
-        upper = plan.upper
-        if upper is None:
-            upper = max(self.clock.now_us() // 1_000, lower) + 1
+    def _upper_of(self, plan: Plan, lower: int) -> int:
+        if plan.upper is not None:
+            return plan.upper
+        return max(self.clock.now_us() // 1_000, lower) + 1
+
+    async def _mint(self, plan: Plan, lower: int, upper: int) -> None:
+        """Propose a binding; whoever was first, what stands then is read back and obeyed."""
         taken = await self.taken(lower)
         updates = plan_updates(taken, plan.ranges, time=upper - 1)
         # Nobody reads the frontier below what the output has reached: this is bounded input

@@ -11,10 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _NEWLINE: Final = 10
 _QUOTE: Final = 34
-_BLANK: Final = frozenset(b" \t\r\n")
+STEPS_MAX: Final = 16
+WHITE: Final = b" \t\r\n"
+_BLANK: Final = np.zeros(256, dtype=np.bool_)
+_BLANK[list(WHITE)] = True
 
 
 def record_ends(data: bytes, *, quoted: bool) -> Int64s:
@@ -31,10 +35,6 @@ def record_ends(data: bytes, *, quoted: bool) -> Int64s:
     return (ends + 1).astype(np.int64)
 
 
-def is_blank(data: bytes) -> bool:
-    return not data.strip()
-
-
 def split_records(data: bytes, *, quoted: bool) -> tuple[Int64s, Int64s]:
     """Give where the records of a range start and end; blank ones are left out.
 
@@ -44,10 +44,35 @@ def split_records(data: bytes, *, quoted: bool) -> tuple[Int64s, Int64s]:
     if not ends.size or ends[-1] < len(data):
         ends = np.append(ends, len(data))
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    raw = np.frombuffer(data, dtype=np.uint8)
-    # A record is blank if nothing but white space is in it: count the bytes that are not.
-    ink = np.concatenate(
-        [np.zeros(1, np.int64), np.cumsum(~np.isin(raw, list(_BLANK)), dtype=np.int64)]
-    )
-    there = ink[ends] > ink[starts]
+    first, _ = trim_records(data, starts, ends)
+    there = first < ends
     return starts[there], ends[there]
+
+
+def outer_bytes(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Bytes]:
+    """Give the first and the last byte of each record that is not white space; none is blank."""
+    raw = np.frombuffer(data, dtype=np.uint8)
+    first, last = trim_records(data, starts, ends)
+    return raw[first], raw[last]
+
+
+def trim_records(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
+    """Give where each record's first and last byte stand that are not white space.
+
+    Of a blank record, the first is its end, and the last lies before its start.
+    """
+    raw = np.frombuffer(data, dtype=np.uint8)
+    first, last = starts.copy(), ends - 1
+    for _ in range(STEPS_MAX):
+        # Each step moves only the records that still begin, or end, with white space: soon none.
+        low = np.flatnonzero((first < ends) & _BLANK[raw[np.minimum(first, len(raw) - 1)]])
+        high = np.flatnonzero((last >= starts) & _BLANK[raw[np.maximum(last, 0)]])
+        if not low.size and not high.size:
+            return first, last
+        first[low] += 1
+        last[high] -= 1
+    for row in range(len(starts)):
+        record = data[starts[row] : ends[row]]
+        first[row] = ends[row] - len(record.lstrip(WHITE))
+        last[row] = starts[row] + len(record.rstrip(WHITE)) - 1
+    return first, last

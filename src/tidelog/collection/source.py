@@ -44,6 +44,10 @@ class RawSource(Protocol):
         """Look how far the source has got."""
         ...
 
+    async def left_bytes(self, taken: Taken) -> int:
+        """Give how many bytes the source has now that lie beyond a frontier."""
+        ...
+
     async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
         """Choose the next binding's ranges, at most about ``bytes_max``; None if there is nothing
         new.

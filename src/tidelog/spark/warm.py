@@ -1,6 +1,6 @@
 """Make Spark sessions start in half the time: ``python -m tidelog.spark.warm``.
 
-Takes some fifteen seconds and 160 MB of the user's cache, so it is done only when asked for. To be
+Takes half a minute and 200 MB of the user's cache, so it is done only when asked for. To be
 repeated after an upgrade of Java or PySpark; until then sessions start as if it had not been done.
 """
 

@@ -88,8 +88,9 @@ class CloudStore:
             raise self._mapped(error, "get", key) from error
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
+        check_key(key)
         try:
-            return await self._get(check_key(key), {"if_none_match": self._e_tag_of(e_tag)})
+            return await self._get(key, {"if_none_match": self._e_tag_of(e_tag)})
         except NotModifiedError:
             return None
         except FOREIGN as error:
@@ -108,13 +109,14 @@ class CloudStore:
         """
         if if_absent and if_match is not None:
             raise UsageError("a put has one condition at the most: leave one out", key=key)
+        check_key(key)
         mode: PutMode = "create" if if_absent else "overwrite"
         condition: Condition = "absent" if if_absent else "none"
         if if_match is not None:
             mode, condition = self._mode_of(if_match), "match"
         for attempt in range(_CONFLICT_TRIES):
             try:
-                return await self._put(check_key(key), data, mode)
+                return await self._put(key, data, mode)
             except FOREIGN as error:
                 mapped = self._failure(error, "put", key, condition)
                 if not isinstance(mapped, WriteConflict):

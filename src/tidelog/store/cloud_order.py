@@ -7,39 +7,50 @@ with a hierarchical namespace) order them part by part, as a file system does: `
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 from tidelog.store.port import Entry
 
 _HIGHEST = "\U0010fffd"
+_NO_PATH = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|$)")
 
 
 def listing_start(prefix: str, after: str | None, *, strings: bool) -> str | None:
-    """Give a string from which a store may begin to list: none that is wanted comes before it.
+    """Give a string after which a store may begin to list: it leaves out none that is wanted.
 
     ``strings``: the store is known to order its keys as plain strings.
     """
-    before = _just_before(prefix)
+    start = _start(prefix, after, strings=strings)
+    # obstore takes no offset that is no path; then the listing begins at the beginning.
+    return None if start is None or _NO_PATH.search(start) else start
+
+
+def _start(prefix: str, after: str | None, *, strings: bool) -> str | None:
     if after is None or after < prefix:
-        return before
+        # Asked for a directory, a store begins there by itself.
+        return None if prefix.endswith("/") else _just_before(prefix)
     if strings:
-        return after
-    # Part by part, "a/x" comes before "a-b", and in key order after it: begin at "a". What the
-    # prefix fixes is the same for all keys wanted, and so cannot mislead.
+        return after.rstrip("/")
+    # Part by part, "a/x" comes before "a-b", and in key order after it: begin before all that
+    # begins with "a". What the prefix fixes is the same for all keys wanted, and cannot mislead.
+    # Before, and not at: asked to begin after "a", SeaweedFS leaves out the directory of that name.
+    cut = len(after)
     for position in range(len(prefix), len(after)):
         if after[position] < "/":
-            return after[:position] or None
-    return after
+            cut = position
+            break
+    return _just_before(after[:cut].rstrip("/"))
 
 
-def _just_before(prefix: str) -> str | None:
-    """Give a string below all that begin with ``prefix``, and close to them."""
-    directory, slash, name = prefix.rpartition("/")
-    if not name:
-        return None  # The store is asked for a directory: it begins there by itself.
-    previous = chr(ord(name[-1]) - 1) if ord(name[-1]) > ord("0") else ""
-    ending = previous + _HIGHEST if previous and not "\ud800" <= previous <= "\udfff" else ""
-    return directory + slash + name[:-1] + ending or None
+def _just_before(beginning: str) -> str | None:
+    """Give a string below all that begin with ``beginning``, and close to them."""
+    if not beginning:
+        return None
+    last = beginning[-1]
+    if last <= "0" or "\ud800" <= last <= "\ue000":  # No such character before it in a name.
+        return beginning[:-1] or None
+    return beginning[:-1] + chr(ord(last) - 1) + _HIGHEST
 
 
 def is_past(prefix: str, key: str) -> bool:

@@ -1,0 +1,251 @@
+"""Running an ingester: up to where its source is now, or on and on.
+
+A run decides nothing about data: the ingester's ticks do. It takes the source's head, ticks until
+that is taken, tries again where a store fails, and tells how it goes: to its caller after each
+tick, and in the location as health, for ``source status``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tidelog.clock import backoff_us
+from tidelog.collection.health import Health, encode_health, health_path
+from tidelog.collection.ingest import Ingester, Tick
+from tidelog.collection.source import Head
+from tidelog.collection.status import taken_now
+from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
+from tidelog.store.metered import Metered, Usage
+
+HEALTH_EVERY_US: Final = 5_000_000
+TRIES_ONCE: Final = 5
+PAUSE_FIRST_US, PAUSE_MOST_US = 250_000, 30_000_000
+_LOOK_US: Final = 100_000  # How often a pause looks whether it is to stop.
+_HEALTH_S: Final = 2.0  # A store that has failed for good is not waited for to tell it so.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run did, so far or in all. Where several run at once, each counts what it computed.
+
+    Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits that were
+    ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its head still has; ``store`` is
+    what driver and executors asked of the location's store; ``upper`` is None before the first tick.
+    """
+
+    ticks: int = 0
+    rows: int = 0
+    late: int = 0
+    bad: int = 0
+    won: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    size_bytes: int = 0
+    left_bytes: int = 0
+    duration_us: int = 0
+    upper: int | None = None
+    store: Usage = field(default_factory=Usage)
+
+    @property
+    def dollars(self) -> float:
+        return self.store.dollars
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values, as ``tidelog ingest --json`` prints them."""
+        return {
+            "ticks": self.ticks,
+            "rows": self.rows,
+            "late": self.late,
+            "bad": self.bad,
+            "won": self.won,
+            "dropped": dict(self.dropped),
+            "seconds": round(self.duration_us / 1e6, 3),
+            "bytes": self.size_bytes,
+            "left_bytes": self.left_bytes,
+            "upper": self.upper,
+            "store": self.store.to_dict(),
+            "dollars": self.dollars,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a run tells: as it starts, after each tick, and when the store fails and is tried again.
+
+    ``tick`` is None but after a tick; ``trouble`` is what is waited out, for ``pause_us``.
+    """
+
+    so_far: Summary
+    tick: Tick | None = None
+    trouble: TidelogError | None = None
+    pause_us: int = 0
+
+
+async def run_ingest(
+    ingester: Ingester,
+    *,
+    follow: bool,
+    interval_us: int,
+    on_tick: Callable[[Progress], None],
+    stop: Callable[[], bool],
+) -> Summary:
+    """Tick up to the source's head as it is now; with ``follow``, on and on, until ``stop`` says so.
+
+    A binding that stands beyond the output is finished first. With times from the clock, a run that
+    finds nothing new ticks once, to move upper on. ``stop`` is looked at between ticks.
+
+    Units: ``interval_us`` is how long to wait where nothing is left, before looking again.
+
+    Raises:
+        LocationError: the store failed, and (without ``follow``) went on to after some tries.
+        TidelogError: see `Ingester.tick`; what was committed stands.
+    """
+    run = _Run(ingester, on_tick, stop)
+    try:
+        await run.go(follow=follow, interval_us=interval_us)
+    except SourceDropped:
+        raise
+    except TidelogError as error:
+        await run.tell_health(error, running=False)
+        raise
+    await run.tell_health(None, running=False)
+    return run.summary()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of an ingester, as it goes."""
+
+    ingester: Ingester
+    on_tick: Callable[[Progress], None]
+    stop: Callable[[], bool]
+    so_far: Summary = field(default_factory=Summary)
+    _executors: Usage = field(default_factory=Usage)
+    _usage_before: Usage = field(init=False)
+    _started_us: int = field(init=False)
+    _start_us: int = field(init=False)
+    _told_us: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        clock = self.ingester.clock
+        self._usage_before = self._usage()
+        self._started_us = clock.now_us()
+        self._start_us = self._told_us = clock.monotonic_us()
+
+    async def go(self, *, follow: bool, interval_us: int) -> None:
+        failures = 0
+        while not self.stop():
+            ticks = self.so_far.ticks
+            try:
+                if failures:
+                    # What an interrupted commit came to is read back before anything is decided.
+                    await self.ingester.refresh()
+                await self._take(await self.ingester.source.head())
+                failures = 0
+            except LocationError as error:
+                failures = 1 if self.so_far.ticks > ticks else failures + 1
+                given_up = not follow and failures >= TRIES_ONCE
+                if isinstance(error, StoreRefused) or given_up:
+                    raise
+                await self._wait_out(error, failures)
+                continue
+            if not follow:
+                return
+            await self._pause(interval_us)
+
+    async def _take(self, head: Head) -> None:
+        """Tick until nothing of ``head`` is left."""
+        if not self.so_far.ticks:
+            _, taken = await taken_now(self.ingester)
+            self.so_far = replace(self.so_far, left_bytes=head.left_bytes(taken))
+            self.on_tick(Progress(so_far=self.summary()))
+        timed = self.ingester.info.time_column is not None
+        while not self.stop():
+            tick = await self.ingester.tick(head)
+            if tick is None:
+                return
+            left = await self._left_bytes(tick, head)
+            self._count(tick, left)
+            self.on_tick(Progress(so_far=self.summary(), tick=tick))
+            await self._tell_now_and_then()
+            # With times from the clock, one more tick would find nothing and only move upper on.
+            if tick.exhausted or (not timed and not left):
+                return
+
+    async def _left_bytes(self, tick: Tick, head: Head) -> int:
+        if tick.computed is not None:
+            return tick.left_bytes
+        _, taken = await taken_now(self.ingester)
+        return head.left_bytes(taken)
+
+    def _count(self, tick: Tick, left_bytes: int) -> None:
+        before = self.so_far
+        if tick.computed is not None:
+            self._executors = self._executors + tick.computed.usage
+        self.so_far = replace(
+            before,
+            ticks=before.ticks + 1,
+            rows=before.rows + tick.rows,
+            late=before.late + tick.late,
+            bad=before.bad + tick.bad,
+            won=before.won + tick.won,
+            dropped=dict(Counter(before.dropped) + Counter(tick.dropped)),
+            size_bytes=before.size_bytes + tick.size_bytes,
+            left_bytes=left_bytes,
+        )
+
+    def summary(self) -> Summary:
+        """Give what was done until now."""
+        upper = self.ingester.upper
+        return replace(
+            self.so_far,
+            duration_us=self.ingester.clock.monotonic_us() - self._start_us,
+            upper=None if upper.is_empty or not upper.time else upper.time,
+            store=self._usage() - self._usage_before + self._executors,
+        )
+
+    def _usage(self) -> Usage:
+        store = self.ingester.store
+        return store.usage() if isinstance(store, Metered) else Usage()
+
+    async def _wait_out(self, error: LocationError, failures: int) -> None:
+        clock = self.ingester.clock
+        pause_us = backoff_us(failures, clock, first_us=PAUSE_FIRST_US, most_us=PAUSE_MOST_US)
+        self.on_tick(Progress(so_far=self.summary(), trouble=error, pause_us=pause_us))
+        await self._pause(pause_us)
+
+    async def _pause(self, duration_us: int) -> None:
+        clock = self.ingester.clock
+        until = clock.monotonic_us() + duration_us
+        while not self.stop() and (left := until - clock.monotonic_us()) > 0:
+            await clock.sleep(min(left, _LOOK_US))
+
+    async def _tell_now_and_then(self) -> None:
+        now = self.ingester.clock.monotonic_us()
+        if now - self._told_us >= HEALTH_EVERY_US:
+            await self.tell_health(None, running=True)
+
+    async def tell_health(self, error: TidelogError | None, *, running: bool) -> None:
+        """Write the health. It is a hint: that it cannot be written is no reason to stop."""
+        ingester, done = self.ingester, self.summary()
+        self._told_us = ingester.clock.monotonic_us()
+        health = Health(
+            engine=ingester.engine.name,
+            started_us=self._started_us,
+            told_us=ingester.clock.now_us(),
+            running=running,
+            upper=done.upper,
+            ticks=done.ticks,
+            rows=done.rows,
+            late=done.late,
+            bad=done.bad,
+            error=None if error is None else str(error),
+            error_kind=None if error is None else error.kind,
+        )
+        with suppress(TidelogError, TimeoutError):
+            async with asyncio.timeout(_HEALTH_S):
+                await ingester.store.put(health_path(ingester.info.id), encode_health(health))

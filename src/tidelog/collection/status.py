@@ -1,0 +1,92 @@
+"""The status of a source: how far it has come, what it has left, and how its last run went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.collection.binding import Taken
+from tidelog.collection.health import Health, decode_health, health_path
+from tidelog.collection.ingest import Ingester
+from tidelog.errors import (
+    AsOfBeforeSince,
+    ContentionError,
+    ObjectNotFound,
+    TidelogError,
+)
+from tidelog.frontier import Frontier
+
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """Where a source stands.
+
+    Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where the
+    source cannot be asked, which ``trouble`` then says; ``files`` counts those of which something was
+    taken; ``late`` and ``bad`` count rows since the beginning.
+    """
+
+    name: str
+    upper: int | None
+    left_bytes: int | None
+    files: int
+    late: int
+    bad: int
+    trouble: str | None
+    run: Health | None
+
+
+async def source_status(ingester: Ingester) -> SourceStatus:
+    """Ask the source, the shards, and the health that the last run left; writes nothing.
+
+    Raises:
+        LocationError: the location's store failed.
+    """
+    upper, taken = await taken_now(ingester)
+    left, trouble = None, None
+    try:
+        left = await ingester.source.left_bytes(taken)
+    except TidelogError as error:
+        # A source that cannot be reached is when its status is asked for.
+        trouble = str(error)
+    return SourceStatus(
+        name=ingester.info.name,
+        upper=None if upper.is_empty else upper.time,
+        left_bytes=left,
+        files=len(taken),
+        late=sum(found.late for found in taken.values()),
+        bad=ingester.errors.state.diffs,
+        trouble=trouble,
+        run=await load_health(ingester),
+    )
+
+
+async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
+    """Give how far the collection is complete, and what of the source that is.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    for _ in range(_TRIES):
+        upper = ingester.upper
+        try:
+            return upper, {} if upper.is_empty else await ingester.taken(upper.time)
+        except AsOfBeforeSince:
+            # An ingester went on between our reading of the output and of the bindings.
+            await ingester.refresh()
+    raise ContentionError(
+        "ingesters go on too fast to be read: try again", source=ingester.info.name
+    )
+
+
+async def load_health(ingester: Ingester) -> Health | None:
+    """Give the health that the source's last run left, if it can be read.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    try:
+        return decode_health((await ingester.store.get(health_path(ingester.info.id))).data)
+    except ObjectNotFound:
+        return None

@@ -1,0 +1,142 @@
+"""Models: what a shard and a collection are, in plain Python. They are the definition.
+
+A shard is a list of updates; its contents at a time are those up to it, added up. A collection with
+envelope ``upsert`` is a dict from keys to rows. Everything else that tidelog does must look like this.
+Source: persist, "Jargon"; design page 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidelog.persist.schema import DIFF, TIME
+
+Row = tuple[Hashable, ...]
+NAN = "NaN, which equals itself here"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One update; ``row`` is canonical (see `canonical`)."""
+
+    row: Row
+    time: int
+    diff: int
+
+
+def canonical(value: object) -> Hashable:
+    """Give what stands for a value, such that values are equal iff SQL groups them together."""
+    if isinstance(value, float):
+        # NaN equals NaN, and -0 equals 0.
+        return NAN if math.isnan(value) else value + 0.0
+    if isinstance(value, dict):
+        return tuple((name, canonical(item)) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(canonical(item) for item in value)
+    assert isinstance(value, Hashable)
+    return value
+
+
+def rows_of(table: pa.Table, names: Iterable[str]) -> list[Row]:
+    """Give a table's rows over some columns."""
+    columns = [[canonical(v) for v in table.column(name).to_pylist()] for name in names]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def updates_of(table: pa.Table) -> list[Update]:
+    """Give a table of updates, as shards have them."""
+    names = [n for n in table.column_names if n not in (TIME, DIFF)]
+    times, diffs = table.column(TIME).to_pylist(), table.column(DIFF).to_pylist()
+    return [Update(*u) for u in zip(rows_of(table, names), times, diffs, strict=True)]
+
+
+def contents_of(table: pa.Table) -> Counter[Row]:
+    """Give the contents that a table of rows and ``_diff`` stands for.
+
+    Raises:
+        AssertionError: it is not consolidated.
+    """
+    names = [n for n in table.column_names if n != DIFF]
+    found: Counter[Row] = Counter()
+    for row, diff in zip(rows_of(table, names), table.column(DIFF).to_pylist(), strict=True):
+        assert diff != 0, f"a row that is not there: {row}"
+        assert row not in found, f"a row that comes twice: {row}"
+        found[row] = diff
+    return found
+
+
+def accumulate(updates: Iterable[Update], as_of: int) -> Counter[Row]:
+    """Give the contents at a time."""
+    found: Counter[Row] = Counter()
+    for update in updates:
+        if update.time <= as_of:
+            found[update.row] += update.diff
+    return Counter({row: count for row, count in found.items() if count})
+
+
+def consolidate(
+    updates: Iterable[Update], *, after: int = -1, until: int | None = None
+) -> Counter[tuple[Row, int]]:
+    """Give the updates with ``after < time <= until``, added up by row and time."""
+    found: Counter[tuple[Row, int]] = Counter()
+    for update in updates:
+        if after < update.time and (until is None or update.time <= until):
+            found[update.row, update.time] += update.diff
+    return Counter({key: count for key, count in found.items() if count})
+
+
+@dataclass(slots=True)
+class ShardModel:
+    """A shard: updates, sorted by time, complete below ``upper`` (None: finished)."""
+
+    upper: int | None = 0
+    updates: list[Update] = field(default_factory=list)
+
+    def compare_and_append(
+        self, updates: Iterable[Update], expected_upper: int, upper: int | None
+    ) -> bool:
+        """Append, if upper is the expected one; say whether it was."""
+        if self.upper is None or self.upper != expected_upper:
+            return False
+        self.upper = upper
+        self.updates = sorted([*self.updates, *updates], key=lambda u: u.time)
+        return True
+
+    def contents(self, as_of: int) -> Counter[Row]:
+        return accumulate(self.updates, as_of)
+
+    def changes(self, after: int, until: int | None = None) -> Counter[tuple[Row, int]]:
+        return consolidate(self.updates, after=after, until=until)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a raw source; a ``row`` of None takes the key away (upsert)."""
+
+    time: int
+    key: Row
+    row: Row | None
+
+
+def replay_upsert(messages: Iterable[Message]) -> Iterator[Update]:
+    """Give the updates of messages that come in the order of their times and addresses."""
+    rows: dict[Row, Row] = {}
+    for message in messages:
+        old = rows.pop(message.key, None)
+        if old is not None:
+            yield Update(old, message.time, -1)
+        if message.row is not None:
+            rows[message.key] = message.row
+            yield Update(message.row, message.time, +1)
+
+
+def replay_none(messages: Iterable[Message]) -> Iterator[Update]:
+    """Give the updates of messages that are each appended."""
+    for message in messages:
+        if message.row is not None:
+            yield Update(message.row, message.time, +1)

@@ -1,0 +1,34 @@
+"""The long forms: ``python -m chaos --engine spark --kills 20``, from the folder ``tests``."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from chaos import checks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=["local", "spark"], default="local")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--two", action="store_true", help="two ingesters at once, unkilled")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tidelog-chaos-") as folder:
+        if given.two:
+            report = checks.run_two(Path(folder), engine=given.engine, seed=given.seed)
+        else:
+            report = checks.run_killed(
+                Path(folder),
+                engine=given.engine,
+                kills=given.kills,
+                seed=given.seed,
+                span_s=0.5 if given.engine == "local" else 1.5,
+            )
+    print(f"{given.engine}: equal at every minute. {report}")
+
+
+if __name__ == "__main__":
+    main()

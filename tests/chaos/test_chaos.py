@@ -1,0 +1,56 @@
+"""Real processes, really killed: nothing acknowledged is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos import checks, scenario
+
+
+@pytest.mark.timeout(240)
+def test_a_run_killed_twenty_times_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
+    """The shards alone say where to go on, so it does not matter when an ingester dies."""
+    report = checks.run_killed(tmp_path, engine="local", kills=20, seed=1, span_s=0.5)
+
+    assert report.minutes > 30
+    assert report.ticks >= 40
+
+
+@pytest.mark.timeout(240)
+def test_a_run_on_spark_killed_twice_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
+    """Both engines compute the same, so a run may even be begun by one and be ended by the other."""
+    report = checks.run_killed(tmp_path, engine="spark", kills=2, seed=2, span_s=4)
+
+    assert report.minutes > 30
+
+
+@pytest.mark.timeout(240)
+def test_two_ingesters_at_once_equal_one(tmp_path: Path) -> None:
+    """Who loses a commit has computed the same as who won it, and goes on from there."""
+    report = checks.run_two(tmp_path, engine="local", seed=3)
+
+    assert min(report.won) > 0
+
+
+def test_the_comparison_fails_where_a_row_is_lost(tmp_path: Path) -> None:
+    """The canary: were an event missing from a lake, the comparison would say so."""
+    whole, url, clean_url = checks.prepare(tmp_path, seed=4)
+    checks.start_ingest(clean_url, engine="local", tick_bytes=1 << 20).finish()
+    for file in sorted((tmp_path / "events").iterdir())[:1]:
+        lines = file.read_text().splitlines(keepends=True)
+        gone = next(i for i, line in enumerate(lines) if '"event": "set"' in line)
+        file.write_text("".join(lines[:gone] + lines[gone + 1 :]))
+    checks.start_ingest(url, engine="local", tick_bytes=1 << 20).finish()
+
+    with pytest.raises(AssertionError):
+        checks.check_equal(url, clean_url, whole)
+
+
+def test_the_scenario_changes_one_key_several_times_at_one_time(tmp_path: Path) -> None:
+    """What the comparison is worth depends on what the source holds."""
+    made = scenario.write_scenario(tmp_path / "events", events_count=500, seed=5)
+    pairs = [(e["at"], e["key"]) for e in made.events]
+
+    assert len(pairs) - len(set(pairs)) > 50

@@ -1,0 +1,53 @@
+"""The same commands against S3, on a real server that is killed and comes back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from servers import SeaweedServer
+
+from chaos import checks
+from chaos.ingesters import NAME, create, start_ingest
+from chaos.scenario import write_scenario
+
+
+def command(url: str, *arguments: str) -> list[dict[str, object]]:
+    """Run the command line; give the objects it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tidelog.cli.main", "--location", url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.timeout(180)
+def test_a_server_that_is_killed_in_between_loses_nothing(
+    tmp_path: Path, seaweed: SeaweedServer
+) -> None:
+    """An answer that was lost with the server is read back when the server is there again."""
+    made = write_scenario(tmp_path / "events", events_count=2_500, seed=6)
+    url, clean_url = seaweed.url("chaos-killed"), (tmp_path / "clean").as_uri()
+    for place in (url, clean_url):
+        create(place, tmp_path / "events")
+    start_ingest(clean_url, engine="local", tick_bytes=checks.TICK_BYTES).finish()
+
+    running = start_ingest(url, engine="local", tick_bytes=checks.TICK_BYTES)
+    assert running.first.wait(60)
+    seaweed.kill()
+    seaweed.restart()
+    running.process.wait(120)  # It may have gone on, or given up with the store's error.
+    rest = start_ingest(url, engine="local", tick_bytes=checks.TICK_BYTES)
+    rest.finish()
+
+    assert checks.check_equal(url, clean_url, made) > 10
+    listed = command(url, "collection", "list", "--json")
+    assert [c["name"] for c in listed] == [NAME]
+    rows = command(url, "read", NAME, "--format", "json")
+    assert len(rows) == command(url, "collection", "describe", NAME, "--json")[0]["rows"]

@@ -1,0 +1,178 @@
+"""Stores that break a promise: what `tidelog.store.probe` must refuse.
+
+`LyingServer` is a real S3 server on loopback, made of a dict, that takes conditions and ignores
+them, as some do. It can also cut bodies short, fail, or be busy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Entry, Object
+
+_MODIFIED = "Sun, 01 Nov 2026 10:00:00 GMT"
+
+
+class IgnoresIfAbsent(MemoryStore):
+    """Lets everybody create."""
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        return await MemoryStore.put(self, key, data, if_match=if_match)
+
+
+class IgnoresIfMatch(MemoryStore):
+    """Lets everybody replace."""
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        return await MemoryStore.put(self, key, data, if_absent=if_absent)
+
+
+class ReadsStale(MemoryStore):
+    """Shows each object as it was first, as a cache in front of a store would."""
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        first: dict[str, Object] = self.__dict__.setdefault("first", {})
+        return first.setdefault(key, await MemoryStore.get(self, key))
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        e_tag = await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
+        await self.get(key)
+        return e_tag
+
+
+class ListsNothing(MemoryStore):
+    """Shows new objects in its listings later, or never."""
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        for entry in ():
+            yield entry
+
+
+class LyingServer:
+    """An S3 server without conditions; ``meddle`` may answer a request before it does.
+
+    ``meddle(method, path)`` gives a status and a body to answer, or ``None`` to go on.
+    """
+
+    def __init__(self, meddle: Callable[[str, str], tuple[int, bytes] | None] | None = None) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.cut_bytes = 0  # How much shorter than announced the body of a GET is.
+        self.meddle = meddle or (lambda method, path: None)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def url(self, prefix: str = "") -> str:
+        endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        keys = "access_key_id=a&secret_access_key=b"
+        return f"s3://liar/{prefix}?endpoint={endpoint}&{keys}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler_of(server: LyingServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        liar = server
+
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    liar: LyingServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self._meddled():
+            return
+        parts = urlsplit(self.path)
+        if "list-type" in parts.query:
+            self._answer(200, self._listing(parse_qs(parts.query)))
+            return
+        data = self.liar.objects.get(self._key())
+        if data is None:
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        else:
+            self._answer(200, data, e_tag=_e_tag(data), cut_bytes=self.liar.cut_bytes)
+
+    do_HEAD = do_GET
+
+    def do_PUT(self) -> None:
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if not self._meddled():
+            self.liar.objects[self._key()] = data
+            self._answer(200, b"", e_tag=_e_tag(data))
+
+    def do_POST(self) -> None:
+        """Delete many: the only POST that is sent here."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self._meddled():
+            return
+        for element in ElementTree.fromstring(body).iter():
+            if element.tag.rpartition("}")[2] == "Key" and element.text:
+                self.liar.objects.pop(element.text, None)
+        self._answer(200, b"<DeleteResult></DeleteResult>")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def _meddled(self) -> bool:
+        self.liar.requests.append((self.command, self.path))
+        answer = self.liar.meddle(self.command, self.path)
+        if answer is None:
+            return False
+        if answer[0] == 0:  # Hang up without a word.
+            self.close_connection = True
+        else:
+            self._answer(*answer)
+        return True
+
+    def _key(self) -> str:
+        return unquote(urlsplit(self.path).path).removeprefix("/liar/")
+
+    def _listing(self, query: dict[str, list[str]]) -> bytes:
+        prefix = query.get("prefix", [""])[0]
+        contents = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size>"
+            f"<LastModified>2026-11-01T10:00:00.000Z</LastModified>"
+            f"<ETag>{escape(_e_tag(data))}</ETag></Contents>"
+            for key, data in sorted(self.liar.objects.items())
+            if key.startswith(prefix)
+        )
+        return f"<ListBucketResult><Name>liar</Name>{contents}</ListBucketResult>".encode()
+
+    def _answer(self, status: int, body: bytes, *, e_tag: str = "", cut_bytes: int = 0) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", _MODIFIED)
+        if e_tag:
+            self.send_header("ETag", e_tag)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) - cut_bytes])
+        if cut_bytes:
+            self.close_connection = True
+
+
+def _e_tag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

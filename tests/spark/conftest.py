@@ -1,0 +1,29 @@
+"""What tests of Spark share: one session for all of them, and the time to start it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidelog.spark.session import session, stop
+
+HERE = Path(__file__).parent
+SECONDS_MAX = 90  # The first test waits for the session, on a machine that others use as well.
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test here the longer time, unless it carries its own."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS_MAX))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of this test run, quick to start."""
+    started = session(quick=True)
+    yield started
+    stop(started)
