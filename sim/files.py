@@ -7,8 +7,6 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.testing.models import Row
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -57,7 +55,11 @@ KEY = ("k",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How input is generated. ``disorder`` is the share of lines whose time is any."""
+    """How input is generated.
+
+    ``disorder`` is the share of lines whose time is any; ``required`` are the columns that make a
+    line bad by being null.
+    """
 
     files: int = 3
     lines: int = 14
@@ -67,6 +69,7 @@ class Shape:
     disorder: float = 0.0
     bad: float = 0.1
     gone: float = 0.2
+    required: tuple[str, ...] = ()
 
 
 def generate(dice: random.Random, shape: Shape) -> Input:
@@ -79,7 +82,7 @@ def generate(dice: random.Random, shape: Shape) -> Input:
             # Several changes of one key at one time are the rule here, not the exception.
             time += dice.choice([0, 0, 0, 1, shape.step])
             if dice.random() < shape.bad:
-                lines.append(_bad_line(dice, time))
+                lines.append(_bad_line(dice, time, shape))
                 continue
             at = time
             if dice.random() < shape.disorder:
@@ -105,25 +108,20 @@ def _good_line(dice: random.Random, at: int, shape: Shape) -> Line:
     return Line(text.encode() + dice.choice([b"\n", b"\n", b"\r\n", b"\n\n"]), row)
 
 
-def _bad_line(dice: random.Random, at: int) -> Line:
+def _bad_line(dice: random.Random, at: int, shape: Shape) -> Line:
     good = f'{{"k":"k0","n":1,"at":{at},"gone":false}}'
-    text, reason = dice.choice(
-        [
-            ("not json", "the line is not one json value"),
-            ("[1, 2]", "the line is not a json object"),
-            (good[:-2], "the line is not one json value"),
-            (good + good, "the line is not one json value"),
-            (f'{{"k":"k0","n":"one","at":{at},"gone":false}}', "column 'n' does not fit"),
-            (f'{{"k":null,"n":1,"at":{at},"gone":false}}', "column 'k' is null"),
-            ('{"k":"k0","n":1,"gone":false}', "column 'at' is null"),
-            (f'{{"n":1,"at":{at}}}', "column 'k' is null"),
-            ("{", "the line is not one json value"),
-        ]
-    )
+    kinds = [
+        ("not json", "the line is not one json value"),
+        ("[1, 2]", "the line is not a json object"),
+        (good[:-2], "the line is not one json value"),
+        (good + good, "the line is not one json value"),
+        (f'{{"k":"k0","n":"one","at":{at},"gone":false}}', "column 'n' does not fit"),
+        ("{", "the line is not one json value"),
+    ]
+    if "k" in shape.required:
+        kinds.append((f'{{"k":null,"n":1,"at":{at},"gone":false}}', "column 'k' is null"))
+        kinds.append((f'{{"n":1,"at":{at}}}', "column 'k' is null"))
+    if "at" in shape.required:
+        kinds.append(('{"k":"k0","n":1,"gone":false}', "column 'at' is null"))
+    text, reason = dice.choice(kinds)
     return Line(text.encode() + b"\n", None, reason)
-
-
-def row_of(line: Line) -> Row:
-    """Give a good line's row in the order of the output's columns."""
-    assert line.row is not None
-    return line.row

@@ -37,10 +37,11 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class World:
-    """See the module."""
+    """See the module. ``attempts``: how often a client's consensus sends a call again."""
 
     seed: int | str
     fates: Fates
+    attempts: int = 20
     store: MemoryStore = field(default_factory=MemoryStore)
     watchers: list[Watcher] = field(default_factory=list)
     clients: dict[str, Client] = field(default_factory=dict)
@@ -76,7 +77,9 @@ class Client:
             f"{world.seed} {name}", skew_us=skew_us, check_alive=self.check_alive
         )
         self.store = WayToStore(self)
-        self.consensus = StoreConsensus(store=self.store, clock=self.clock)
+        self.consensus = StoreConsensus(
+            store=self.store, clock=self.clock, attempts=world.attempts
+        )
 
     def kill(self) -> None:
         self.is_dead = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -58,7 +58,8 @@ class ListsNothing(MemoryStore):
     """Shows new objects in its listings later, or never."""
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        for entry in ():
+        nothing: Sequence[Entry] = ()
+        for entry in nothing:
             yield entry
 
 
@@ -68,7 +69,9 @@ class LyingServer:
     ``meddle(method, path)`` gives a status and a body to answer, or ``None`` to go on.
     """
 
-    def __init__(self, meddle: Callable[[str, str], tuple[int, bytes] | None] | None = None) -> None:
+    def __init__(
+        self, meddle: Callable[[str, str], tuple[int, bytes] | None] | None = None
+    ) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.cut_bytes = 0  # How much shorter than announced the body of a GET is.

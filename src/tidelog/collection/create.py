@@ -16,7 +16,7 @@ from tidelog.collection.types import parse_schema
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
-from tidelog.store.port import Store
+from tidelog.store.metered import Metered
 from tidelog.store.urls import open_store, split_glob
 
 FORMATS = ("json", "csv", "parquet")
@@ -146,5 +146,5 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
 
 def open_source(info: SourceInfo, schema: ShardSchema, *, clock: Clock, final: bool) -> FilesSource:
     """Open a source that the catalog knows."""
-    store: Store = open_store(info.url, clock=clock)
+    store = Metered(open_store(info.url, clock=clock), clock=clock)
     return FilesSource(store=store, clock=clock, info=info, schema=schema, final=final)

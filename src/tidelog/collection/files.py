@@ -31,6 +31,7 @@ from tidelog.collection.plan import (
 from tidelog.collection.source import Head, Plan
 from tidelog.errors import GoneError, InvariantError, ObjectNotFound, SourceRewritten
 from tidelog.persist.schema import ShardSchema
+from tidelog.store.metered import Usage, usage_of
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import literal_prefix, matches
 
@@ -90,7 +91,8 @@ class FilesSource:
         if self.info.format == "parquet":
             for entry in head.entries:
                 if entry.key in taken and entry.key not in self._row_groups:
-                    self._row_groups[entry.key] = read_footer(await self._footer(entry)).num_row_groups
+                    footer = read_footer(await self._footer(entry))
+                    self._row_groups[entry.key] = footer.num_row_groups
         return head.left_bytes(taken)
 
     async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
@@ -115,6 +117,9 @@ class FilesSource:
             # All that was seen is of one time, or unordered: look further past the cut.
             budget *= 2
         return None
+
+    def usage(self) -> Usage:
+        return usage_of(self.store)
 
     async def read(self, found: Range) -> bytes:
         kept = self._planned.get((found.path, found.start, found.limit))
@@ -244,14 +249,14 @@ class FilesSource:
             tail = await self._get(entry, entry.size_bytes - before.head_bytes, entry.size_bytes)
             same = xxhash.xxh3_128_digest(tail) == before.head
         else:
-            same = entry.size_bytes >= before.limit
-            if same:
-                head = await self._get(entry, 0, before.head_bytes)
-                last = await self._get(entry, before.start, before.limit)
-                same = (
-                    xxhash.xxh3_128_digest(head) == before.head
-                    and xxhash.xxh3_128_digest(last) == before.sum
-                )
+            # The entry's size proves nothing: the range may have been taken by another ingester,
+            # after the listing that the entry is from.
+            head = await self._get(entry, 0, before.head_bytes)
+            last = await self._get(entry, before.start, before.limit)
+            same = (
+                xxhash.xxh3_128_digest(head) == before.head
+                and xxhash.xxh3_128_digest(last) == before.sum
+            )
         if not same:
             raise _rewritten(entry.key)
         self._verified[entry.key] = entry.e_tag

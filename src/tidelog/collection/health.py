@@ -1,7 +1,7 @@
 """Health: what an ingester leaves in the location for people, of its newest run.
 
-Shape: ``status/<source id>.json``. A hint and never an authority: whoever writes last prevails, nothing
-    is decided by it, and one that is missing or cannot be read counts as none.
+Shape: ``status/<source id>.json``. A hint and never an authority: whoever writes last prevails,
+    nothing is decided by it, and one that is missing or cannot be read counts as none.
 Does no I/O: see `tidelog.collection.run` and `tidelog.collection.status`.
 Source: design page 6, "The recipe, as it runs" (health).
 """

@@ -155,6 +155,9 @@ class Ingester:
 
     async def _tick(self, head: Head) -> Tick | None:
         lower = self.upper.time
+        if self.remap.state.upper_frontier < self.upper:
+            # Commits were met whose bindings this handle has not seen: others are ticks ahead.
+            await self.remap.refresh()
         plan: Plan | None = None
         ready: tuple[Binding, Computed] | None = None
         if self.remap.state.upper == lower:

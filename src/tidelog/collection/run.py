@@ -20,7 +20,7 @@ from tidelog.collection.ingest import Ingester, Tick
 from tidelog.collection.source import Head
 from tidelog.collection.status import taken_now
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
-from tidelog.store.metered import Metered, Usage
+from tidelog.store.metered import Usage, usage_of
 
 HEALTH_EVERY_US: Final = 5_000_000
 TRIES_ONCE: Final = 5
@@ -33,9 +33,10 @@ _HEALTH_S: Final = 2.0  # A store that has failed for good is not waited for to 
 class Summary:
     """What a run did, so far or in all. Where several run at once, each counts what it computed.
 
-    Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits that were
-    ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its head still has; ``store`` is
-    what driver and executors asked of the location's store; ``upper`` is None before the first tick.
+    Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits
+        that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
+        head still has; ``store`` is what driver and executors asked of the location's store and
+        the source's; ``upper`` is None before the first tick.
     """
 
     ticks: int = 0
@@ -68,7 +69,7 @@ class Summary:
             "left_bytes": self.left_bytes,
             "upper": self.upper,
             "store": self.store.to_dict(),
-            "dollars": self.dollars,
+            "dollars": round(self.dollars, 9),
         }
 
 
@@ -93,7 +94,7 @@ async def run_ingest(
     on_tick: Callable[[Progress], None],
     stop: Callable[[], bool],
 ) -> Summary:
-    """Tick up to the source's head as it is now; with ``follow``, on and on, until ``stop`` says so.
+    """Tick up to the source's head as it is now; with ``follow``, on and on until ``stop``.
 
     A binding that stands beyond the output is finished first. With times from the clock, a run that
     finds nothing new ticks once, to move upper on. ``stop`` is looked at between ticks.
@@ -137,6 +138,11 @@ class _Run:
         self._start_us = self._told_us = clock.monotonic_us()
 
     async def go(self, *, follow: bool, interval_us: int) -> None:
+        """Take head after head, or one; wait out what may pass.
+
+        Raises:
+            TidelogError: see `run_ingest`.
+        """
         failures = 0
         while not self.stop():
             ticks = self.so_far.ticks
@@ -209,8 +215,7 @@ class _Run:
         )
 
     def _usage(self) -> Usage:
-        store = self.ingester.store
-        return store.usage() if isinstance(store, Metered) else Usage()
+        return usage_of(self.ingester.store) + self.ingester.source.usage()
 
     async def _wait_out(self, error: LocationError, failures: int) -> None:
         clock = self.ingester.clock

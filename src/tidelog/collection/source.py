@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidelog.collection.binding import Range, Taken
+from tidelog.store.metered import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class RawSource(Protocol):
         Raises:
             SourceRewritten: what was taken before is no longer what it was.
         """
+        ...
+
+    def usage(self) -> Usage:
+        """Give what the source's store was asked for so far, as far as this process did."""
         ...
 
     async def read(self, found: Range) -> bytes:

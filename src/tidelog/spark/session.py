@@ -1,7 +1,7 @@
 """A Spark session that starts quickly, keeps quiet, and stays on this machine.
 
-Whoever has a session already, or a cluster to start one on, needs none of this: the data sources and
-jobs work on any session.
+Whoever has a session already, or a cluster to start one on, needs none of this: the data sources
+and jobs work on any session.
 
 Invariants: a session that is active is given back as it is; the process's environment is left as it
 was found; nothing listens beyond loopback.
@@ -43,11 +43,12 @@ def session(
     extra: Mapping[str, str] | None = None,
     quick: bool = False,
 ) -> SparkSession:
-    """Give the active session, or start one: on ``master``, by default on all of this machine's cores.
+    """Give the active session, or start one.
 
-    ``extra`` wins over our settings; its Java options are added to ours. ``quick`` starts a second
-    sooner and computes at half the speed once warm: for tests, demos and small work. Start-up
-    halves again once `tidelog.spark.warm` has been run.
+    ``master`` is by default this machine with all its cores. ``extra`` wins over our settings; its
+    Java options are added to ours. ``quick`` starts a second sooner and computes at half the speed
+    once warm: for tests, demos and small work. Start-up takes half as long once `tidelog.spark.warm`
+    has been run.
 
     Raises:
         UsageError: no Java was found to run Spark on. NOT_APPLIED.

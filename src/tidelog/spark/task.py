@@ -1,38 +1,32 @@
 """What Spark's tasks do in an executor: read, compute, write parts, and say what they did.
 
-Each function takes and gives an iterator of plain values, as Spark's RDDs do; what is computed is done by
-the functions of `tidelog.collection.compute`, as everywhere. Nothing here talks to consensus.
+Each function takes and gives an iterator of plain values, as Spark's RDDs do. What is computed, is
+by `tidelog.collection.compute`, as everywhere; nothing here talks to consensus. A task that runs
+twice writes its parts twice, under other names: those that nobody commits are garbage.
 
-Invariants: an error of ours is a value among the results, never an exception, so that it reaches the
-driver as it was raised; anything else is raised, and Spark runs the task again.
+Invariants: an error of ours is a value among the results, so that it reaches the driver as it was
+raised; anything else is raised, and Spark runs the task again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import pickle
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.compute import Shaped, error_updates, shape_messages
-from tidelog.collection.engine import (
-    LocalEngine,
-    describe_error,
-    part_writer,
-    split_by_bucket,
-)
+from tidelog.collection.engine import Computed, LocalEngine, part_writer, split_by_bucket, summarize
 from tidelog.collection.envelope import RANK, messages_schema
 from tidelog.collection.files import FilesSource
-from tidelog.errors import TidelogError
+from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.duck import duck
 from tidelog.persist.part import Part
 from tidelog.rowhash import bucket_of, hash_rows
@@ -42,34 +36,34 @@ from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 
 CACHE_BYTES = 64 * 1024 * 1024
-READS = 4
+READS_MAX = 4
+
+T = TypeVar("T")
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task did: the parts it wrote, by place of their shard, and what there is to tell.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one task did; its parts are those of the shards at ``places`` among the output's."""
 
-    Shape: ``error`` is a pickled error, and then there is nothing else.
-    """
-
-    parts: dict[int, tuple[Part, ...]] = {}
-    error_parts: tuple[Part, ...] = ()
-    rows: int = 0
-    bad: int = 0
-    dropped: dict[str, int] = {}
-    first_error: str | None = None
-    usage: dict[str, int] = {}
-    error: bytes = b""
+    places: tuple[int, ...]
+    computed: Computed
 
 
-# What a task hands on to the second stage: a place and messages in Arrow's stream format, or a share, a
-# report of the first stage, or an error.
-Handed = tuple[int, bytes] | Share | Found
-First = tuple[bytes, tuple[bytes, ...]]  # a share, and those of the second stage for it to hand on
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages for the shard at ``place``, as an Arrow stream."""
+
+    place: int
+    data: bytes
+
+
+Outcome = Found | TidelogError
+Handed = tuple[int, Share | Messages | Outcome]  # A partition of the second stage, and what for it.
 
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """What a worker keeps from one task to the next: open stores, and parts it read last."""
+    """What a worker keeps from task to task: open stores, and the parts that it read last."""
 
     clock: Clock
     location_url: str
@@ -80,76 +74,198 @@ class Bench:
     def __post_init__(self) -> None:
         self.store = Metered(open_store(self.location_url, clock=self.clock), clock=self.clock)
         self.engine = LocalEngine(store=self.store, clock=self.clock, cache_bytes=CACHE_BYTES)
-        # A task has one core, and a machine may run as many tasks as it has.
+        # A task has one core; others run beside it.
         pa.set_cpu_count(1)
         with duck() as connection:
             connection.execute("SET threads = 1")
 
     def source(self, share: Share) -> FilesSource:
-        """Open the share's source, on a store that stays open."""
+        """Open the source of a share, on a store that stays open."""
         info = share.job.source
-        store = self._stores.get(info.url)
-        if store is None:
-            store = self._stores[info.url] = open_store(info.url, clock=self.clock)
-        return FilesSource(
-            store=store, clock=self.clock, info=info, schema=share.job.data_schema
-        )
+        if info.url not in self._stores:
+            self._stores[info.url] = open_store(info.url, clock=self.clock)
+        store, schema = self._stores[info.url], share.job.data_schema
+        return FilesSource(store=store, clock=self.clock, info=info, schema=schema)
 
 
-# One bench a process and location, since opening a store connects it anew. Keyed by process id too, as
-# Spark forks its workers.
+# One for each process and location, since a store that is opened connects anew. By process id too,
+# for Spark forks its workers.
 _benches: dict[tuple[int, str], Bench] = {}
 
 
-def bench_for(location_url: str) -> Bench:
-    """Give this process's bench for a location."""
-    found = _benches.get((os.getpid(), location_url))
-    if found is None:
-        found = Bench(clock=SystemClock(), location_url=location_url)
-        _benches[os.getpid(), location_url] = found
-    return found
+def run_shares(shares: Iterable[Share]) -> Iterator[Outcome]:
+    """Do shares from their ranges, or pieces, to parts."""
+    # Spark throws a worker away that leaves input unread, so all of it is taken first.
+    for share in list(shares):
+        yield _at_bench(share, run_share)
 
 
-def run_shares(shares: Iterator[bytes]) -> Iterator[bytes]:
-    """Do shares whole: read their ranges, or pieces of them, and write the output's parts."""
-    # A worker that leaves input unread is thrown away: all of it is taken first.
-    for data in list(shares):
-        share = msgspec.msgpack.decode(data, type=Share)
-        yield msgspec.msgpack.encode(_run(share))
+def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[Handed]:
+    """Decode shares; hand on their messages by key, and the second stage's shares that came too."""
+    for share, finishes in list(given):
+        yield from enumerate(finishes)
+        shaped = _at_bench(share, shape_share)
+        if isinstance(shaped, TidelogError):
+            # To all, so that none writes parts in vain.
+            yield from ((partition, shaped) for partition in range(share.partitions))
+        else:
+            found, messages = shaped
+            yield 0, found
+            yield from hand_on(messages, share)
 
 
-def shape_shares(firsts: Iterator[First]) -> Iterator[tuple[int, bytes]]:
-    """Decode shares, and give each message with the number of the partition that its key belongs to."""
-    for data, finishes in list(firsts):
-        share = msgspec.msgpack.decode(data, type=Share)
-        for partition, finish in enumerate(finishes):
-            yield partition, b"s" + finish
-        yield from _hand_on(share)
-
-
-def finish_shares(handed: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:
-    """Write the output's parts out of the messages that came together in this partition."""
-    told = [item for _, item in handed]
-    reports = [item[1:] for item in told if item[:1] == b"r"]
-    yield from reports
-    if any(msgspec.msgpack.decode(report, type=Found).error for report in reports):
+def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
+    """Do shares whose messages came from other tasks, and pass on what these told."""
+    given = [item for _, item in handed]
+    failed = [item for item in given if isinstance(item, TidelogError)]
+    if failed:
+        yield failed[0]
         return
-    shares = [msgspec.msgpack.decode(t[1:], type=Share) for t in told if t[:1] == b"s"]
-    tables = [t[1:] for t in told if t[:1] == b"m"]
-    for share in shares:
-        yield msgspec.msgpack.encode(_finish(share, tables))
+    yield from (item for item in given if isinstance(item, Found))
+    messages = [item for item in given if isinstance(item, Messages)]
+    for share in given:
+        if isinstance(share, Share):
+            yield _at_bench(share, lambda s, bench: finish_share(s, messages, bench))
 
 
-def _run(share: Share) -> Found:
-    bench = bench_for(share.location_url)
+async def run_share(share: Share, bench: Bench) -> Found:
+    """Do a share whole.
 
-    async def run() -> Found:
-        if share.job.ranges:
-            return await _compute(share, bench)
+    Raises:
+        SourceRewritten, GoneError: of the source. LocationError: a store failed.
+    """
+    before = bench.store.usage()
+    if share.job.ranges:
+        computed = await bench.engine.compute(share.job, bench.source(share))
+    else:
         shaped = await _shape(share, bench)
-        found = await _report(share, bench, shaped)
         messages = pa.concat_tables([s.messages for s in shaped])
-        buckets = split_by_bucket(messages, share.job)
-        return msgspec.structs.replace(found, parts=await _write(share, bench, buckets))
+        parts = await _write(split_by_bucket(messages, share.job), share, bench)
+        computed = summarize(shaped, parts, await _write_errors(shaped, share, bench))
+    return _found(share, computed, bench, before)
 
-    return _told(bench, run)
+
+async def shape_share(share: Share, bench: Bench) -> tuple[Found, pa.Table]:
+    """Decode a share's pieces, write its bad records, and give its messages.
+
+    Raises:
+        SourceRewritten, GoneError: of the source. LocationError: a store failed.
+    """
+    before = bench.store.usage()
+    shaped = await _shape(share, bench)
+    nothing: list[list[Part]] = [[] for _ in share.places]
+    computed = summarize(shaped, nothing, await _write_errors(shaped, share, bench))
+    messages = pa.concat_tables([s.messages for s in shaped])
+    return _found(share, computed, bench, before), messages
+
+
+def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
+    """Give messages to the partitions of their keys."""
+    schema = share.job.data_schema
+    hashes = hash_rows([messages.column(n) for n in schema.key], rows=messages.num_rows)
+    buckets = bucket_of(hashes, share.buckets)
+    ordered = messages.take(np.argsort(buckets, kind="stable"))
+    limits = np.cumsum(np.bincount(buckets, minlength=share.buckets)).tolist()
+    for bucket, (start, limit) in enumerate(zip([0, *limits[:-1]], limits, strict=True)):
+        if start < limit:
+            data = _encode(ordered.slice(start, limit - start))
+            yield bucket % share.partitions, Messages(bucket % len(share.places), data)
+
+
+async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) -> Found:
+    """Write the output's parts out of messages that came from other tasks.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    before = bench.store.usage()
+    nothing = messages_schema(share.job.data_schema).empty_table()
+    buckets = [
+        pa.concat_tables([nothing, *(_decode(m.data) for m in given if m.place == place)])
+        for place in share.places
+    ]
+    parts = await _write(buckets, share, bench)
+    return _found(share, summarize([], parts, []), bench, before)
+
+
+def shape_piece(piece: Piece, data: bytes, share: Share) -> Shaped:
+    """Decode a piece of a range whose bytes are ``data``."""
+    found, data = cut_piece(piece, data, share.job.source.format)
+    shaped = shape_messages(data, 0, msgspec.structs.replace(share.job, ranges=(found,)))
+    messages = shaped.messages
+    place = messages.schema.get_field_index(RANK)
+    ranks = pa.array(np.full(messages.num_rows, piece.rank, dtype=np.int64))
+    return replace(shaped, messages=messages.set_column(place, messages.schema.field(place), ranks))
+
+
+async def _shape(share: Share, bench: Bench) -> list[Shaped]:
+    under_way = asyncio.Semaphore(READS_MAX)
+    source = bench.source(share)
+
+    async def one(piece: Piece) -> Shaped:
+        async with under_way:
+            data = await source.read(piece.found)
+            return await bench.clock.offload(lambda: shape_piece(piece, data, share))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(piece)) for piece in share.pieces]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> list[list[Part]]:
+    pairs = zip(buckets, share.job.shards, strict=True)
+    return [await bench.engine.write(bucket, target, share.job) for bucket, target in pairs]
+
+
+async def _write_errors(shaped: Sequence[Shaped], share: Share, bench: Bench) -> list[Part]:
+    """Write a share's bad records: these can be all there are, too many for the driver."""
+    errors = pa.concat_tables([s.errors for s in shaped])
+    target = share.job.errors
+    writer = part_writer(bench.store, bench.clock, target, ERRORS_SCHEMA)
+    return await writer.write(error_updates(errors, share.job), inline=target.may_inline)
+
+
+def _at_bench(share: Share, work: Callable[[Share, Bench], Awaitable[T]]) -> T | TidelogError:
+    """Do work at this process's bench; an error of ours is given instead of raised."""
+    place = os.getpid(), share.location_url
+    bench = _benches.get(place)
+    try:
+        if bench is not None:
+            try:
+                return asyncio.run(_awaited(work(share, bench)))
+            except LocationError:
+                # What stayed open may be what failed: a location made anew, a login that is over.
+                del _benches[place]
+        bench = _benches[place] = Bench(clock=SystemClock(), location_url=share.location_url)
+        return asyncio.run(_awaited(work(share, bench)))
+    except TidelogError as error:
+        # What cannot be pickled would fail in the driver, in place of the error that tells of it.
+        error.facts = {
+            name: fact if isinstance(fact, str | int) else str(fact)
+            for name, fact in error.facts.items()
+        }
+        return error
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _found(share: Share, computed: Computed, bench: Bench, before: Usage) -> Found:
+    usage = bench.store.usage() - before
+    return Found(places=share.places, computed=replace(computed, usage=usage))
+
+
+def _encode(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def _decode(data: bytes) -> pa.Table:
+    with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+        return stream.read_all()

@@ -74,7 +74,7 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
     endpoint = told.get("endpoint") or _endpoint_of_environment()
     try:
         stores = [
-            _open(scheme, name, prefix, told, endpoint, retry_config)
+            _open(scheme, name, prefix, told, endpoint, retry_config=retry_config)
             for retry_config in (_RETRY, _ONCE)
         ]
     except (BaseError, ValueError) as error:
@@ -112,6 +112,7 @@ def _open(
     prefix: str,
     told: dict[str, str],
     endpoint: str,
+    *,
     retry_config: RetryConfig,
 ) -> ObjectStore:
     allow_http = _flag(told, "allow_http") or endpoint.startswith("http://")

@@ -31,6 +31,8 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _NO_CONNECTION = re.compile(r"legacy::Error\(\s*Connect,")
+# Without credentials obstore asks the machine's cloud for some; elsewhere nobody answers there.
+_METADATA = re.compile(r"169\.254\.169\.254|/latest/(api/token|meta-data)|metadata\.google")
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _REASON_CHARACTERS = 300
 
@@ -114,7 +116,7 @@ def is_past_the_end(error: Exception) -> bool:
 def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
     status = _first(_STATUS, text)
     facts: dict[str, Any] = {"key": asked.key, "store": asked.store, "reason": _reason(text)}
-    if "169.254.169.254" in text or "metadata.google" in text or "MissingCredentials" in text:
+    if _METADATA.search(text):
         return StoreRefused(_NO_CREDENTIALS, store=asked.store)
     if status in ("401", "403") or isinstance(
         error, foreign.PermissionDeniedError | foreign.UnauthenticatedError
@@ -122,6 +124,8 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
         return StoreRefused(_DENIED, **facts)
     if status == "501" or isinstance(error, foreign.NotSupportedError | NotImplementedError):
         return StoreRefused(_REFUSALS["NotImplemented"], **facts)
+    if "non-partial response" in text:
+        return StoreRefused("the store ignores ranges: use another store", **facts)
     if "Received redirect" in text or status == "301":
         return StoreRefused(_REFUSALS["PermanentRedirect"], **facts)
     if "Could not parse path" in text or _first(_CODE, text) == "KeyTooLongError":

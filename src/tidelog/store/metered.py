@@ -72,6 +72,11 @@ class Usage:
         return Usage(**sums)
 
 
+def usage_of(store: Store) -> Usage:
+    """Give what a store was asked for so far; nothing is known of one that is not metered."""
+    return store.usage() if isinstance(store, Metered) else Usage()
+
+
 class Metered:
     """A store over a store that keeps a `Usage`."""
 

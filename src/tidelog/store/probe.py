@@ -82,6 +82,8 @@ async def _must_read_latest(store: Store, key: str, e_tag: str, body: bytes) -> 
         raise _broken(store, "a read does not see what was just written")
     if found.e_tag != e_tag:
         raise _broken(store, "a read and a write name one version of an object by two e_tags")
+    if (await store.get(key, start=1, limit=3)).data != body[1:3]:
+        raise _broken(store, "a read of a range gives something else than that range")
     if await store.refresh(key, e_tag) is not None:
         raise _broken(store, "it takes an object for changed that was not (refresh)")
 

@@ -121,7 +121,9 @@ def _path_of(url: str) -> str:
     if "\0" in path:
         raise UsageError("a path cannot hold a NUL character", url=repr(url))
     path = os.path.expanduser(path)
-    return os.path.abspath(path) + ("/" if path.endswith("/") else "")
+    # Python keeps two slashes at the beginning; nothing else makes a difference of them.
+    absolute = "/" + os.path.abspath(path).lstrip("/")
+    return absolute + ("/" if path.endswith("/") and absolute != "/" else "")
 
 
 def _split_local(path: str) -> tuple[str, str]:
@@ -173,8 +175,9 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(_translate(pattern)), re.DOTALL)
 
 
-_TOKEN = re.compile(r"/\*\*$|(?<![^/])\*\*/|\*\*|\*|\?|\[!?\]?[^]/]*\]|.", re.DOTALL)
+_TOKEN = re.compile(r"/\*\*$|(?<![^/])\*\*/|\*\*|\*|\?|\[(?:![^/]|[^/!])[^]/]*\]|.", re.DOTALL)
 _MEANINGS = {"/**": "(?:/.*)?", "**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_MEMBER = re.compile("(.)-(.)|(.)", re.DOTALL)
 
 
 def _translate(pattern: str) -> list[str]:
@@ -186,8 +189,11 @@ def _meaning(token: str) -> str:
         return _MEANINGS[token]
     if len(token) == 1:
         return re.escape(token)
-    inside = token[1:-1]
-    negated = inside.startswith("!")
-    inside = inside.removeprefix("!").replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
-    inside = inside.replace("^", r"\^").replace("&&", r"&\&").replace("||", r"|\|")
+    negated = token.startswith("[!")
+    inside = "".join(
+        f"{re.escape(first)}-{re.escape(last)}" if first and first <= last else re.escape(single)
+        for first, last, single in _MEMBER.findall(token[2 if negated else 1 : -1])
+    )
+    if not inside:  # Ranges that hold nothing, such as z-a.
+        return "[^/]" if negated else "(?!)"
     return f"(?!/)[{'^' if negated else ''}{inside}]"

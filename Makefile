@@ -1,0 +1,57 @@
+# Everything runs in .venv, which each target sets up for itself; the second time costs nothing.
+#
+#   make demo     see tidelog at work
+#   make test     all checks and tests (PYTEST_ARGS="tests/store -x" for some)
+#   make check    the static part only
+#   make bench    measure (BENCH_ARGS are handed on)
+#   make chaos    the long form of tests/chaos (CHAOS_ARGS are handed on)
+#   make clean    remove what the others made, except .venv (make distclean removes that too)
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+CHAOS_ARGS ?=
+DEMO_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+DEV := $(VENV)/.installed-dev
+# What the tests need includes what the demo needs.
+DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
+
+.PHONY: demo test check bench chaos clean distclean
+.DELETE_ON_ERROR:
+
+demo: $(DEMO)
+	@$(BIN)/tidelog demo $(DEMO_ARGS)
+
+test: check
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(DEV)
+	@VENV=$(VENV) scripts/check
+
+bench: $(DEV)
+	@set -e; for script in bench/*.py; do \
+	  echo "== $$script"; $(BIN)/python $$script $(BENCH_ARGS); done
+
+chaos: $(DEV)
+	@$(BIN)/python scripts/chaos.py $(CHAOS_ARGS)
+
+clean:
+	rm -rf build dist demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests sim bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV) src/*.egg-info
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	@echo "installing tidelog and what its $* needs into $(VENV); a few minutes the first time"
+	@$(PIP) install --editable ".[$*]"
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+	  "tidelog needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV)

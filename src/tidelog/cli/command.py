@@ -1,0 +1,55 @@
+"""What all commands share: their common options, and one loop on one location."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+
+T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+CollectionName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A collection, or NAME_errors for its bad rows.")
+]
+SourceName = Annotated[str, typer.Argument(metavar="NAME", help="A source.")]
+
+
+def location_url(context: typer.Context) -> str:
+    """Give the URL of the location that the command was told.
+
+    Raises:
+        UsageError: it was told none, or one that would not outlast the command.
+    """
+    url: str | None = context.find_root().obj
+    if not url:
+        raise UsageError(
+            "which location? write 'tidelog --location URL ...' (file:///data/lake, "
+            "s3://bucket/prefix, or a path), or set TIDELOG_LOCATION"
+        )
+    if url.lower().startswith("memory:"):
+        raise UsageError("memory:// ends with the command: use a path, file:// or s3://")
+    return url
+
+
+def on_location(context: typer.Context, work: Callable[[Location], Awaitable[T]]) -> T:
+    """Open the location, do the work there, and give its result.
+
+    Raises:
+        NoSuchLocation: there is none; nothing is made. Whatever ``work`` raises.
+    """
+    from tidelog.location import open_location
+
+    url = location_url(context)
+
+    async def whole() -> T:
+        return await work(await open_location(url))
+
+    return asyncio.run(whole())

@@ -1,0 +1,25 @@
+"""``tidelog demo``: the main job, end to end, on real flights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where it works; an earlier demo there goes.")
+    ] = Path("demo-data"),
+    engine: Annotated[
+        str, typer.Option(metavar="spark|local", help="local works without Java.")
+    ] = "spark",
+) -> None:
+    """See the main job done, on real flights.
+
+    Ingests them, kills the ingester, resumes, and checks what is read against the data itself.
+    """
+    from tidelog.demo import run_demo
+
+    run_demo(folder, engine=engine)

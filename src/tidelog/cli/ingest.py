@@ -1,0 +1,147 @@
+"""``tidelog ingest``: bring what a source holds into its collection."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidelog.cli.command import AsJson, SourceName, on_location
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.collection.run import Summary
+    from tidelog.location import Location
+
+ENGINES: Final = ("spark", "local")
+_SIZE: Final = re.compile(r"([0-9][0-9_]*)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+_POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def ingest(
+    context: typer.Context,
+    name: SourceName,
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop where the source is now. This is the default.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what comes, until stopped.")
+    ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(metavar="spark|local", help="local works in this process, without Java."),
+    ] = "spark",
+    max_bytes_per_tick: Annotated[
+        str, typer.Option(metavar="BYTES", help="About how much a tick takes: 64MiB, or a number.")
+    ] = "64MiB",
+    interval: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for more."),
+    ] = 5.0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at rows that do not fit the schema.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring what a source holds into its collection.
+
+    Each row exactly once, whoever else ingests it too. May be killed at any time: what was
+    committed stands, and the next run goes on from there. On SIGTERM it stops after the tick
+    under way. With --json (or where standard error is no terminal) each tick is an object on
+    standard error, and the sum of all is one on standard output.
+    """
+    if once and follow:
+        raise UsageError("--once and --follow exclude each other: give one")
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine!r} is not known: it is one of {', '.join(ENGINES)}")
+    if engine == "spark":
+        from tidelog.cli.late_spark import check_installed
+
+        check_installed()
+    bytes_max = parse_size(max_bytes_per_tick)
+    wanted = _Wanted(name, engine, follow, int(interval * 1e6), bytes_max, strict, as_json)
+    on_location(context, lambda location: _ingest(location, wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What was asked for."""
+
+    name: str
+    engine: str
+    follow: bool
+    interval_us: int
+    bytes_max: int
+    strict: bool
+    as_json: bool
+
+
+async def _ingest(location: Location, wanted: _Wanted) -> None:
+    from tidelog.cli.late_spark import LateSpark
+    from tidelog.cli.progress import open_reporter
+    from tidelog.collection.engine import LocalEngine
+    from tidelog.collection.run import run_ingest
+
+    with open_reporter(wanted.name, wanted.engine, as_json=wanted.as_json) as reporter:
+        spark = LateSpark(location=location, note=reporter.note)
+        local = LocalEngine(store=location.store, clock=location.clock)
+        ingester = await location.ingester(
+            wanted.name,
+            engine=spark if wanted.engine == "spark" else local,
+            bytes_max=wanted.bytes_max,
+            strict=wanted.strict,
+            # Who follows may meet a file while it is written: its last line is not whole yet.
+            final=not wanted.follow,
+        )
+        try:
+            with _stopped_by_sigterm() as stopping:
+                summary: Summary = await run_ingest(
+                    ingester,
+                    follow=wanted.follow,
+                    interval_us=wanted.interval_us,
+                    on_tick=reporter.tell,
+                    stop=stopping.is_set,
+                )
+        finally:
+            await spark.close()
+    reporter.finish(summary)
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[asyncio.Event]:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # There are no signals on some systems, nor outside of the main thread.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    try:
+        yield stopping
+    finally:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGTERM)
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes: 1000000, 64MiB (1024 each), 64MB (1000 each); 64M is 64MiB.
+
+    Raises:
+        UsageError: it is none, or nothing.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or not int(found.group(1)):
+        raise UsageError(
+            f"--max-bytes-per-tick {text!r} is no number of bytes: write 64MiB, or 67108864"
+        )
+    unit, binary = found.group(2), found.group(3)
+    decimal = unit is not None and not binary and text.strip().lower().endswith("b")
+    size: int = int(found.group(1))
+    if unit is not None:
+        size *= (1_000 if decimal else 1_024) ** _POWERS[unit.lower()]
+    return size

@@ -1,0 +1,79 @@
+"""The Spark engine, started when there is something to compute: an idle run needs no JVM."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.collection.compute import Job
+    from tidelog.collection.engine import Computed
+    from tidelog.collection.source import RawSource
+    from tidelog.location import Location
+    from tidelog.spark.engine import SparkEngine
+
+
+def check_installed() -> None:
+    """Refuse to go on without pyspark.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise UsageError(
+            "Spark is not installed: pip install 'tidelog[spark]', or work without it: "
+            "--engine local"
+        )
+
+
+@dataclass(slots=True)
+class LateSpark:
+    """See the module; ``note`` is told what is waited for."""
+
+    location: Location
+    note: Callable[[str], None]
+    _spark: SparkSession | None = None
+    _engine: SparkEngine | None = None
+
+    @property
+    def name(self) -> str:
+        return "spark"
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        """See `tidelog.collection.engine.Engine`.
+
+        Raises:
+            UsageError: no Java was found to run Spark on.
+        """
+        if self._engine is None:
+            self.note("starting Spark")
+            # In a thread: a JVM takes seconds to start, and the bar goes on meanwhile.
+            self._engine = await self.location.clock.offload(self._start)
+            self.note("")
+        return await self._engine.compute(job, source)
+
+    async def close(self) -> None:
+        """Stop Spark if it was started, and what it still computes."""
+        from tidelog.clock import SystemClock
+
+        if self._spark is not None:
+            await SystemClock().offload(self._stop)
+
+    def _start(self) -> SparkEngine:
+        from tidelog.spark.engine import SparkEngine
+        from tidelog.spark.session import session
+
+        self._spark = session()
+        return SparkEngine(self._spark, location_url=self.location.url, clock=self.location.clock)
+
+    def _stop(self) -> None:
+        from tidelog.spark.session import stop
+
+        if self._spark is not None:
+            stop(self._spark)

@@ -1,0 +1,160 @@
+"""The ``tidelog`` command: its options, its verbs, and what its exit status says.
+
+Exit status: 0 it is done, 1 it failed, 2 the command was misused, 3 the store failed, 130 it was
+interrupted. Every foreseeable mistake is one sentence on standard error; with ``TIDELOG_DEBUG=1``
+in the environment, the traceback follows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import typer
+import typer.main
+
+from tidelog import __version__
+from tidelog.cli import changes, collection, demo, ingest, read, source
+from tidelog.cli.output import OutputClosed, say
+from tidelog.errors import (
+    InvariantError,
+    LocationError,
+    NoSuchCollection,
+    NoSuchLocation,
+    TidelogError,
+    UsageError,
+)
+
+DONE, FAILED, MISUSED, STORE_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+_DEBUG: Final = "TIDELOG_DEBUG"
+# Older typers take this class from click, newer ones carry it along.
+_Misuse: type[Exception] = next(
+    c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
+)
+_HINTS: Final = (
+    ("no such option: --location", "it stands before the verb: tidelog --location URL VERB ..."),
+    ("unexpected extra argument", "put patterns and expressions in quotes"),
+)
+
+app = typer.Typer(
+    name="tidelog",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help: the framed kind takes twice as long to be there.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("ingest")(ingest.ingest)
+app.command("read")(read.read)
+app.command("changes")(changes.changes)
+app.add_typer(collection.app, name="collection")
+app.add_typer(source.app, name="source")
+app.command("demo")(demo.demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tidelog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    location: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TIDELOG_LOCATION",
+            metavar="URL",
+            help="Where things lie: a path, file:///data/lake, s3://bucket/prefix, gs://, az://.",
+        ),
+    ] = None,
+    version: Annotated[  # noqa: ARG001  Typer wants a parameter for what the callback does.
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Durable logs and definite time-varying collections on object storage."""
+    context.obj = location
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; give its exit status. ``arguments`` are the process's own by default."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _run(given)
+        return DONE
+    except typer.Exit as done:
+        return done.exit_code
+    except OutputClosed:
+        return DONE
+    except (KeyboardInterrupt, typer.Abort):
+        say("tidelog: interrupted")
+        return INTERRUPTED
+    except _Misuse as error:
+        _tell_misuse(error)
+        return MISUSED
+    except TidelogError as error:
+        _tell(error)
+        return status_of(error)
+    except Exception as error:  # noqa: BLE001  # The last resort: users get no traceback.
+        _tell_unforeseen(error)
+        return FAILED
+
+
+def status_of(error: TidelogError) -> int:
+    """Give the exit status that stands for an error."""
+    if isinstance(error, UsageError | NoSuchCollection | NoSuchLocation):
+        return MISUSED
+    return STORE_FAILED if isinstance(error, LocationError) else FAILED
+
+
+def _run(arguments: list[str]) -> None:
+    # Not by calling the app: that turns a closed pipe, and Ctrl-C, into exits of its own.
+    command = typer.main.get_command(app)
+    with command.make_context("tidelog", arguments) as context:
+        command.invoke(context)
+
+
+def _tell(error: TidelogError) -> None:
+    told = " ".join(str(error).split("\n"))
+    if isinstance(error, InvariantError):
+        told = f"this is a mistake of tidelog's own, please report it: {told}"
+    say(f"tidelog: {told}")
+    _tell_trace(error)
+
+
+def _tell_misuse(error: Exception) -> None:
+    message: Callable[[], str] = getattr(error, "format_message", error.__str__)
+    told = message().strip()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        say(told)
+        return
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "tidelog"
+    told = " ".join(told.split()).removesuffix(".")
+    told = told[:1].lower() + told[1:]
+    hint = next((hint for part, hint in _HINTS if part in told), None)
+    say(f"tidelog: {told}; {hint or f'see {command} --help'}")
+
+
+def _tell_unforeseen(error: Exception) -> None:
+    told = " ".join(str(error).split())[:300]
+    say(
+        f"tidelog: this was not foreseen, please report it with the output of {_DEBUG}=1: "
+        f"{type(error).__name__}{': ' if told else ''}{told}"
+    )
+    _tell_trace(error)
+
+
+def _tell_trace(error: Exception) -> None:
+    if os.environ.get(_DEBUG) == "1":
+        say("".join(traceback.format_exception(error)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

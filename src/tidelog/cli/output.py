@@ -1,0 +1,184 @@
+"""Writing to standard output and standard error: rows as JSON lines, csv or a table; messages.
+
+JSON and csv are UTF-8 whatever the terminal's encoding is. Csv has a header; null is an empty
+field, the empty string is ``""``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tidelog.errors import TidelogError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS: Final = ("table", "json", "csv")
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has enough of it."""
+
+
+class OutputFailed(TidelogError):
+    """Our output cannot be written."""
+
+    kind = "output"
+
+
+class Rows(Protocol):
+    """Writes rows of one schema, as they come."""
+
+    def write(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None:
+        """Write what is left, if anything is."""
+        ...
+
+
+def choose_format(given: str | None, *, as_json: bool = False) -> str:
+    """Choose how rows are written: as told, else a table on a terminal and JSON lines elsewhere.
+
+    Raises:
+        UsageError: it is no format, or two are asked for.
+    """
+    if given is not None and given not in FORMATS:
+        raise UsageError(f"--format {given!r} is not known: it is one of {', '.join(FORMATS)}")
+    if as_json and given not in (None, "json"):
+        raise UsageError(f"--json and --format {given} exclude each other: give one")
+    if as_json:
+        return "json"
+    return given or ("table" if sys.stdout.isatty() else "json")
+
+
+def open_rows(format: str, schema: pa.Schema) -> Rows:
+    """Give what writes rows to standard output."""
+    if format == "json":
+        return _JsonRows()
+    if format == "csv":
+        return _CsvRows(schema)
+    from tidelog.cli.grid import GridRows
+
+    return GridRows(schema, write_text)
+
+
+class _JsonRows:
+    def write(self, table: pa.Table) -> None:
+        from tidelog.cli.values import json_values
+
+        names = table.column_names
+        for batch in table.to_batches():
+            columns = [json_values(column) for column in batch.columns]
+            rows = zip(*columns, strict=True)
+            write_bytes(json_lines(dict(zip(names, row, strict=True)) for row in rows))
+
+    def close(self) -> None:
+        pass
+
+
+class _CsvRows:
+    def __init__(self, schema: pa.Schema) -> None:
+        write_text(",".join(map(_csv_field, schema.names)) + "\n")
+
+    def write(self, table: pa.Table) -> None:
+        from tidelog.cli.values import text_values
+
+        for batch in table.to_batches():
+            columns = [map(_csv_field, text_values(column)) for column in batch.columns]
+            write_text("".join(",".join(row) + "\n" for row in zip(*columns, strict=True)))
+
+    def close(self) -> None:
+        pass
+
+
+def _csv_field(text: str | None) -> str:
+    if text is None:
+        return ""
+    if not text or any(c in text for c in ',"\r\n') or text != text.strip():
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def json_lines(objects: Iterable[Mapping[str, Any]]) -> bytes:
+    """Give each object as a line of JSON."""
+    import msgspec
+
+    return msgspec.json.Encoder().encode_lines(list(objects))
+
+
+def print_json(*objects: Mapping[str, Any]) -> None:
+    """Write objects to standard output, one a line."""
+    write_bytes(json_lines(objects))
+
+
+def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
+    """Write what there is to know of one thing, for people: a name, and a line or several."""
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
+        lines = [value] if isinstance(value, str) else value
+        for number, line in enumerate(lines or ["none"]):
+            write_text(f"{'' if number else name:<{width}}  {clean_text(line)}\n")
+
+
+def write_text(text: str) -> None:
+    """Write to standard output.
+
+    Raises:
+        OutputClosed: nobody reads it any more. OutputFailed: it cannot be written.
+    """
+    write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def write_bytes(data: bytes) -> None:
+    """Write to standard output, through to its reader; see `write_text`."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # What is still buffered would meet the same end again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise OutputClosed from error
+        raise OutputFailed(
+            "standard output cannot be written: make room, or write elsewhere",
+            reason=error.strerror,
+        ) from error
+
+
+def say(message: str) -> None:
+    """Write a line to standard error, and out at once: others may be waiting for it."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def say_json(line: Mapping[str, Any]) -> None:
+    """Write an object as a line to standard error; see `say`."""
+    say(json_lines([line]).decode().rstrip("\n"))
+
+
+def clean_text(text: str) -> str:
+    """Give text on one line, and without what would steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def count_text(count: int, what: str) -> str:
+    """Give a number and what it counts, such as ``1 row`` or ``12,345 rows``."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def bytes_text(count: int) -> str:
+    """Give a number of bytes as people read it."""
+    size, unit = float(count), 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1_000, unit + 1
+    return (
+        f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 99.5 else f"{size:.3g} {_UNITS[unit]}"
+    )

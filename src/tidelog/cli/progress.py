@@ -1,0 +1,168 @@
+"""How an ingestion goes: a bar on a terminal, lines of JSON elsewhere; and what it came to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from tidelog.cli.output import bytes_text, count_text, print_json, say, say_json
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from tidelog.collection.run import Progress, Summary
+
+
+class Reporter(Protocol):
+    """Takes what there is to tell of a run, and tells it."""
+
+    def note(self, text: str) -> None:
+        """Say what is waited for; the empty text: for nothing any more."""
+        ...
+
+    def tell(self, progress: Progress) -> None:
+        """Tell what the run does."""
+        ...
+
+    def finish(self, summary: Summary) -> None:
+        """Tell what it came to."""
+        ...
+
+
+@contextmanager
+def open_reporter(source: str, engine: str, *, as_json: bool) -> Iterator[Reporter]:
+    """Give the reporter that fits: lines where they are asked for, or nobody watches."""
+    if as_json or not sys.stderr.isatty():
+        yield LineReporter(source, engine)
+        return
+    with BarReporter(source) as reporter:
+        yield reporter
+
+
+class LineReporter:
+    """An object a tick on standard error; the sum of all is one on standard output."""
+
+    def __init__(self, source: str, engine: str) -> None:
+        self._names = {"source": source, "engine": engine}
+
+    def note(self, text: str) -> None:
+        pass
+
+    def tell(self, progress: Progress) -> None:
+        if progress.trouble is not None:
+            say_json(
+                {
+                    "trouble": str(progress.trouble),
+                    "kind": progress.trouble.kind,
+                    "pause_seconds": progress.pause_us / 1e6,
+                }
+            )
+        elif progress.tick is not None:
+            say_json(_tick_object(progress))
+
+    def finish(self, summary: Summary) -> None:
+        print_json({**self._names, **summary.to_dict(), "complete_to": _complete_to(summary)})
+
+
+class BarReporter:
+    """A bar of bytes, with rows, their rate, and what is left."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[told]}", markup=False),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self._source, total=None, told="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def note(self, text: str) -> None:
+        self._update(description=f"{self._source} ({text})" if text else self._source)
+
+    def tell(self, progress: Progress) -> None:
+        if progress.trouble is not None and self._bar is not None:
+            self._bar.console.print(
+                f"{progress.trouble}; trying again in {progress.pause_us / 1e6:.1f} s",
+                markup=False,
+                highlight=False,
+            )
+            return
+        done = progress.so_far
+        seconds = max(done.duration_us / 1e6, 1e-3)
+        self._update(
+            total=max(done.size_bytes + done.left_bytes, 1),
+            completed=done.size_bytes if done.size_bytes + done.left_bytes else 1,
+            told=f"{count_text(done.rows, 'row')}, {bytes_text(done.size_bytes)}, "
+            f"{done.rows / seconds:,.0f} rows/s, {bytes_text(done.left_bytes)} left",
+        )
+
+    def finish(self, summary: Summary) -> None:
+        say(end_line(self._source, summary))
+
+    def _update(self, **fields: Any) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, **fields)
+
+
+def end_line(source: str, summary: Summary) -> str:
+    """Say on one line what a run came to."""
+    store, complete_to = summary.store, _complete_to(summary)
+    bad = f"{summary.bad:,} bad" + (f" (tidelog read {source}_errors)" if summary.bad else "")
+    dropped = ", ".join(f"{name} ({count:,})" for name, count in summary.dropped.items())
+    rows, ticks = count_text(summary.rows, "row"), count_text(summary.ticks, "tick")
+    told = [f"{source}: {rows} in {ticks}, {summary.late:,} late, {bad}"]
+    if dropped:
+        told.append(f"dropped fields that the schema lacks: {dropped}")
+    told.append(f"complete to {complete_to}" if complete_to else "nothing is complete yet")
+    told.append(f"{summary.duration_us / 1e6:.1f} s")
+    told.append(
+        f"{store.get_count:,} get, {store.put_count:,} put, {store.list_count:,} list, "
+        f"{store.delete_count:,} delete, {bytes_text(store.read_bytes)} read, "
+        f"{bytes_text(store.written_bytes)} written, ${store.dollars:.4f}"
+    )
+    return "; ".join(told)
+
+
+def _tick_object(progress: Progress) -> dict[str, Any]:
+    tick, done = progress.tick, progress.so_far
+    if tick is None:
+        return {}
+    return {
+        "tick": done.ticks,
+        "lower": tick.lower,
+        "upper": tick.upper,
+        "rows": tick.rows,
+        "late": tick.late,
+        "bad": tick.bad,
+        "won": tick.won,
+        "dropped": dict(tick.dropped),
+        "bytes": tick.size_bytes,
+        "left_bytes": done.left_bytes,
+        "seconds": round(done.duration_us / 1e6, 3),
+    }
+
+
+def _complete_to(summary: Summary) -> str | None:
+    from tidelog.collection.times import format_time
+
+    return None if summary.upper is None else format_time(summary.upper - 1)

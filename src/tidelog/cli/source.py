@@ -1,0 +1,314 @@
+"""``tidelog source``: create, list, describe, ask for the status of, and drop raw sources."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.collection import schema_lines
+from tidelog.cli.command import AsJson, SourceName, location_url, on_location
+from tidelog.cli.output import (
+    bytes_text,
+    choose_format,
+    count_text,
+    print_fields,
+    print_json,
+    say,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    from tidelog.collection.catalog import RenditionInfo, SourceInfo
+    from tidelog.collection.create import SourceSpec
+    from tidelog.collection.status import SourceStatus
+    from tidelog.location import Location
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Create, list, describe, watch and drop sources.",
+)
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: SourceName,
+    *,
+    files: Annotated[
+        str,
+        typer.Option(
+            metavar="FILES",
+            help="A directory, a prefix, or a pattern in quotes: './events/*.jsonl', "
+            "'s3://bucket/raw/**/*.parquet'.",
+        ),
+    ],
+    format: Annotated[
+        str, typer.Option(metavar="json|csv|parquet", help="json is JSON lines; csv has a header.")
+    ] = "json",
+    envelope: Annotated[
+        str,
+        typer.Option(
+            metavar="none|upsert", help="none: every row counts; upsert: the newest of each key."
+        ),
+    ] = "none",
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMNS", help="The columns that name a row: carrier,flight,day."),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The rows' times; without it, the time they are ingested."
+        ),
+    ] = None,
+    time_unit: Annotated[
+        str, typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
+    ] = "ms",
+    delete_when: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="Rows for which this holds delete their key."),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS", help="'flight int, day date'; by default inferred from the files."
+        ),
+    ] = None,
+    shards: Annotated[int, typer.Option(help="How many shards the rows are spread over.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Create a source, and the collection of its name that it feeds; ingest fills it.
+
+    Makes the location if there is none. Fixes the schema, which is shown.
+    """
+    from tidelog.collection.create import SourceSpec
+
+    spec = SourceSpec(
+        name=name,
+        files=files,
+        format=format,
+        envelope=envelope,
+        key=tuple(column.strip() for part in key or () for column in part.split(",")),
+        time_column=time_column,
+        time_unit=time_unit,
+        delete_when=delete_when,
+        schema=schema,
+        shards=shards,
+    )
+    found = asyncio.run(_create(location_url(context), spec))
+    if as_json:
+        print_json(found)
+    else:
+        _tell_created(found)
+
+
+def _tell_created(found: dict[str, Any]) -> None:
+    name = found["name"]
+    say(f"Created the source {name!r}, and the collection that it feeds, with these columns:")
+    for line in schema_lines(found["schema"], found["key"]):
+        say(f"  {line}")
+    say(f"Fill it with: tidelog ingest {name}")
+
+
+@app.command("list")
+def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the sources."""
+    found = on_location(context, _describe_all)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(*found)
+        return
+    if not found:
+        say("There are no sources yet: 'tidelog source create' makes one.")
+        return
+    from tidelog.cli.grid import Grid, terminal_width
+
+    names = ("name", "format", "envelope", "key", "times from", "files")
+    Grid(names, right=(False,) * 6, width=terminal_width(), out=write_text).write(
+        [
+            (
+                one["name"],
+                one["format"],
+                one["envelope"],
+                ", ".join(one["key"]) or "none",
+                one["time_column"] or "the clock",
+                one["files"],
+            )
+            for one in found
+        ]
+    )
+
+
+@app.command("describe")
+def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
+    """Show a source: its files, and how their rows become a collection."""
+
+    async def work(location: Location) -> dict[str, Any]:
+        return describe_source(location, *await location.source(name))
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        print_fields(_fields(found))
+
+
+@app.command("status")
+def status(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
+    """Show how far a source has come, what it has left, and how its last run went."""
+    from tidelog.collection.status import source_status
+
+    async def work(location: Location) -> SourceStatus:
+        return await source_status(await location.ingester(name))
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(_status_object(found))
+    else:
+        print_fields(_status_fields(found))
+
+
+@app.command("drop")
+def drop(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
+    """Drop a source, and the collection that it feeds. Its files are not touched."""
+    on_location(context, lambda location: location.drop_source(name))
+    if as_json:
+        print_json({"name": name, "dropped": True})
+    else:
+        say(f"Dropped the source {name!r} and its collection.")
+
+
+async def _create(url: str, spec: SourceSpec) -> dict[str, Any]:
+    from tidelog.clock import SystemClock
+    from tidelog.collection.create import resolve_spec
+    from tidelog.location import open_location
+
+    # All is checked before the location is made, so that a mistake leaves none behind.
+    collection, rendition, info = await resolve_spec(spec, clock=SystemClock())
+    location = await open_location(url, create=True)
+    await location.controller.create_source(collection, rendition, info)
+    return describe_source(location, info, rendition)
+
+
+async def _describe_all(location: Location) -> list[dict[str, Any]]:
+    catalog = await location.controller.catalog()
+    return [
+        describe_source(location, info, catalog.renditions[info.rendition])
+        for _, info in sorted(catalog.sources.items())
+    ]
+
+
+def describe_source(
+    location: Location, info: SourceInfo, rendition: RenditionInfo
+) -> dict[str, Any]:
+    """Give what there is to know of a source, without secrets."""
+    from tidelog.collection.types import sql_type
+    from tidelog.store.urls import open_store
+
+    # A store tells its URL as a person may read it; the catalog's may hold credentials.
+    place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
+    schema = rendition.data_schema
+    return {
+        "name": info.name,
+        "id": info.id,
+        "files": f"{place.rstrip('/')}/{info.pattern}{mark}{query}",
+        "format": info.format,
+        "envelope": info.envelope,
+        "key": list(info.key),
+        "time_column": info.time_column,
+        "time_unit": info.time_unit,
+        "delete_when": info.delete_when,
+        "schema": [{"name": f.name, "type": sql_type(f.type)} for f in schema.data],
+        "rendition": info.rendition,
+        "shards": len(rendition.shards),
+        "created": _iso(info.created_us),
+    }
+
+
+def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
+    timed = found["time_column"]
+    return [
+        ("name", found["name"]),
+        ("files", found["files"]),
+        ("format", found["format"]),
+        ("envelope", found["envelope"]),
+        ("key", ", ".join(found["key"]) or "none"),
+        ("times from", f"{timed} (integers in {found['time_unit']})" if timed else "the clock"),
+        ("delete when", found["delete_when"] or "never"),
+        ("schema", schema_lines(found["schema"], found["key"])),
+        ("shards", str(found["shards"])),
+        ("created", found["created"]),
+    ]
+
+
+def _status_object(found: SourceStatus) -> dict[str, Any]:
+    run = found.run
+    return {
+        "name": found.name,
+        "upper": found.upper,
+        "complete_to": _complete_to(found.upper),
+        "lag_bytes": found.left_bytes,
+        "files": found.files,
+        "late": found.late,
+        "bad": found.bad,
+        "source_error": found.trouble,
+        "run": run
+        and {
+            "started": _iso(run.started_us),
+            "told": _iso(run.told_us),
+            "running": run.running,
+            "engine": run.engine,
+            "upper": run.upper,
+            "ticks": run.ticks,
+            "rows": run.rows,
+            "late": run.late,
+            "bad": run.bad,
+            "error": run.error,
+            "error_kind": run.error_kind,
+        },
+    }
+
+
+def _status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+    lag = found.trouble or "unknown"
+    if found.left_bytes is not None:
+        lag = bytes_text(found.left_bytes) if found.left_bytes else "nothing is left"
+    bad = f"{found.bad:,}"
+    if found.bad:
+        bad += f" (see them: tidelog read {found.name}_errors)"
+    return [
+        ("name", found.name),
+        ("complete to", _complete_to(found.upper) or "nothing yet"),
+        ("lag", lag),
+        ("files", f"{found.files:,}"),
+        ("late rows", f"{found.late:,}"),
+        ("bad rows", bad),
+        ("last run", _run_lines(found)),
+    ]
+
+
+def _run_lines(found: SourceStatus) -> list[str]:
+    run = found.run
+    if run is None:
+        return []
+    did = f"{count_text(run.rows, 'row')} in {count_text(run.ticks, 'tick')} on {run.engine}"
+    lines = [f"started {_iso(run.started_us)}: {did}"]
+    if run.error is not None:
+        lines.append(f"stopped {_iso(run.told_us)}: {run.error}")
+    else:
+        lines.append(f"{'last heard of' if run.running else 'ended'} {_iso(run.told_us)}")
+    return lines
+
+
+def _complete_to(upper: int | None) -> str | None:
+    from tidelog.collection.times import format_time
+
+    return format_time(upper - 1) if upper else None
+
+
+def _iso(time_us: int) -> str:
+    from tidelog.collection.times import format_time
+
+    return format_time(time_us // 1_000)

@@ -1,0 +1,103 @@
+"""Values as JSON and as text.
+
+Dates, times and timestamps are ISO 8601, with ``Z`` where the type knows its time zone, and with
+fractions of a second only where there are any. Whole numbers are numbers, of whatever size;
+decimals of up to 15 digits are numbers, which every reader keeps exactly, wider ones strings. NaN
+and the infinities, which JSON lacks, are the strings "NaN", "Infinity" and "-Infinity"; a FLOAT is
+written as the shortest number that reads back as the same FLOAT. Bytes are base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EXACT_DIGITS: Final = 15  # What a double holds, and so any reader of JSON.
+
+
+def json_values(column: pa.Array[Any]) -> list[Any]:
+    """Give a column as values that JSON has; null is None."""
+    dtype = column.type
+    if isinstance(column, pa.ListArray):
+        return _lists(column)
+    if isinstance(column, pa.StructArray):
+        return _structs(column)
+    if pa.types.is_temporal(dtype):
+        return _iso(column)
+    if pa.types.is_floating(dtype):
+        return _floats(column)
+    values = column.to_pylist()
+    if pa.types.is_binary(dtype):
+        return [None if v is None else base64.b64encode(v).decode() for v in values]
+    if pa.types.is_decimal(dtype):
+        if dtype.precision > EXACT_DIGITS:
+            return [None if v is None else f"{v:f}" for v in values]
+        number = float if dtype.scale else int
+        return [None if v is None else number(v) for v in values]
+    return values
+
+
+def text_values(column: pa.Array[Any]) -> list[str | None]:
+    """Give a column as text, as csv and tables have it; what is nested is JSON."""
+    if pa.types.is_decimal(column.type):
+        return [None if v is None else f"{v:f}" for v in column.to_pylist()]
+    return [
+        v if v is None or isinstance(v, str) else msgspec.json.encode(v).decode()
+        for v in json_values(column)
+    ]
+
+
+def is_number(dtype: pa.DataType) -> bool:
+    """Say whether a column is one of numbers, which tables align to the right."""
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
+
+
+def _lists(column: pa.ListArray[Any]) -> list[Any]:
+    items = iter(json_values(column.flatten()))
+    lengths = pc.list_value_length(column).to_pylist()
+    return [None if n is None else [next(items) for _ in range(n)] for n in lengths]
+
+
+def _structs(column: pa.StructArray) -> list[Any]:
+    names = [field.name for field in column.type]
+    fields = [json_values(field) for field in column.flatten()]
+    rows = zip(*fields, strict=True) if fields else ((),) * len(column)
+    there = column.is_valid().to_pylist()
+    return [
+        dict(zip(names, row, strict=True)) if valid else None
+        for row, valid in zip(rows, there, strict=True)
+    ]
+
+
+def _iso(column: pa.Array[Any]) -> list[Any]:
+    # Arrow's own text: it holds years that Python's datetime does not, and is far quicker.
+    dtype = column.type
+    zoned = pa.types.is_timestamp(dtype) and dtype.tz is not None
+    if zoned:
+        # By way of numbers, since a cast would look for a database of time zones.
+        column = column.cast(pa.int64()).cast(pa.timestamp("us"))
+    text = column.cast(pa.string())
+    if not pa.types.is_date(dtype):
+        text = pc.replace_substring_regex(text, r"\.0*$|(\.\d*[1-9])0*$", r"\1")
+        text = pc.replace_substring(text, " ", "T")
+    return [v if v is None or not zoned else v + "Z" for v in text.to_pylist()]
+
+
+def _floats(column: pa.Array[Any]) -> list[Any]:
+    if not pa.types.is_float64(column.type):
+        column = column.cast(pa.string()).cast(pa.float64())
+    values = column.to_pylist()
+    if pc.all(pc.is_finite(column)).as_py() is not False:
+        return values
+    return [v if v is None or math.isfinite(v) else _not_finite(v) for v in values]
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

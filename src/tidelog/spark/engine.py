@@ -1,0 +1,139 @@
+"""The engine that does a tick's work on Spark.
+
+The driver plans and gathers; executors open their own stores, read, compute and write parts, and the
+ingester alone commits. Tasks are RDD tasks over plain values: a job of these costs about 40 ms, half of what
+a query with ``mapInArrow`` does, and messages cross the shuffle as Arrow bytes, in types that Spark lacks.
+Source: design page 6, "The recipe, as it runs", steps 3 to 5; storage, "The recipe".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidelog.clock import Clock
+from tidelog.collection.compute import Job
+from tidelog.collection.engine import Computed
+from tidelog.collection.source import RawSource
+from tidelog.errors import LocationError, TidelogError, UsageError
+from tidelog.persist.part import Part
+from tidelog.spark.failure import describe_failure
+from tidelog.spark.plan import TickPlan, TickSettings, plan_tick
+from tidelog.spark.task import Found, Outcome, finish_shares, run_shares, shape_shares
+from tidelog.store.metered import Usage
+from tidelog.store.urls import open_store
+
+
+@dataclass(slots=True)
+class SparkEngine:
+    """Works in the executors of a Spark session, which must reach the location and the source."""
+
+    spark: SparkSession
+    _: KW_ONLY
+    location_url: str
+    clock: Clock
+    settings: TickSettings = field(default_factory=TickSettings)
+
+    def __post_init__(self) -> None:
+        store = open_store(self.location_url, clock=self.clock)
+        if store.url.startswith("memory:"):
+            raise UsageError(
+                "Spark's executors are other processes, which cannot reach memory://: use a path or "
+                "a bucket, or the engine 'local'"
+            )
+        if store.url.startswith("file:"):
+            # A relative path would be another one wherever executors run.
+            self.location_url = store.url
+
+    @property
+    def name(self) -> str:
+        return "spark"
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        """Read the job's ranges, compute, and write parts, in executors.
+
+        Raises:
+            SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark itself.
+                Nothing was committed.
+        """
+        context = self.spark.sparkContext
+        if context._jsc is None:
+            raise LocationError("the Spark session was stopped: open another")
+        plan = plan_tick(
+            job,
+            location_url=self.location_url,
+            cores=context.defaultParallelism,
+            settings=self.settings,
+        )
+        tag = f"tidelog-{self.clock.unique()}"
+        try:
+            outcomes = await self.clock.offload(lambda: self._run(plan, tag))
+        except asyncio.CancelledError:
+            context.cancelJobsWithTag(tag)
+            raise
+        return gather(outcomes, shards=len(job.shards))
+
+    def _run(self, plan: TickPlan, tag: str) -> list[Outcome]:
+        context = self.spark.sparkContext
+        try:
+            context.addJobTag(tag)
+            try:
+                return list(self._collect(plan))
+            finally:
+                context.removeJobTag(tag)
+        except (Py4JError, PySparkException) as error:
+            raise LocationError(
+                f"Spark did not finish the tick: {describe_failure(str(error))}"
+            ) from error
+
+    def _collect(self, plan: TickPlan) -> Sequence[Outcome]:
+        context, tasks = self.spark.sparkContext, len(plan.shares)
+        if not plan.finishes:
+            return context.parallelize(plan.shares, tasks).mapPartitions(run_shares).collect()
+        # The second stage's shares travel with the first task's, through the shuffle: each goes to its
+        # task alone, where a closure or broadcast would bring all of them to all.
+        given = [(share, () if n else plan.finishes) for n, share in enumerate(plan.shares)]
+        handed = context.parallelize(given, tasks).mapPartitions(shape_shares)
+        met = handed.partitionBy(len(plan.finishes), _itself)
+        return met.mapPartitions(finish_shares).collect()
+
+
+def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
+    """Put together what the tasks of a tick did.
+
+    Raises:
+        TidelogError: a task met it.
+    """
+    parts: list[list[Part]] = [[] for _ in range(shards)]
+    error_parts: list[Part] = []
+    dropped: Counter[str] = Counter()
+    usage = Usage()
+    for outcome in outcomes:
+        if isinstance(outcome, TidelogError):
+            raise outcome
+        done = outcome.computed
+        for place, more in zip(outcome.places, done.parts, strict=True):
+            parts[place].extend(more)
+        error_parts.extend(done.error_parts)
+        dropped.update(done.dropped)
+        usage = usage + done.usage
+    told = [o.computed for o in outcomes if isinstance(o, Found)]
+    return Computed(
+        parts,
+        error_parts,
+        rows=sum(c.rows for c in told),
+        bad=sum(c.bad for c in told),
+        dropped=dict(dropped),
+        first_error=next((c.first_error for c in told if c.first_error is not None), None),
+        usage=usage,
+    )
+
+
+def _itself(partition: int) -> int:
+    return partition

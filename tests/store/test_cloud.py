@@ -1,0 +1,174 @@
+"""The cloud store where things go wrong: credentials, buckets, networks, busy and lying servers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+import pytest
+
+from lying import LyingServer
+from servers import ACCESS_KEY, SECRET_KEY, MotoServer, SeaweedServer, free_ports
+from tidelog.clock import SystemClock
+from tidelog.errors import (
+    LocationError,
+    ObjectNotFound,
+    Outcome,
+    StoreRefused,
+    TidelogError,
+)
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store
+
+CLOCK = SystemClock()
+
+
+async def listed(store: Store) -> str:
+    return " ".join([entry.key async for entry in store.list("")])
+
+
+def verbs(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
+    return {
+        "get": lambda: store.get("x"),
+        "refresh": lambda: store.refresh("x", '"e"'),
+        "put": lambda: store.put("x", b"1"),
+        "create": lambda: store.put("x", b"1", if_absent=True),
+        "delete": lambda: store.delete(["x"]),
+        "list": lambda: listed(store),
+    }
+
+
+def failures(store: Store, *, leave_out: str = "") -> dict[str, tuple[BaseException, float]]:
+    """Give how each verb fails, and after how many seconds; all at once, for some are slow."""
+
+    async def fail(verb: Callable[[], Awaitable[object]]) -> tuple[BaseException, float]:
+        begin = time.monotonic()
+        with pytest.raises(TidelogError) as failed:
+            await verb()
+        return failed.value, time.monotonic() - begin
+
+    async def run() -> dict[str, tuple[BaseException, float]]:
+        each = {name: verb for name, verb in verbs(store).items() if name != leave_out}
+        return dict(zip(each, await asyncio.gather(*map(fail, each.values())), strict=True))
+
+    return asyncio.run(run())
+
+
+def failure_of(error: BaseException) -> LocationError:
+    assert isinstance(error, LocationError)
+    return error
+
+
+def test_wrong_credentials_say_what_to_check(seaweed: SeaweedServer) -> None:
+    """The commonest mistake of all; the sentence names the parameter and the variable."""
+    cases = {
+        "AWS_ACCESS_KEY_ID": seaweed.url("x", access_key_id="nobody"),
+        "AWS_SECRET_ACCESS_KEY": seaweed.url("x", secret_access_key="wrong"),
+    }
+    for words, url in cases.items():
+        for verb, (error, seconds) in failures(open_store(url, clock=CLOCK)).items():
+            assert isinstance(error, StoreRefused), verb
+            assert words in str(error), verb
+            assert seconds < 3
+
+
+def test_no_credentials_say_where_to_put_them(
+    seaweed: SeaweedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without keys the client asks the machine's own cloud for some; elsewhere there is none."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with LyingServer() as cloud:
+        cloud.meddle = lambda method, path: (404, b"")
+        _, _, metadata = cloud.url().partition("endpoint=")
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", metadata.partition("&")[0])
+        store = open_store(f"s3://tide/x?endpoint={seaweed.endpoint}", clock=CLOCK)
+        with pytest.raises(StoreRefused, match="no credentials were found"):
+            asyncio.run(store.get("x"))
+
+
+def test_no_such_bucket_is_named(moto: MotoServer) -> None:
+    """A typing error in a bucket's name must not look like missing data, or like an outage."""
+    store = open_store(moto.url("x", bucket="nosuch"), clock=CLOCK)
+    for verb, (error, seconds) in failures(store, leave_out="delete").items():  # moto allows it.
+        assert type(error) is LocationError, verb
+        assert "no bucket 'nosuch'" in str(error), verb
+        assert error.outcome is Outcome.NOT_APPLIED
+        assert seconds < 3
+
+
+@pytest.mark.parametrize("how", ["refused", "silent"])
+def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
+    """Neither at once, since servers restart, nor after minutes, since somebody waits for it."""
+    with ExitStack() as stack:
+        port = free_ports(1)[0] if how == "refused" else _silent_port(stack)
+        store = open_store(
+            f"s3://b/p?endpoint=http://127.0.0.1:{port}&access_key_id=a&secret_access_key=b",
+            clock=CLOCK,
+        )
+        failed = failures(store)
+    for verb, (error, seconds) in failed.items():
+        assert "cannot be reached" in str(error), verb
+        assert seconds < 10, verb
+        # A conditional put is sent once, and so is known never to have left.
+        in_doubt = verb in ("put", "delete")
+        expected = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+        assert failure_of(error).outcome is expected, verb
+    assert failed["get"][1] > 4
+
+
+def _silent_port(stack: ExitStack) -> int:
+    """Give a port where connections are neither taken nor refused: its queue is full."""
+    listener = stack.enter_context(socket.socket())
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    for _ in range(3):
+        waiting = stack.enter_context(socket.socket())
+        waiting.setblocking(False)
+        waiting.connect_ex(listener.getsockname())
+    return int(listener.getsockname()[1])
+
+
+def test_a_range_that_a_server_ignores_is_no_data() -> None:
+    """`rclone serve s3` answers a range with the whole object; it must not pass for the range."""
+    with LyingServer() as server:
+        server.objects["x"] = b"0123456789"
+        with pytest.raises(TidelogError):
+            asyncio.run(open_store(server.url(), clock=CLOCK).get("x", start=2, limit=4))
+
+
+def test_urls_show_no_secrets(moto: MotoServer) -> None:
+    """URLs and errors land in logs, tickets and screenshots."""
+    url = moto.url("some/where", session_token="a-token")
+    store = open_store(url, clock=CLOCK)
+    assert store.url == f"s3://tide/some/where?endpoint={moto.endpoint}&region=us-east-1"
+    texts = [store.url, repr(store)]
+    broken = open_store(moto.url(bucket="nosuch"), clock=CLOCK)
+    for error, _ in failures(broken, leave_out="delete").values():
+        texts += [str(error), repr(error.__cause__)]
+    for text in texts:
+        for secret in (ACCESS_KEY, SECRET_KEY, "a-token"):
+            assert secret not in text
+
+
+def test_the_environment_says_what_the_url_does_not(
+    moto: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials belong into the environment; a URL that says more prevails."""
+    nowhere = f"http://127.0.0.1:{free_ports(1)[0]}"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(variable, moto.endpoint)
+        store = open_store("s3://tide/environment", clock=CLOCK)
+        with pytest.raises(ObjectNotFound):
+            asyncio.run(store.get("x"))
+        monkeypatch.setenv(variable, nowhere)
+        store = open_store(f"s3://tide/environment?endpoint={moto.endpoint}", clock=CLOCK)
+        with pytest.raises(ObjectNotFound):
+            asyncio.run(store.get("x"))
+        monkeypatch.delenv(variable)

@@ -1,0 +1,171 @@
+"""The cloud store over servers that restart, hang up, are busy, or give less than they say."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import obstore
+import pytest
+
+from clocks import SwiftClock
+from lying import LyingServer
+from servers import MotoServer, SeaweedServer
+from tidelog.clock import SystemClock
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    ObjectExists,
+    Outcome,
+)
+from tidelog.store import conditional
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store
+
+CLOCK = SystemClock()
+
+
+async def listed(store: Store) -> str:
+    return " ".join([entry.key async for entry in store.list("")])
+
+
+def test_a_restart_is_outlasted(tmp_path: Path) -> None:
+    """A server that is away for two seconds costs its clients a wait, and nothing else."""
+    with MotoServer(tmp_path) as server:
+        store = open_store(server.url("x"), clock=CLOCK)
+        server.kill()
+        restart = threading.Timer(2, server.start)
+        restart.start()
+
+        async def run() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(store.put("plain", b"1"))
+                group.create_task(conditional.create(store, "created", b"2", clock=CLOCK))
+                group.create_task(listed(store))
+
+        asyncio.run(run())
+        restart.join()
+        assert asyncio.run(listed(store)) == "created plain"
+
+
+def test_data_outlives_a_kill(tmp_path: Path) -> None:
+    """SeaweedFS on disk: what was acknowledged before kill -9 is there after the restart."""
+    with SeaweedServer(tmp_path) as server:
+        store = open_store(server.url("x"), clock=CLOCK)
+        e_tag = asyncio.run(store.put("kept", b"1", if_absent=True))
+        server.restart()
+        found = asyncio.run(open_store(server.url("x"), clock=CLOCK).get("kept"))
+    assert (found.data, found.e_tag) == (b"1", e_tag)
+
+
+def test_a_conditional_put_is_sent_once() -> None:
+    """Sent again below us it could be refused because of itself: 500 must come through."""
+    with LyingServer(lambda method, path: (500, b"") if method == "PUT" else None) as server:
+        store = open_store(server.url(), clock=CLOCK)
+        with pytest.raises(LocationError) as failed:
+            asyncio.run(store.put("x", b"1", if_absent=True))
+        assert failed.value.outcome is Outcome.UNKNOWN
+        assert len(server.requests) == 1
+
+
+def test_a_lost_answer_leaves_doubt() -> None:
+    """The server took the body and hung up."""
+    with LyingServer(lambda method, path: (0, b"") if method == "PUT" else None) as server:
+        store = open_store(server.url(), clock=CLOCK)
+        with pytest.raises(LocationError) as failed:
+            asyncio.run(store.put("x", b"1", if_absent=True))
+        assert failed.value.outcome is Outcome.UNKNOWN
+        with pytest.raises(LocationError) as failed:
+            asyncio.run(conditional.create(store, "x", b"1", clock=SwiftClock()))
+        assert failed.value.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("condition", ["absent", "match"])
+def test_a_busy_key_is_tried_again(condition: str) -> None:
+    """S3 answers 409 to conditional writes of one key at one moment; that is no refusal."""
+    busy = 3
+
+    def meddle(method: str, path: str) -> tuple[int, bytes] | None:
+        nonlocal busy
+        if method != "PUT" or not busy:
+            return None
+        busy -= 1
+        return 409, b"<Error><Code>ConditionalRequestConflict</Code></Error>"
+
+    async def put(store: Store) -> str:
+        if condition == "absent":
+            return await store.put("x", b"1", if_absent=True)
+        return await store.put("x", b"1", if_match='"e"')
+
+    with LyingServer(meddle) as server:
+        store = open_store(server.url(), clock=SwiftClock())
+        asyncio.run(put(store))
+        assert server.objects == {"x": b"1"}
+        busy = 1_000
+        with pytest.raises(ContentionError) as failed:
+            asyncio.run(put(store))
+        assert type(failed.value) is ContentionError
+        assert failed.value.outcome is Outcome.NOT_APPLIED
+
+
+def test_a_conflict_without_a_word_is_an_existing_object() -> None:
+    """Azure answers 409 where S3 answers 412."""
+    with LyingServer(lambda method, path: (409, b"") if method == "PUT" else None) as server:
+        store = open_store(server.url(), clock=CLOCK)
+        with pytest.raises(ObjectExists):
+            asyncio.run(store.put("x", b"1", if_absent=True))
+
+
+def test_a_body_shorter_than_announced_is_never_data() -> None:
+    """A connection that breaks in a body is a failure: what came of it is not given out."""
+    with LyingServer() as server:
+        server.objects["x"] = b"0123456789" * 1_000
+        server.cut_bytes = 4_000
+        store = open_store(server.url(), clock=CLOCK)
+        with pytest.raises((LocationError, CorruptionError)):
+            asyncio.run(store.get("x"))
+
+
+_ASK_AND_END = """
+import asyncio, sys
+from tidelog.clock import SystemClock
+from tidelog.store.urls import open_store
+
+async def run():
+    store = open_store(sys.argv[1], clock=SystemClock())
+    await asyncio.gather(*(store.put(f"end/{n}", b"") for n in range(5)))
+
+asyncio.run(run())
+"""
+
+
+def test_a_process_ends_well_right_after_a_request(moto: MotoServer) -> None:
+    """One in twenty was aborted by obstore's threads: exit status 134 for a success."""
+    for _ in range(8):
+        subprocess.run([sys.executable, "-c", _ASK_AND_END, moto.url("end")], check=True)
+
+
+class ShortResult:
+    """What obstore would give if a server ended a body early and called it whole."""
+
+    range = (0, 10)
+    meta = None
+
+    async def bytes_async(self) -> bytes:
+        return b"01234"
+
+
+def test_a_whole_body_that_is_too_short_is_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short read is never rows; to read again would not help."""
+
+    async def get_short(*_: object, **__: object) -> ShortResult:
+        return ShortResult()
+
+    monkeypatch.setattr(obstore, "get_async", get_short)
+    store = open_store("s3://b?region=us-east-1&access_key_id=a&secret_access_key=b", clock=CLOCK)
+    with pytest.raises(CorruptionError, match="announced_bytes=10 got_bytes=5"):
+        asyncio.run(store.get("x"))

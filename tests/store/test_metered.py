@@ -1,0 +1,104 @@
+"""What a store is asked for is counted, and priced."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+
+from clocks import SwiftClock
+from tidelog.errors import LocationError, ObjectExists
+from tidelog.store.memory import MemoryStore
+from tidelog.store.metered import Metered, Usage
+from tidelog.testing import Delayed, Fault, Faulty, Request
+
+
+def test_requests_and_bytes_are_counted() -> None:
+    """Each kind by itself, refreshes as the gets that they are, refusals too: they are paid for."""
+    store = Metered(MemoryStore(), clock=SwiftClock())
+
+    async def run() -> None:
+        e_tag = await store.put("a", b"12345", if_absent=True)
+        with pytest.raises(ObjectExists):
+            await store.put("a", b"123", if_absent=True)
+        await store.get("a", start=3)
+        assert await store.refresh("a", e_tag) is None
+        assert await store.refresh("a", "other") is not None
+        await store.delete([])
+        await store.delete(["b"] * 1_001)
+
+    asyncio.run(run())
+    usage = store.usage()
+    assert (usage.put_count, usage.get_count, usage.delete_count) == (2, 3, 2)
+    assert (usage.written_bytes, usage.read_bytes) == (8, 7)
+    assert (usage.refused_count, usage.errors_count) == (1, 0)
+    assert usage.requests_count == 7
+
+
+@pytest.mark.parametrize(("entries", "pages"), [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (2_000, 2)])
+def test_listings_are_counted_by_the_page(entries: int, pages: int) -> None:
+    """One request gives 1000 entries at the most, on every cloud."""
+    store = Metered(MemoryStore(), clock=SwiftClock())
+
+    async def run() -> int:
+        for number in range(entries):
+            await store.put(f"{number:05}", b"")
+        return len([entry async for entry in store.list("")])
+
+    assert asyncio.run(run()) == entries
+    assert store.usage().list_count == pages
+
+
+def test_failures_and_time_are_counted() -> None:
+    """Time is that of waiting for the store, not of what its caller does between two entries."""
+    clock = SwiftClock()
+    slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 50_000_000)
+
+    def toss(request: Request) -> Fault:
+        return Fault(happened=request.index != 1)
+
+    store = Metered(Faulty(slow, toss=toss), clock=clock)
+
+    async def run() -> None:
+        await store.put("a", b"")
+        with pytest.raises(LocationError):
+            await store.put("b", b"")
+        async for _ in store.list(""):
+            await clock.sleep(1_000_000_000)
+
+    asyncio.run(run())
+    usage = store.usage()
+    assert usage.errors_count == 1
+    assert 50_000_000 <= usage.put_us < 60_000_000
+    assert 50_000_000 <= usage.list_us < 60_000_000
+    assert usage.get_us == 0
+
+
+def test_the_price_list() -> None:
+    """By persist, "Cost": 100 dollars buy 20 million puts, or 250 million gets."""
+    assert Usage(put_count=20_000_000).dollars == pytest.approx(100)
+    assert Usage(list_count=20_000_000).dollars == pytest.approx(100)
+    assert Usage(delete_count=20_000_000).dollars == pytest.approx(100)
+    assert Usage(get_count=250_000_000).dollars == pytest.approx(100)
+
+
+def test_usage_is_a_sum() -> None:
+    """Snapshots are subtracted, the usages of many processes added."""
+    one = Usage(get_count=3, read_bytes=10, get_us=7)
+    two = Usage(get_count=1, put_count=2, written_bytes=5)
+    assert one + two - two == one
+    assert (one + two).requests_count == 6
+    assert pickle.loads(pickle.dumps(one)) == one
+    told = (one + two).to_dict()
+    assert told["requests_count"] == 6
+    assert told["dollars"] == pytest.approx((one + two).dollars)
+
+
+def test_a_snapshot_stays() -> None:
+    """What is measured between two snapshots is their difference."""
+    store = Metered(MemoryStore(), clock=SwiftClock())
+    before = store.usage()
+    asyncio.run(store.put("a", b""))
+    assert before == Usage()
+    assert (store.usage() - before).put_count == 1

@@ -1,0 +1,183 @@
+"""URLs and patterns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.clock import SystemClock
+from tidelog.errors import UsageError
+from tidelog.store.local import LocalStore
+from tidelog.store.memory import MemoryStore
+from tidelog.store.urls import literal_prefix, matches, open_store, split_glob
+
+CLOCK = SystemClock()
+
+
+def test_memory_is_new_each_time() -> None:
+    """A place in memory is shared by sharing the store, not by its name."""
+    one, two = (open_store("memory://", clock=CLOCK) for _ in range(2))
+    assert isinstance(one, MemoryStore)
+    assert one is not two
+
+
+def test_paths_in_all_their_spellings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative, absolute, as a file URL, as Spark writes one: the same place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    spellings = [
+        "a lake",
+        "./a lake",
+        "x/../a lake/",
+        "~/a lake",
+        f"{tmp_path}/a lake",
+        f"file://{tmp_path}/a lake",
+        f"file://{tmp_path}/a%20lake",
+        f"file://localhost{tmp_path}/a lake",
+        f"file:{tmp_path}/a lake",
+    ]
+    for spelling in spellings:
+        store = open_store(spelling, clock=CLOCK)
+        assert isinstance(store, LocalStore)
+        assert store.url == f"file://{tmp_path}/a lake", spelling
+
+
+def test_a_stores_url_opens_the_same_store(tmp_path: Path) -> None:
+    """URLs are recorded and opened again, also those with a percent sign in them."""
+    url = open_store(f"{tmp_path}/100%25 a%20b", clock=CLOCK).url
+    assert open_store(url, clock=CLOCK).url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "an empty URL"),
+        ("file://relative/path", "write file:///some/where"),
+        ("file://", "write file:///some/where"),
+        ("ftp://host/x", "memory://, file://, s3://, gs://, az://"),
+        ("s3:/bucket/x", "two slashes"),
+        ("s3://", "names no bucket"),
+        ("s3:///prefix", "names no bucket"),
+        ("s3://bucket/a//b", "cannot be the key"),
+        ("s3://bucket/../b", "cannot be the key"),
+        ("s3://bucket?regoin=x", "knows endpoint, region, access_key_id"),
+        ("s3://bucket?endpoint=127.0.0.1:80", "an endpoint is written"),
+        ("s3://bucket?allow_http=perhaps", "true or false"),
+        ("gs://bucket?region=x", "credentials come from the environment"),
+        ("a\0b", "NUL"),
+    ],
+)
+def test_wrong_urls_are_refused_in_words(url: str, words: str) -> None:
+    """Whoever mistypes a URL is told how to write it, before anything is sent."""
+    with pytest.raises(UsageError) as refused:
+        open_store(url, clock=CLOCK)
+    assert words in str(refused.value)
+
+
+def test_split_glob_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is what holds no pattern; a file that exists is meant as it is."""
+    monkeypatch.chdir(tmp_path)
+    root = f"file://{tmp_path}"
+    (tmp_path / "dir[1]").mkdir()
+    (tmp_path / "data[1].csv").touch()
+    (tmp_path / "one.csv").touch()
+    expected = {
+        ".": (root, "**"),
+        "in": (f"{root}/in", "**"),
+        "in/": (f"{root}/in", "**"),
+        "in/*.csv": (f"{root}/in", "*.csv"),
+        "in/a*/b/*.csv": (f"{root}/in", "a*/b/*.csv"),
+        "in/**": (f"{root}/in", "**"),
+        "*.csv": (root, "*.csv"),
+        f"{tmp_path}/in/x?.csv": (f"{root}/in", "x?.csv"),
+        f"file://{tmp_path}/a%20b/*.csv": (f"{root}/a b", "*.csv"),
+        "one.csv": (root, "one.csv"),
+        "data[1].csv": (root, "data[[]1].csv"),
+        "dir[1]": (f"{root}/dir[1]", "**"),
+        "/*": ("file:///", "*"),
+    }
+    for path, (url, pattern) in expected.items():
+        assert split_glob(path) == (url, pattern), path
+        assert open_store(url, clock=CLOCK).url == url
+    assert matches("data[[]1].csv", "data[1].csv")
+
+
+def test_split_glob_of_clouds() -> None:
+    """The query stays with the store; a "?" in a name is a pattern."""
+    query = "endpoint=http://[::1]:8333&secret_access_key=a/b+c*d?e"
+    expected = {
+        "s3://b": ("s3://b", "**"),
+        "s3://b/": ("s3://b", "**"),
+        "s3://b/in": ("s3://b/in", "**"),
+        "s3://b/in/": ("s3://b/in", "**"),
+        "s3://b/in/*.csv": ("s3://b/in", "*.csv"),
+        "s3://b/part-*": ("s3://b", "part-*"),
+        "s3://b/in/part-?": ("s3://b/in", "part-?"),
+        "s3://b/in/x.csv": ("s3://b/in", "x.csv/**"),
+        "s3://b/in/x.csv/": ("s3://b/in/x.csv", "**"),
+        f"s3://b/in/*.csv?{query}": (f"s3://b/in?{query}", "*.csv"),
+        f"s3://b/in/x?.csv?{query}": (f"s3://b/in?{query}", "x?.csv"),
+        f"s3://b?{query}": (f"s3://b?{query}", "**"),
+        "gs://b/a/[0-9]*/c": ("gs://b/a", "[0-9]*/c"),
+        "az://c/a": ("az://c/a", "**"),
+    }
+    for url, split in expected.items():
+        assert split_glob(url) == split, url
+    for url in ("memory://x", "http://x/y", "s3://b*/x"):
+        with pytest.raises(UsageError):
+            split_glob(url)
+
+
+def test_patterns() -> None:
+    """The stars differ in one thing: whether they cross a slash."""
+    yes = [
+        ("**", "a/b/c"),
+        ("*.csv", "a.csv"),
+        ("*.csv", ".csv"),
+        ("a/**", "a/b/c"),
+        ("x.csv/**", "x.csv"),
+        ("x.csv/**", "x.csv/part-0"),
+        ("**/x", "x"),
+        ("**/x", "a/b/x"),
+        ("a/**/x", "a/x"),
+        ("a/**/x", "a/b/c/x"),
+        ("a**x", "a/b/x"),
+        ("?", "ü"),
+        ("[a-c]x", "bx"),
+        ("[!a]x", "bx"),
+        ("[]]", "]"),
+        ("[^a]", "^"),
+        ("[a&&b]", "&"),
+        ("a[", "a["),
+        ("a.b(c)+", "a.b(c)+"),
+        ("new\n*", "new\nline"),
+        ("\\", "\\"),
+    ]
+    no = [
+        ("*", "a/b"),
+        ("?", "/"),
+        ("[!a]", "/"),
+        ("[!a]x", "ax"),
+        ("a/**", "ab"),
+        ("**/x", "ax"),
+        ("a.csv", "a-csv"),
+        ("a", "a/b"),
+        ("[^a]", "b"),
+    ]
+    for pattern, key in yes:
+        assert matches(pattern, key), (pattern, key)
+    for pattern, key in no:
+        assert not matches(pattern, key), (pattern, key)
+
+
+@given(
+    pattern=st.text(alphabet="ab*?[]!/.", min_size=1, max_size=8),
+    key=st.text(alphabet="ab/.[]*", min_size=1, max_size=8),
+)
+def test_what_matches_lies_below_the_literal_prefix(pattern: str, key: str) -> None:
+    """Listing the literal prefix of a pattern must miss no key that matches it."""
+    if matches(pattern, key):
+        assert key.startswith(literal_prefix(pattern))

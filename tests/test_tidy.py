@@ -1,0 +1,413 @@
+"""The shape of the tree: who may import whom, who may await, how long things are, what is said.
+
+Each rule is a function from a tree to its complaints. It must have none about this tree, and some
+about a canary: a small tree made to break it.
+Source: the house's page (rooms), and its style.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A room imports from rooms of earlier lines only, and from itself.
+ROOMS = (
+    ("errors",),
+    ("clock", "frontier", "metrics", "setsum", "rowhash_xxh3"),
+    ("ids", "rowhash_columns"),
+    ("rowhash",),
+    ("store",),
+    ("consensus",),
+    ("wal",),
+    ("machine",),
+    ("persist", "keyed"),
+    ("collection",),
+    ("location",),
+    ("sync", "aio"),
+    ("demo", "spark", "server"),
+    ("cli",),
+)
+LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+EDGES = frozenset(room for rooms in ROOMS[-2:] for room in rooms)
+
+# Foreign packages, and the rooms that may import them when they run.
+FOREIGN = {
+    "pyspark": {"spark", "pyspark_tidelog"},
+    "py4j": {"spark"},
+    "duckdb": {"persist", "collection", "demo", "spark"},
+    "obstore": {"store"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "starlette": {"server"},
+}
+
+# Nouns and decisions: what they say must not depend on when they are asked.
+PURE = frozenset(
+    {"batch", "binding", "catalog", "chunk", "cursor", "decode", "envelope", "expression"}
+    | {"fragment", "frontier", "lines", "manifest", "part", "plan", "predicate", "record"}
+    | {"schema", "spine", "state", "times", "transition", "transitions", "types"}
+)
+NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "misc"})
+
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+TRIVIAL_LINES_MAX = 8  # Of the body: most functions. It is read as fast as a sentence about it.
+
+# Written in pieces, since this file is under the rule as well.
+MACHINE_PATH = re.compile(r"(?<![\w.*}>-])/" + r"(?:home|root|Users|work)/\w")
+ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
+LOOPBACK = re.compile(r"127\.|0\.0\.0\.0$")
+OPEN_END = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b(?!\(#\d+\))")
+TEXT = frozenset({".py", ".md", ".toml", ".properties", ".sql", ".sh", ".yml", ".yaml", ""})
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of Python: its path from the root, its text, and what it means."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """Name the room of a file under src: ``store`` of ``src/tidelog/store/local.py``."""
+        package, *rest = self.path.with_suffix("").parts[1:]
+        return rest[0] if package == "tidelog" else package
+
+    @property
+    def is_face(self) -> bool:
+        """Say whether this is ``tidelog/__init__.py``, which shows names of all rooms."""
+        return self.path.as_posix() == "src/tidelog/__init__.py"
+
+
+def modules(root: Path, *tops: str) -> Iterator[Module]:
+    for top in tops:
+        for path in sorted((root / top).rglob("*.py")):
+            yield _parsed(root, path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _parsed(root: Path, path: Path, _changed: int) -> Module:
+    text = path.read_text()
+    return Module(path.relative_to(root), text, ast.parse(text))
+
+
+def imports(module: Module, *, types: bool) -> Iterator[tuple[int, str]]:
+    """Give line and full name of what is imported; ``types``: also if only type checkers do."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(module.tree):
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(each for child in node.body for each in ast.walk(child))
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def rooms_import_upwards(root: Path) -> Iterator[str]:
+    """The tree is the architecture: a room knows those above it, and no others."""
+    for module in modules(root, "src"):
+        if module.is_face:
+            continue
+        for line, name in imports(module, types=True):
+            package, _, rest = name.partition(".")
+            target = rest.partition(".")[0]
+            if package == "tidelog" and not _may_import(module, target):
+                yield f"{module.path}:{line}: {module.room} must not import {name}"
+
+
+def _may_import(module: Module, target: str) -> bool:
+    source = module.room
+    if target in (source, "__version__"):
+        return True
+    if source == "pyspark_tidelog":
+        return target == "spark"
+    if source == "testing":
+        return target not in EDGES
+    if module.path.as_posix() == "src/tidelog/consensus/wal.py" and target == "wal":
+        return True  # The one exception: consensus by a log stands on the log.
+    # A room without a level is unknown, or is testing, which nobody imports.
+    return LEVEL.get(target, len(ROOMS)) < LEVEL.get(source, -1)
+
+
+def every_room_is_known(root: Path) -> Iterator[str]:
+    """A new room has a place in the list above before it has code."""
+    for module in modules(root, "src"):
+        known = module.room in LEVEL or module.room in ("__init__", "testing", "pyspark_tidelog")
+        if not known:
+            yield f"{module.path}: {module.room} has no place in ROOMS of tests/test_tidy.py"
+
+
+def foreign_packages_stay_in_their_rooms(root: Path) -> Iterator[str]:
+    """Who does not use Spark must not pay for it, nor meet its exceptions."""
+    for module in modules(root, "src"):
+        for line, name in imports(module, types=False):
+            rooms = FOREIGN.get(name.partition(".")[0])
+            if rooms is not None and module.room not in rooms:
+                yield f"{module.path}:{line}: {module.room} must not import {name}"
+
+
+def pure_modules_do_not_await(root: Path) -> Iterator[str]:
+    """Decisions are replayed from a seed, and called by Spark, asyncio and the simulator alike."""
+    for module in modules(root, "src/tidelog"):
+        if module.path.stem not in PURE:
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+                yield f"{module.path}:{node.lineno}: what is called so decides, and never waits"
+
+
+def files_and_functions_are_short(root: Path) -> Iterator[str]:
+    """What does not fit in the head has not found its parts yet."""
+    for module in modules(root, "src", "tests", "sim", "bench", "scripts"):
+        if (lines := module.text.count("\n")) > FILE_LINES_MAX:
+            yield f"{module.path}: {lines} lines, more than {FILE_LINES_MAX}"
+        for node in _functions(module.tree):
+            if (lines := _lines(node)) > FUNCTION_LINES_MAX:
+                yield (
+                    f"{module.path}:{node.lineno}: {node.name} has {lines} lines, "
+                    f"more than {FUNCTION_LINES_MAX}"
+                )
+
+
+def things_have_names(root: Path) -> Iterator[str]:
+    """What is called common or base is not understood yet."""
+    for module in modules(root, "src", "tests", "sim", "bench", "scripts"):
+        if module.path.stem in NAMELESS:
+            yield f"{module.path}: name what it holds"
+
+
+def what_is_public_is_documented(root: Path) -> Iterator[str]:
+    """A public thing has a sentence, unless it is so short that its code is one."""
+    promised = set(_promised(root))
+    for module in modules(root, "src"):
+        if ast.get_docstring(module.tree) is None:
+            yield f"{module.path}:1: the module has no docstring"
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and _is_public(node):
+                if ast.get_docstring(node) is None:
+                    yield f"{module.path}:{node.lineno}: {node.name} has no docstring"
+                # What overrides a method is told of where that one stands: in a base, or a port.
+                if not node.bases:
+                    yield from _silent(module, node.body, told=promised)
+        yield from _silent(module, module.tree.body, told=set())
+
+
+def _promised(root: Path) -> Iterator[str]:
+    for module in modules(root, "src"):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
+                yield from (each.name for each in _functions(node) if ast.get_docstring(each))
+
+
+def _silent(module: Module, body: list[ast.stmt], *, told: set[str]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_public(node):
+            lines = (node.end_lineno or 0) - node.body[0].lineno + 1
+            said = ast.get_docstring(node) or node.name in told
+            if not said and lines > TRIVIAL_LINES_MAX:
+                yield f"{module.path}:{node.lineno}: {node.name} has no docstring"
+
+
+def _is_public(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return not node.name.startswith("_")
+
+
+def open_ends_have_an_issue(root: Path) -> Iterator[str]:
+    """Without an issue nobody will ever come back to it. With one it is written ``(#12)``."""
+    for path, number, line in _lines_of_text(root):
+        if OPEN_END.search(line):
+            yield f"{path}:{number}: say which issue: {line.strip()}"
+
+
+def no_machine_is_named(root: Path) -> Iterator[str]:
+    """A path or an address of the machine where it was written works nowhere else."""
+    for path, number, line in _lines_of_text(root):
+        strange = [found for found in ADDRESS.findall(line) if not LOOPBACK.match(found)]
+        if MACHINE_PATH.search(line) or strange:
+            yield f"{path}:{number}: names a place on one machine: {line.strip()}"
+
+
+def each_test_says_why(root: Path) -> Iterator[str]:
+    """A test that fails in two years is read by somebody who must decide whether it is right."""
+    for module in modules(root, "tests"):
+        for node in module.tree.body:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if node.name.startswith("test_") and not ast.get_docstring(node):
+                yield f"{module.path}:{node.lineno}: {node.name} has no sentence that says why"
+
+
+def _functions(within: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(within):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _lines_of_text(root: Path) -> Iterator[tuple[Path, int, str]]:
+    for path in _text_files(root):
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+            yield path.relative_to(root), number, line
+
+
+def _text_files(root: Path) -> Iterator[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # An unpacked archive is no repository: there, all but what begins with a dot.
+    names = listed.stdout.split("\0") if (root / ".git").exists() else _visible(root)
+    for path in sorted(root / name for name in names if name):
+        if path.suffix in TEXT and path.is_file():
+            yield path
+
+
+def _visible(root: Path) -> Iterator[str]:
+    for path in root.rglob("*"):
+        relative = path.relative_to(root)
+        if not any(part.startswith(".") or part.endswith(".egg-info") for part in relative.parts):
+            yield str(relative)
+
+
+Rule = Callable[[Path], Iterator[str]]
+
+# Each rule with files that break it, and only it in the part that matters.
+CANARIES: dict[Rule, list[dict[str, str]]] = {
+    rooms_import_upwards: [
+        {"src/tidelog/store/local.py": "from tidelog.persist.part import Part\n"},
+        {"src/tidelog/persist/part.py": "import tidelog.keyed.run\n"},
+        {"src/tidelog/keyed/run.py": "def f():\n    from tidelog.persist import part\n"},
+        {"src/tidelog/errors.py": "from tidelog import clock\n"},
+        {"src/tidelog/clock.py": "if TYPE_CHECKING:\n    from tidelog.ids import ShardId\n"},
+        {"src/tidelog/location.py": "from tidelog.testing.models import Model\n"},
+        {"src/tidelog/spark/read.py": "from tidelog.cli.read import read\n"},
+        {"src/tidelog/testing/spark.py": "from tidelog.spark.session import session\n"},
+        {"src/tidelog/consensus/box.py": "from tidelog.wal.writer import Writer\n"},
+        {"src/pyspark_tidelog/__init__.py": "from tidelog.persist.part import Part\n"},
+    ],
+    every_room_is_known: [{"src/tidelog/attic/box.py": ""}],
+    foreign_packages_stay_in_their_rooms: [
+        {"src/tidelog/collection/read.py": "def f():\n    from pyspark.sql import SparkSession\n"},
+        {"src/tidelog/store/local.py": "import duckdb\n"},
+        {"src/tidelog/persist/part.py": "import obstore.store\n"},
+    ],
+    pure_modules_do_not_await: [
+        {"src/tidelog/persist/state.py": "async def load(): ...\n"},
+        {"src/tidelog/collection/plan.py": "x = [await y async for y in z]\n"},
+    ],
+    files_and_functions_are_short: [
+        {"src/tidelog/store/local.py": "x = 1\n" * (FILE_LINES_MAX + 1)},
+        {"tests/test_x.py": "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX},
+    ],
+    things_have_names: [{"src/tidelog/store/utils.py": ""}, {"sim/helpers.py": ""}],
+    what_is_public_is_documented: [
+        {"src/tidelog/store/local.py": "x = 1\n"},
+        {"src/tidelog/store/local.py": '"""M."""\nclass Store:\n    x = 1\n'},
+        {"src/tidelog/sync.py": '"""M."""\ndef run():\n' + "    x = 1\n" * (TRIVIAL_LINES_MAX + 1)},
+    ],
+    open_ends_have_an_issue: [
+        {"src/tidelog/store/local.py": "x = 1  # TO" + "DO: later\n"},
+        {"docs/x.md": "FIX" + "ME\n"},
+    ],
+    no_machine_is_named: [
+        {"docs/x.md": "see /ho" + "me/ann/data\n"},
+        {"Makefile": "x: /wo" + "rk/main\n"},
+        {"tests/test_x.py": "HOST = '10.0." + "0.1'\n"},
+    ],
+    each_test_says_why: [{"tests/store/test_x.py": "def test_x():\n    assert True\n"}],
+}
+RULES = list(CANARIES)
+BROKEN = [
+    pytest.param(rule, files, id=f"{rule.__name__}-{number}")
+    for rule, broken in CANARIES.items()
+    for number, files in enumerate(broken)
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_this_tree_keeps_the_rule(rule: Rule) -> None:
+    """The rule's own docstring says why."""
+    complaints = list(rule(ROOT))
+
+    assert not complaints, "\n".join(["", rule.__doc__ or "", *complaints])
+
+
+@pytest.mark.parametrize(("rule", "files"), BROKEN)
+def test_the_rule_finds_what_breaks_it(rule: Rule, files: dict[str, str], tmp_path: Path) -> None:
+    """A rule that complains of nothing would pass for a rule that is kept."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    complaints = list(rule(tmp_path))
+
+    assert complaints
+    assert all(any(name in complaint for name in files) for complaint in complaints)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://127.0.0.1:8000",
+        "s3://bucket/home/x",
+        "version 1.2.3",
+        "TO" + "DO(#12): later",
+        "<root>/work/x",
+    ],
+)
+def test_rules_of_text_leave_what_is_right_alone(text: str, tmp_path: Path) -> None:
+    """A rule that is wrong now and then is soon switched off."""
+    (tmp_path / "x.md").write_text(text)
+
+    assert not list(no_machine_is_named(tmp_path))
+    assert not list(open_ends_have_an_issue(tmp_path))
+
+
+def commands(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Give every command below a click group, as it is typed after ``tidelog``."""
+    below: dict[str, object] = getattr(command, "commands", {})
+    if not below:
+        yield " ".join(path)
+    for name, each in below.items():
+        if not getattr(each, "hidden", False):
+            yield from commands(each, (*path, name))
+
+
+def undocumented(names: Iterator[str], readme: str) -> list[str]:
+    return [name for name in names if not re.search(rf"\btidelog {re.escape(name)}\b", readme)]
+
+
+def test_every_command_is_in_the_readme() -> None:
+    """A verb that README does not show is found by nobody."""
+    typer_main = importlib.import_module("typer.main")
+    app = importlib.import_module("tidelog.cli.main").app
+    readme = (ROOT / "README.md").read_text()
+
+    assert undocumented(commands(typer_main.get_command(app)), readme) == []
+
+
+def test_a_command_that_the_readme_leaves_out_is_found() -> None:
+    """The canary: a word in passing does not count, only what can be typed."""
+    readme = "To read, run `tidelog read URL`; a source can be created."
+
+    assert undocumented(iter(["read", "source create"]), readme) == ["source create"]

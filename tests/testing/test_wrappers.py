@@ -1,0 +1,158 @@
+"""The wrappers with which other parts are tested do what they say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from clocks import SwiftClock
+from tidelog.errors import LocationError, ObjectExists, ObjectNotFound, Outcome
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing import Delayed, Fault, Faulty, Record, Recorded, Request
+
+
+def stores() -> list[Store]:
+    """Give one of each; that they are stores, the type checker looks after."""
+    clock = SwiftClock()
+    return [
+        Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 1),
+        Faulty(MemoryStore(), toss=lambda request: Fault()),
+        Recorded(MemoryStore()),
+    ]
+
+
+@pytest.mark.parametrize("store", stores(), ids=lambda store: type(store).__name__)
+def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
+    """Else a test would test the wrapper."""
+
+    async def run() -> None:
+        e_tag = await store.put("a", b"123", if_absent=True)
+        with pytest.raises(ObjectExists):
+            await store.put("a", b"", if_absent=True)
+        assert (await store.get("a", start=1, limit=2)).data == b"2"
+        assert await store.refresh("a", e_tag) is None
+        assert [entry.key async for entry in store.list("", after="A")] == ["a"]
+        await store.delete(["a"])
+        with pytest.raises(ObjectNotFound):
+            await store.get("a")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("fault", "lands", "outcome"),
+    [
+        (Fault(happened=True, told=False), True, Outcome.UNKNOWN),
+        (Fault(happened=False, told=False), False, Outcome.UNKNOWN),
+        (Fault(happened=False, told=True), False, Outcome.NOT_APPLIED),
+    ],
+)
+def test_two_coins(fault: Fault, lands: bool, outcome: Outcome) -> None:
+    """Did it happen, and was the caller told; a read that fails has changed nothing, ever."""
+    inner = MemoryStore()
+    store = Faulty(inner, toss=lambda request: fault)
+
+    async def run() -> None:
+        with pytest.raises(LocationError) as failed:
+            await store.put("a", b"1")
+        assert failed.value.outcome is outcome
+        assert ("a" in inner.objects) is lands
+        await inner.put("b", b"2")
+        with pytest.raises(LocationError) as failed:
+            await store.delete(["b"])
+        assert failed.value.outcome is outcome
+        assert ("b" in inner.objects) is not lands
+        for read in (store.get("a"), store.refresh("a", "e"), anext(aiter(store.list("")))):
+            with pytest.raises(LocationError) as failed:
+                await read
+            assert failed.value.outcome is Outcome.NOT_APPLIED
+
+    asyncio.run(run())
+
+
+def test_a_lost_refusal_is_not_told() -> None:
+    """Who is not told is not told of a refusal either."""
+
+    async def run() -> None:
+        inner = MemoryStore()
+        await inner.put("a", b"1")
+        store = Faulty(inner, toss=lambda request: Fault(told=False))
+        with pytest.raises(LocationError) as failed:
+            await store.put("a", b"2", if_absent=True)
+        assert failed.value.outcome is Outcome.UNKNOWN
+
+    asyncio.run(run())
+
+
+def test_requests_are_described() -> None:
+    """A toss decides by number, verb, key, and whether there is a condition."""
+    seen: list[Request] = []
+
+    def toss(request: Request) -> Fault:
+        seen.append(request)
+        return Fault()
+
+    store = Faulty(MemoryStore(), toss=toss)
+
+    async def run() -> None:
+        e_tag = await store.put("a", b"")
+        await store.put("a", b"", if_match=e_tag)
+        await store.get("a")
+        await store.refresh("a", e_tag)
+        await store.delete(["a", "b"])
+        assert [entry async for entry in store.list("p")] == []
+
+    asyncio.run(run())
+    assert [(request.index, request.op, request.key) for request in seen] == [
+        (0, "put", "a"),
+        (1, "put", "a"),
+        (2, "get", "a"),
+        (3, "refresh", "a"),
+        (4, "delete", "a"),
+        (5, "list", "p"),
+    ]
+    assert [request.index for request in seen if request.conditional] == [1]
+    assert [request.index for request in seen if request.changes] == [0, 1, 4]
+
+
+def test_delays_are_by_verb_and_key() -> None:
+    """A test may slow down one kind of request only."""
+    clock = SwiftClock()
+    delays = {("put", "a"): 5, ("list", "p"): 70}
+    store = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: delays.get((op, key), 0))
+
+    async def run() -> None:
+        await store.put("a", b"")
+        await store.put("b", b"")
+        assert [entry async for entry in store.list("p")] == []
+
+    asyncio.run(run())
+    assert clock.slept_us == 75
+
+
+def test_records_say_what_was_asked_and_how_it_ended() -> None:
+    """A test reads from them how many requests something costs, and in which order."""
+    store = Recorded(MemoryStore())
+
+    async def run() -> None:
+        e_tag = await store.put("a", b"123", if_absent=True)
+        with pytest.raises(ObjectExists):
+            await store.put("a", b"12", if_absent=True)
+        await store.put("a", b"1234", if_match=e_tag)
+        await store.get("a", start=1)
+        await store.refresh("a", "m2")
+        await store.delete(["a", "b"])
+        assert [entry async for entry in store.list("p", after="p1")] == []
+
+    asyncio.run(run())
+    assert store.records == [
+        Record("put", "a", "absent", 3, "m1"),
+        Record("put", "a", "absent", 2, "ObjectExists"),
+        Record("put", "a", "match m1", 4, "m2"),
+        Record("get", "a", "bytes [1, end)", 3, "m2"),
+        Record("refresh", "a", "unless m2", 0, "same"),
+        Record("delete", "a b", "", 2, "done"),
+        Record("list", "p", "after p1", 0, "done"),
+    ]
