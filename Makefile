@@ -4,7 +4,7 @@
 #   make test     all checks and tests (PYTEST_ARGS="tests/store -x" for some)
 #   make check    the static part only
 #   make bench    measure (BENCH_ARGS are handed on)
-#   make chaos    the long form of tests/chaos (CHAOS_ARGS are handed on)
+#   make chaos    the long form of tests/chaos (CHAOS_ARGS="--engine spark --kills 20")
 #   make clean    remove what the others made, except .venv (make distclean removes that too)
 
 PYTHON ?= python3
@@ -37,7 +37,7 @@ bench: $(DEV)
 	  echo "== $$script"; $(BIN)/python $$script $(BENCH_ARGS); done
 
 chaos: $(DEV)
-	@$(BIN)/python scripts/chaos.py $(CHAOS_ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)
 
 clean:
 	rm -rf build dist demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis

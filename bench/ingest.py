@@ -1,8 +1,8 @@
 """How fast json lines become a definite collection, beside the least that any tool must do.
 
-The baseline reads the same file with Arrow's json reader and writes it as Parquet (zstd, page checksums) on
-one core: no errors kept apart, no checksums of the source, no commit. Each side runs in turn, and the
-ratio is the median over the pairs.
+The baseline reads the same file with Arrow's json reader and writes it as Parquet (zstd, page
+checksums) on one core: no errors kept apart, no checksums of the source, no commit. Each side runs
+in turn, and the ratio is the median over the pairs.
 
     python bench/ingest.py [rows] [pairs]
 """
@@ -47,13 +47,11 @@ def baseline(path: Path, folder: Path) -> float:
     """Read and write with Arrow alone; give seconds."""
     start = time.perf_counter()
     table = pj.read_json(path, read_options=pj.ReadOptions(use_threads=False))
-    pq.write_table(
-        table, folder / "baseline.parquet", compression="zstd", write_page_checksum=True
-    )
+    pq.write_table(table, folder / "baseline.parquet", compression="zstd", write_page_checksum=True)
     return time.perf_counter() - start
 
 
-async def ingest(path: Path, folder: Path, spec: SourceSpec) -> tuple[float, int]:
+async def ingest(folder: Path, spec: SourceSpec) -> tuple[float, int]:
     """Ingest with the local engine into a new location; give seconds and store requests."""
     location = await connect((folder / "lake").as_uri(), create=True)
     await location.create_source(spec)
@@ -90,19 +88,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as given:
         path = Path(given) / "rows.jsonl"
         write_rows(path, rows)
-        print(f"{rows:,} rows, {path.stat().st_size / 1e6:.0f} MB of json lines, medians of {pairs}")
+        print(f"{rows:,} rows, {path.stat().st_size / 1e6:.0f} MB of json, medians of {pairs}")
         for name, spec in specs(path).items():
             ours, theirs, requests = [], [], 0
             for _ in range(pairs):
                 theirs.append(measure(lambda folder: baseline(path, folder)))
                 with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
-                    seconds, requests = asyncio.run(ingest(path, Path(folder), spec))
+                    seconds, requests = asyncio.run(ingest(Path(folder), spec))
                     ours.append(seconds)
             ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
             speed = rows / statistics.median(ours)
             print(
                 f"{name:22s} {speed:10,.0f} rows/s  {requests:4d} requests  "
-                f"{ratio:.1f} x the baseline's time ({rows / statistics.median(theirs):,.0f} rows/s)"
+                f"{ratio:.1f} x the baseline's {rows / statistics.median(theirs):,.0f} rows/s"
             )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def main() -> None:
     columns = flights_like(rng, rows)
     report("flights-like row", rows, lambda: hash_rows(list(columns.values()), rows=rows))
     for name, column in (columns | others(rng, rows)).items():
-        report(name, len(column), lambda c=column: hash_rows([c], rows=len(c)))  # type: ignore[misc]
+        report(name, len(column), partial(hash_rows, [column], rows=len(column)))
     strings = columns["strings of 8-20"]
     report("8-20, library calls", rows, lambda: library_calls(strings))
     report("8-20, dictionary alone", rows, strings.dictionary_encode)

@@ -132,10 +132,13 @@ class Script:
         return self.way_us
 
 
-def rates_of(seed: int) -> Rates:
+STORMS: Final = (0.0, 0.02, 0.06, 0.15)
+
+
+def rates_of(seed: int, *, storms: tuple[float, ...] = STORMS) -> Rates:
     """Give a seed its weather: from a calm day, so that the rest is known to be at fault, to a storm."""
     dice = random.Random(f"weather {seed}")
-    storm = dice.choice([0.0, 0.01, 0.03, 0.08])
+    storm = dice.choice(storms)
     return Rates(
         refused=storm * dice.random(),
         lost_before=storm * dice.random(),

@@ -76,7 +76,11 @@ class LyingServer:
         self.requests: list[tuple[str, str]] = []
         self.cut_bytes = 0  # How much shorter than announced the body of a GET is.
         self.meddle = meddle or (lambda method, path: None)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        # Bound, the port is taken; until it listens, connections are refused.
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), _handler_of(self), bind_and_activate=False
+        )
+        self._server.server_bind()
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def url(self, prefix: str = "") -> str:
@@ -84,14 +88,21 @@ class LyingServer:
         keys = "access_key_id=a&secret_access_key=b"
         return f"s3://liar/{prefix}?endpoint={endpoint}&{keys}"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        self._server.server_activate()
         self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def _handler_of(server: LyingServer) -> type[BaseHTTPRequestHandler]:

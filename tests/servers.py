@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 import uuid
@@ -131,7 +132,8 @@ class Server:
                 "access_key_id": ACCESS_KEY,
                 "secret_access_key": SECRET_KEY,
             },
-            client_options={"allow_http": True, "timeout": "5s"},
+            # SeaweedFS lets some requests hang that come while it starts: ask again soon.
+            client_options={"allow_http": True, "timeout": "1s"},
             retry_config={"max_retries": 0},
         )
         key = f"ready/{uuid.uuid4().hex}"
@@ -201,11 +203,11 @@ class SeaweedServer(Server):
 
     def _socket_stem(self) -> str:
         # A socket's path is limited to about 100 characters, pytest's directories are long.
-        return f"/tmp/weed-{self.port}"
+        return f"{tempfile.gettempdir()}/weed-{self.port}"
 
     def __exit__(self, *arguments: object) -> None:
         super().__exit__(*arguments)
-        for path in Path("/tmp").glob(f"weed-{self.port}-*.sock"):
+        for path in Path(tempfile.gettempdir()).glob(f"weed-{self.port}-*.sock"):
             path.unlink(missing_ok=True)
 
 

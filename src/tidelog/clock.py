@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -72,3 +72,24 @@ def backoff_us(
     """Give how long to wait before try number ``attempt`` (from 0): doubling, with full jitter."""
     ceiling = min(most_us, first_us << min(attempt, 20))
     return int(ceiling * (0.5 + 0.5 * clock.uniform()))
+
+
+async def run_all(work: Sequence[Callable[[], Awaitable[T]]], *, at_once: int) -> list[T]:
+    """Run calls side by side, at most ``at_once``; give their results in order.
+
+    The first that fails cancels the others, and its error is raised as it is, not in a group.
+    """
+    under_way = asyncio.Semaphore(at_once)
+
+    async def one(call: Callable[[], Awaitable[T]]) -> T:
+        async with under_way:
+            return await call()
+
+    if len(work) == 1:
+        return [await work[0]()]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(call)) for call in work]
+    except* Exception as errors:  # noqa: BLE001 - raised again, out of its group
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

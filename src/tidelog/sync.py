@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -247,7 +247,7 @@ class Location:
     def close(self) -> None:
         self._portal.close()
 
-    def __enter__(self) -> Location:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tidelog
-from tidelog.sync import Collection
-
 from chaos.ingesters import NAME, create, kill_often, start_ingest
 from chaos.scenario import Row, Scenario, replay, row_of, write_scenario
+from tidelog.sync import Collection
 
 TICK_BYTES = 3_000
 

@@ -83,7 +83,8 @@ def create(url: str, files: str | Path, *, shards: int = 1) -> None:
                 key=("key", "part"),
                 time_column="at",
                 delete_when="event = 'gone'",
-                schema="at bigint, key varchar, part bigint, event varchar, value bigint, note varchar",
+                schema="at bigint, key varchar, part bigint, event varchar, value bigint, "
+                "note varchar",
                 shards=shards,
             )
         )
@@ -92,7 +93,7 @@ def create(url: str, files: str | Path, *, shards: int = 1) -> None:
 def kill_often(
     url: str, *, engine: str, tick_bytes: int, kills: int, rng: random.Random, span_s: float
 ) -> int:
-    """Run ingesters one after another, each killed at a random moment; give how many ticks were seen.
+    """Kill ingesters, one after another, at random moments; give how many ticks were seen.
 
     A moment lies between an ingester's first tick and ``span_s`` seconds later; what it commits in
     between is not reported to anybody when it dies.

@@ -1,7 +1,7 @@
 """A source made to hurt, its replay in plain Python, and the comparison of both with a collection.
 
-Many changes of few keys, several at one time and in one tick; deletes of what is not there; lines that are
-no rows. The replay is a dict: it shares no code with what it checks.
+Many changes of few keys, several at one time and in one tick; deletes of what is not there; lines
+that are no rows. The replay is a dict: it shares no code with what it checks.
 """
 
 from __future__ import annotations

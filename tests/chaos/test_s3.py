@@ -8,17 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers import SeaweedServer
 
 from chaos import checks
 from chaos.ingesters import NAME, create, start_ingest
 from chaos.scenario import write_scenario
+from servers import SeaweedServer
 
 
 def command(url: str, *arguments: str) -> list[dict[str, object]]:
     """Run the command line; give the objects it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tidelog.cli.main", "--location", url, *arguments],
+        check=False,
         capture_output=True,
         text=True,
         timeout=60,

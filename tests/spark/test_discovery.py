@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 import sys
 
-import pyspark_tidelog
 import pytest
 from pyspark.sql.datasource import DataSource
+
+import pyspark_tidelog
 from pyspark_tidelog.daemon import print_exception
 from pyspark_tidelog.unavailable import Unavailable
 

@@ -82,17 +82,23 @@ class _JsonRows:
 
 class _CsvRows:
     def __init__(self, schema: pa.Schema) -> None:
-        write_text(",".join(map(_csv_field, schema.names)) + "\n")
+        write_text(csv_line(schema.names))
 
     def write(self, table: pa.Table) -> None:
         from tidelog.cli.values import text_values
 
         for batch in table.to_batches():
-            columns = [map(_csv_field, text_values(column)) for column in batch.columns]
-            write_text("".join(",".join(row) + "\n" for row in zip(*columns, strict=True)))
+            columns = [text_values(column) for column in batch.columns]
+            write_text("".join(map(csv_line, zip(*columns, strict=True))))
 
     def close(self) -> None:
         pass
+
+
+def csv_line(fields: Iterable[str | None]) -> str:
+    """Give a record of csv."""
+    # A line of nothing at all would be no record: a lone null is written as the empty string.
+    return (",".join(map(_csv_field, fields)) or '""') + "\n"
 
 
 def _csv_field(text: str | None) -> str:

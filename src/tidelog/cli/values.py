@@ -1,22 +1,25 @@
 """Values as JSON and as text.
 
 Dates, times and timestamps are ISO 8601, with ``Z`` where the type knows its time zone, and with
-fractions of a second only where there are any. Whole numbers are numbers, of whatever size;
-decimals of up to 15 digits are numbers, which every reader keeps exactly, wider ones strings. NaN
-and the infinities, which JSON lacks, are the strings "NaN", "Infinity" and "-Infinity"; a FLOAT is
-written as the shortest number that reads back as the same FLOAT. Bytes are base64.
+fractions of a second only where there are any; past the year 32767, the type's own number. Whole
+numbers are numbers, of whatever size; decimals of up to 15 digits are numbers, which every reader
+keeps exactly, wider ones strings. NaN and the infinities, which JSON lacks, are the strings "NaN",
+"Infinity" and "-Infinity"; a FLOAT is written as the shortest number that reads back as the same
+FLOAT. Bytes are base64.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import re
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_BEYOND: Final = re.compile(r"[^0-9-]+")  # Of "<value out of range: 123>", all but the number.
 EXACT_DIGITS: Final = 15  # What a double holds, and so any reader of JSON.
 
 
@@ -85,7 +88,10 @@ def _iso(column: pa.Array[Any]) -> list[Any]:
     if not pa.types.is_date(dtype):
         text = pc.replace_substring_regex(text, r"\.0*$|(\.\d*[1-9])0*$", r"\1")
         text = pc.replace_substring(text, " ", "T")
-    return [v if v is None or not zoned else v + "Z" for v in text.to_pylist()]
+    values = text.to_pylist()
+    if zoned:
+        values = [v if v is None else v + "Z" for v in values]
+    return [v if v is None or v[0] != "<" else _BEYOND.sub("", v) for v in values]
 
 
 def _floats(column: pa.Array[Any]) -> list[Any]:

@@ -71,8 +71,7 @@ class Binding:
 
 
 def next_binding(updates: pa.Table, lower: int, upper: int) -> Binding:
-    """Give the first binding from ``lower`` on, out of a remap shard that is complete below
-    ``upper``.
+    """Give the first binding from ``lower`` on, of a remap shard complete below ``upper``.
 
     Shape: ``updates`` are the shard's updates at times from ``lower`` on.
     """

@@ -140,8 +140,7 @@ _KINDS: Final[dict[str, Any]] = {
 
 
 def read_catalog(rows: Iterable[Row]) -> Catalog:
-    """Make a catalog of the rows of the controller's shard. Kinds of a later version are passed
-    over.
+    """Make a catalog of the controller's rows; kinds of a later version are passed over.
 
     Raises:
         CorruptionError: a row cannot be read.
@@ -193,9 +192,8 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
     for rendition_id in collection.renditions:
         rendition = catalog.renditions[rendition_id]
         changes.append((row_of(rendition), -1))
-        for shard in (*rendition.shards, rendition.errors, rendition.remap):
-            if shard is not None:
-                changes.append((("dropped", shard, "{}"), +1))
+        shards = (*rendition.shards, rendition.errors, rendition.remap)
+        changes.extend((("dropped", shard, "{}"), +1) for shard in shards if shard is not None)
     return changes
 
 

@@ -50,13 +50,13 @@ class Collection:
         data = self.rendition.data_schema
         errors = self.rendition.errors
         self.schema = ERRORS_SCHEMA if self.is_errors else data
-        outputs = [self._shard(id, data) for id in self.rendition.shards]
+        outputs = [self._shard(shard, data) for shard in self.rendition.shards]
         beside = [self._shard(errors, ERRORS_SCHEMA)] if errors is not None else []
         self.shards, self._beside = (beside, outputs) if self.is_errors else (outputs, beside)
 
-    def _shard(self, id: str, schema: ShardSchema) -> Shard:
+    def _shard(self, shard_id: str, schema: ShardSchema) -> Shard:
         return Shard(
-            id=ShardId(id),
+            id=ShardId(shard_id),
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,

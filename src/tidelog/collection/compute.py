@@ -126,7 +126,7 @@ def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
     schema = job.data_schema
     box = key_box(messages, schema.key)
     before = (p for p in target.parts if p.time_min < job.lower)
-    return [p for p in before if may_overlap(p, schema, box)]
+    return [p for p in before if may_overlap(p, box)]
 
 
 def updates_of(messages: pa.Table, feedback: list[pa.Table], job: Job) -> pa.Table:

@@ -1,5 +1,4 @@
-"""Decoding: from the bytes of a range to rows of the source's schema, and what is wrong with the
-others. Pure.
+"""Decoding: from the bytes of a range to good rows, and to what is wrong with the others. Pure.
 
 What becomes of a record depends on that record alone, never on its neighbours: a whole range is
 parsed at once, and only where that fails is it halved until each bad record stands alone.

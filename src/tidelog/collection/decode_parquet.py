@@ -113,7 +113,7 @@ class SparseFile(io.RawIOBase):
         return self._size
 
     def read(self, size: int = -1) -> bytes:
-        wanted = self._size - self._at if size is None or size < 0 else size
+        wanted = self._size - self._at if size < 0 else size
         for begin, data in self._spans.items():
             if begin <= self._at and self._at + wanted <= begin + len(data):
                 found = data[self._at - begin : self._at - begin + wanted]

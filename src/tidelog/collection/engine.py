@@ -5,16 +5,16 @@ An engine reads ranges, computes updates and writes parts; it never talks to con
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.compute import (
     Job,
@@ -99,19 +99,12 @@ class LocalEngine:
         return summarize(shaped, parts, error_parts)
 
     async def _shape(self, job: Job, source: RawSource) -> list[Shaped]:
-        under_way = asyncio.Semaphore(self.reads)
-
         async def one(rank: int) -> Shaped:
-            async with under_way:
-                data = await source.read(job.ranges[rank])
-                return await self.clock.offload(lambda: shape_messages(data, rank, job))
+            data = await source.read(job.ranges[rank])
+            return await self.clock.offload(lambda: shape_messages(data, rank, job))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(rank)) for rank in range(len(job.ranges))]
-        except* Exception as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        work = [partial(one, rank) for rank in range(len(job.ranges))]
+        return await run_all(work, at_once=self.reads)
 
     async def write(self, messages: pa.Table, target: Target, job: Job) -> list[Part]:
         """Compute one shard's updates out of its messages, and write their parts."""

@@ -61,9 +61,9 @@ class FilesHead:
 
 @dataclass(slots=True, kw_only=True)
 class FilesSource:
-    """See the module. ``final`` says that a csv file's last record is whole though it lacks a line
-    end.
+    """Files that a pattern names, in one store.
 
+    ``final`` says that a csv file's last record is whole though it lacks a line end.
     The bytes that were planned last are kept for whoever reads them next, so that an ingester that
     computes what it minted reads them once.
     """
@@ -113,7 +113,7 @@ class FilesSource:
                 if cut is None and round_ >= ROUNDS_MAX:
                     cut = choose_rough_cut(units)
             if cut is not None:
-                return self._take(chunks, units, cut, head, taken, lower if timed else None)
+                return self._take(chunks, units, cut, lower)
             # All that was seen is of one time, or unordered: look further past the cut.
             budget *= 2
         return None
@@ -127,26 +127,11 @@ class FilesSource:
             return kept
         return await read_range(self.store, found, format=self.info.format)
 
-    def _take(
-        self,
-        chunks: list[Chunk],
-        units: Units,
-        cut: Cut,
-        head: FilesHead,
-        taken: Taken,
-        lower: int | None,
-    ) -> Plan:
+    def _take(self, chunks: list[Chunk], units: Units, cut: Cut, lower: int) -> Plan:
         pairs = take_ranges(chunks, units.late, cut.units)
         self._planned = {(r.path, r.start, r.limit): data for r, data in pairs}
-        ranges = tuple(r for r, _ in pairs)
-        after = {**taken, **{r.path: r for r in ranges}}
-        return Plan(
-            ranges,
-            None if lower is None else upper_after(cut, lower),
-            cut.late,
-            sum(len(data) for _, data in pairs),
-            head.left_bytes(after),
-        )
+        timed = self.info.time_column is not None
+        return Plan(tuple(r for r, _ in pairs), upper_after(cut, lower) if timed else None)
 
     def _units(self, chunks: list[Chunk], lower: int) -> Units:
         return Units.join([units_of(c, self.info, self.schema.data, lower=lower) for c in chunks])

@@ -106,9 +106,9 @@ class Ingester:
         self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
         self.remap = self._shard(self.rendition.remap or "", REMAP_SCHEMA, {})
 
-    def _shard(self, id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
+    def _shard(self, shard_id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
         return Shard(
-            id=ShardId(id),
+            id=ShardId(shard_id),
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,
@@ -228,7 +228,7 @@ class Ingester:
         taken = await self.taken(lower)
         plan = await self.source.plan(taken, head, lower=lower, bytes_max=self.bytes_max)
         if plan is None and self.info.time_column is None:
-            return Plan((), None, 0, 0, 0)
+            return Plan((), None)
         return plan
 
     def _upper_of(self, plan: Plan, lower: int) -> int:

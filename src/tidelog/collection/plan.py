@@ -22,8 +22,7 @@ NO_TIME_GREATEST: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The times of units in address order: each one's least and greatest, and how many rows are
-    late.
+    """The times of units in address order: each one's least and greatest, and its late rows.
 
     A unit in which no time can be read has the least of `NO_TIME_LEAST` and the greatest of
     `NO_TIME_GREATEST`.

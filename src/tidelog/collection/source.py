@@ -16,18 +16,10 @@ from tidelog.store.metered import Usage
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next binding from some lower on would take; ``upper`` is None where times are the
-    clock's.
-
-    Units: ``size_bytes`` is what the ranges hold, ``left_bytes`` what the head still has after
-        them.
-    """
+    """What the next binding would take; ``upper`` is None where times are the clock's."""
 
     ranges: tuple[Range, ...]
     upper: int | None
-    late: int
-    size_bytes: int
-    left_bytes: int
 
 
 class Head(Protocol):
@@ -50,8 +42,7 @@ class RawSource(Protocol):
         ...
 
     async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
-        """Choose the next binding's ranges, at most about ``bytes_max``; None if there is nothing
-        new.
+        """Choose the next binding's ranges, of about ``bytes_max``; None if nothing is new.
 
         Raises:
             SourceRewritten: what was taken before is no longer what it was.

@@ -117,6 +117,8 @@ def json_wire(dtype: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(f.name, json_wire(f.type)) for f in dtype])
     if pa.types.is_boolean(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
         return dtype
+    if pa.types.is_decimal(dtype):
+        return dtype  # Read from numbers and from text, exactly or not at all.
     return pa.string()
 
 

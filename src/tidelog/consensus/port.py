@@ -31,8 +31,7 @@ class Consensus(Protocol):
         ...
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
-        """Append ``data`` as record ``seqno``; lands, and gives True, iff the newest is the one
-        before.
+        """Append record ``seqno``; lands, and gives True, iff the newest is the one before.
 
         Raises:
             OutcomeUnknown: it can provably not be told whether it landed. UNKNOWN.

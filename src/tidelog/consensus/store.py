@@ -86,18 +86,21 @@ class StoreConsensus:
         )
 
     async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
-        for attempt in range(self.attempts):
+        for _ in range(self.attempts):
             held = await self._refresh(key)
             try:
                 older = await self._load_spills(held.box, start)
-            except ObjectNotFound:
-                # The spill was truncated away after we read the box that names it.
-                await self.clock.sleep(backoff_us(attempt, self.clock))
+            except ObjectNotFound as error:
+                # Truncated away after we read the box that names it, unless the box still does.
+                if await self._refresh(key) is held:
+                    raise CorruptionError(
+                        "spilled consensus records are missing", key=key
+                    ) from error
                 continue
             entries = [*older, *held.box.records]
             found = [Versioned(SeqNo(e.seqno), e.data) for e in entries if e.seqno >= start]
             return found[:limit]
-        raise CorruptionError("spilled consensus records are missing", key=key)
+        raise LocationError("the consensus object changes at every try", key=key)
 
     async def truncate(self, key: str, before: SeqNo) -> int:
         stamp = self.clock.unique()
@@ -184,7 +187,13 @@ class StoreConsensus:
         """Say whether record ``seqno`` is the one we sent."""
         writer = box.wrote(seqno)
         if writer is None:
-            older = await self._load_spills(box, seqno)
+            try:
+                older = await self._load_spills(box, seqno)
+            except ObjectNotFound:
+                older = []  # Truncated since the box was read.
+            except LocationError as error:
+                error.outcome = Outcome.UNKNOWN  # It says so of the read alone.
+                raise
             writer = next((e.write_id for e in older if e.seqno == seqno), None)
         if writer is None:
             raise OutcomeUnknown(

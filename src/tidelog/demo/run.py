@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.times import parse_time

@@ -137,7 +137,7 @@ def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
         raise CorruptionError("a part cannot be decoded", path=where) from error
 
 
-def decode_bounds(part: Part, schema: ShardSchema) -> dict[str, tuple[Any, Any]]:
+def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
     """Give the least and the greatest value of each key column that has an order."""
     if not part.key_bounds:
         return {}
@@ -146,9 +146,9 @@ def decode_bounds(part: Part, schema: ShardSchema) -> dict[str, tuple[Any, Any]]
     return {n: (table.column(n)[0].as_py(), table.column(n)[1].as_py()) for n in table.column_names}
 
 
-def may_overlap(part: Part, schema: ShardSchema, wanted: dict[str, tuple[Any, Any]]) -> bool:
+def may_overlap(part: Part, wanted: dict[str, tuple[Any, Any]]) -> bool:
     """Say whether a part can hold keys inside the box ``wanted`` (least and greatest by column)."""
-    for name, (least, greatest) in decode_bounds(part, schema).items():
+    for name, (least, greatest) in decode_bounds(part).items():
         if name not in wanted or least is None or greatest is None:
             continue
         low, high = wanted[name]

@@ -5,16 +5,16 @@ Source: persist, "Snapshot" and "Listen".
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.part import Part, decode_part
 from tidelog.persist.schema import TIME, ShardSchema, decode_schema, encode_schema
@@ -56,20 +56,8 @@ class PartReader:
             CorruptionError: bytes are missing, or not those that were written.
             LocationError: the store failed.
         """
-        under_way = asyncio.Semaphore(self.reads)
-
-        async def one(part: Part) -> pa.Table:
-            async with under_way:
-                return await self._read(part, schema)
-
-        if len(parts) == 1:
-            return [await self._read(parts[0], schema)]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(part)) for part in parts]
-        except* Exception as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        work = [partial(self._read, part, schema) for part in parts]
+        return await run_all(work, at_once=self.reads)
 
     async def _read(self, part: Part, schema: ShardSchema) -> pa.Table:
         if part.path is None:

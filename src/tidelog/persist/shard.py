@@ -204,7 +204,7 @@ class Shard:
             reached = state.upper_frontier
             if reached < start:
                 raise UpperMismatch("the shard is not written up to lower", upper=reached)
-            covered = until if until <= reached else reached
+            covered = min(until, reached)
             if start < covered:
                 checked &= compare_covered(state, schema, ready, start, covered)
             if until <= reached:
@@ -340,8 +340,7 @@ def check_readable(state: State, as_of: int) -> None:
 def compare_covered(
     state: State, schema: ShardSchema, ready: pa.Table, lower: Frontier, upper: Frontier
 ) -> bool:
-    """Compare our updates in ``[lower, upper)`` with those the shard has; False if it cannot be
-    told.
+    """Compare our updates in ``[lower, upper)`` with the shard's; False if it cannot be told.
 
     Raises:
         DataDiffers: they are others.

@@ -87,7 +87,6 @@ def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -
         f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates WHERE {TIME} <= {as_of} "
         f"GROUP BY {columns} HAVING sum({DIFF}) <> 0",
         tables,
-        schema,
         out,
     )
 
@@ -102,12 +101,11 @@ def consolidate(
         f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates WHERE {TIME} > {after} {end}"
         f"GROUP BY {columns} HAVING sum({DIFF}) <> 0 ORDER BY {TIME}, {DIFF}, {columns}",
         tables,
-        schema,
         schema.updates,
     )
 
 
-def _run(sql: str, tables: Sequence[pa.Table], schema: ShardSchema, out: pa.Schema) -> pa.Table:
+def _run(sql: str, tables: Sequence[pa.Table], out: pa.Schema) -> pa.Table:
     filled = [t for t in tables if t.num_rows]
     if not filled:
         return out.empty_table()

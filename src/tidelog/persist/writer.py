@@ -7,12 +7,12 @@ Source: persist, "Append" and "Backpressure".
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.errors import LocationError, Outcome, UsageError
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part, encode_part, part_path
@@ -49,31 +49,24 @@ class PartWriter:
         if not updates.num_rows:
             return []
         pieces = cut(updates, self.part_bytes)
-        under_way = asyncio.Semaphore(self.uploads)
         inline = inline and len(pieces) == 1
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._put(p, under_way, inline)) for p in pieces]
-        except ExceptionGroup as errors:
-            error = errors.exceptions[0]
-            if isinstance(error, LocationError):
-                # Whatever landed is named by no state, and never will be.
-                error.outcome = Outcome.NOT_APPLIED
-            raise error from None
-        return [task.result() for task in tasks]
+            work = [partial(self._put, piece, inline) for piece in pieces]
+            return await run_all(work, at_once=self.uploads)
+        except LocationError as error:
+            # Whatever landed is named by no state, and never will be.
+            error.outcome = Outcome.NOT_APPLIED
+            raise
 
-    async def _put(self, piece: pa.Table, under_way: asyncio.Semaphore, inline: bool) -> Part:
-        async with under_way:
-            path = part_path(self.shard, self.write_epoch, self.clock.unique())
-            is_sorted = is_sortable(self.schema)
-            part, data = await self.clock.offload(
-                lambda: encode_part(
-                    piece, self.schema, path=path, is_sorted=is_sorted, inline=inline
-                )
-            )
-            if data is not None:
-                await self.store.put(path, data)
-            return part
+    async def _put(self, piece: pa.Table, inline: bool) -> Part:
+        path = part_path(self.shard, self.write_epoch, self.clock.unique())
+        is_sorted = is_sortable(self.schema)
+        part, data = await self.clock.offload(
+            lambda: encode_part(piece, self.schema, path=path, is_sorted=is_sorted, inline=inline)
+        )
+        if data is not None:
+            await self.store.put(path, data)
+        return part
 
 
 def cut(updates: pa.Table, part_bytes: int) -> list[pa.Table]:

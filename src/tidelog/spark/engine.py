@@ -1,8 +1,9 @@
 """The engine that does a tick's work on Spark.
 
-The driver plans and gathers; executors open their own stores, read, compute and write parts, and the
-ingester alone commits. Tasks are RDD tasks over plain values: a job of these costs about 40 ms, half of what
-a query with ``mapInArrow`` does, and messages cross the shuffle as Arrow bytes, in types that Spark lacks.
+The driver plans and gathers; executors open their own stores, read, compute and write parts; the
+ingester alone commits. Tasks are those of RDDs over plain values: a job of such costs about 40 ms,
+half of what a query with ``mapInArrow`` does, and messages cross the shuffle as Arrow's own bytes,
+also in types that Spark lacks.
 Source: design page 6, "The recipe, as it runs", steps 3 to 5; storage, "The recipe".
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from py4j.protocol import Py4JError
@@ -44,8 +45,8 @@ class SparkEngine:
         store = open_store(self.location_url, clock=self.clock)
         if store.url.startswith("memory:"):
             raise UsageError(
-                "Spark's executors are other processes, which cannot reach memory://: use a path or "
-                "a bucket, or the engine 'local'"
+                "Spark's executors are other processes, which cannot reach memory://: use a path "
+                "or a bucket, or the engine 'local'"
             )
         if store.url.startswith("file:"):
             # A relative path would be another one wherever executors run.
@@ -59,7 +60,7 @@ class SparkEngine:
         """Read the job's ranges, compute, and write parts, in executors.
 
         Raises:
-            SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark itself.
+            SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark.
                 Nothing was committed.
         """
         context = self.spark.sparkContext
@@ -96,8 +97,8 @@ class SparkEngine:
         context, tasks = self.spark.sparkContext, len(plan.shares)
         if not plan.finishes:
             return context.parallelize(plan.shares, tasks).mapPartitions(run_shares).collect()
-        # The second stage's shares travel with the first task's, through the shuffle: each goes to its
-        # task alone, where a closure or broadcast would bring all of them to all.
+        # The second stage's shares go with the first task's, and through the shuffle: each to its
+        # own task, where a closure or a broadcast would bring all of them to all.
         given = [(share, () if n else plan.finishes) for n, share in enumerate(plan.shares)]
         handed = context.parallelize(given, tasks).mapPartitions(shape_shares)
         met = handed.partitionBy(len(plan.finishes), _itself)

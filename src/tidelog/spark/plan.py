@@ -1,18 +1,19 @@
 """The plan of a tick on Spark: which task decodes what, and where the messages of a key meet. Pure.
 
-A small tick is one task. In a larger one, tasks decode pieces of the ranges. With the envelope ``none`` they
-write what they decoded; with ``upsert`` they hand each message on, to the task for the bucket of
-its key. There are ``shards * k`` buckets: as both are the key's hash modulo their number, each bucket lies
-in one shard.
+A small tick is one task. In a larger one, tasks decode pieces of the ranges. With the envelope
+``none`` they write what they decoded; with ``upsert`` they hand each message on, to the task for
+the bucket of its key. There are ``shards * k`` buckets: as both are the key's hash modulo their
+number, each bucket lies in one shard.
 
-Invariants: each record of a range lies in exactly one piece; a share carries its own pieces, and its
-own shards' parts, and nothing of others.
+Invariants: each record of a range lies in exactly one piece; a share carries its own pieces, and
+its own shards' parts, and nothing of others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
 import msgspec
 import numpy as np
@@ -26,22 +27,25 @@ from tidelog.collection.lines import record_ends
 class TickSettings:
     """How a tick is cut into tasks.
 
-    Units: bytes of the source. A tick up to ``small_bytes`` is one task, since handing its messages on takes
-        longer than a second core would save. A task gets ``task_bytes_min`` or more where there are cores
-        to spare, and ``task_bytes_max`` at the most. Each range costs as much as ``range_bytes`` of it.
-        Every task that has a piece of a range reads the whole of it, to check it: hence ``pieces_max``.
+    Units: bytes of the source. A tick up to ``small_bytes`` is one task: to hand its messages on
+        would take longer than more cores save. A task gets ``task_bytes_min`` or more where there
+        are cores to spare, and ``task_bytes_max`` at the most. To open a range costs as much as
+        ``range_bytes`` of it. Each task that has a piece of a range reads all of the range, to
+        check it: hence ``pieces_max``.
     """
 
-    small_bytes: int = 4 * 1024 * 1024
-    task_bytes_min: int = 4 * 1024 * 1024
+    small_bytes: int = 16 * 1024 * 1024
+    task_bytes_min: int = 8 * 1024 * 1024
     task_bytes_max: int = 64 * 1024 * 1024
-    range_bytes: int = 256 * 1024
+    range_bytes: int = 128 * 1024
     pieces_max: int = 8
-    tasks_per_core: int = 2
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of a range that start in ``[low, high)``; ``rank`` is its place among the tick's ranges."""
+    """The records of a range that start in ``[low, high)``.
+
+    Shape: ``rank`` is the range's place among the tick's; of parquet, a piece is a whole range.
+    """
 
     rank: int
     found: Range
@@ -52,8 +56,9 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What one task does, as a plain value.
 
-    Shape: ``job`` has all ranges and is done whole, or has none and ``pieces`` are decoded, or there are none
-        either and messages come from other tasks. Its shards are those at ``places`` among the output's.
+    Shape: ``job`` has all ranges, and is done whole; or it has none, and ``pieces`` are decoded; or
+        there are none either, and messages come from other tasks. Its shards are those at
+        ``places`` among the output's.
     """
 
     location_url: str
@@ -74,11 +79,11 @@ class TickPlan:
 
 def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings) -> TickPlan:
     """Cut a tick into tasks."""
-    places = tuple(range(len(job.shards)))
     size = sum(_weight(r, job, settings) for r in job.ranges)
-    if size <= settings.small_bytes:
-        return TickPlan((Share(location_url=location_url, job=job, places=places),))
     tasks = _tasks_count(size, cores, settings)
+    places = tuple(range(len(job.shards)))
+    if size <= settings.small_bytes or tasks == 1:
+        return TickPlan((Share(location_url=location_url, job=job, places=places),))
     finishes: tuple[Share, ...] = ()
     buckets = partitions = 1
     if job.source.envelope == "upsert":
@@ -87,7 +92,7 @@ def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings
             _finish(job, location_url, partition, buckets, partitions)
             for partition in range(partitions)
         )
-    # Parts that ride in the state are for who writes all of a shard: many small ones would swell it.
+    # Who writes but a share of a shard puts no parts into its state: many would swell it.
     bare = _with_targets(job, [_bare(target) for target in job.shards])
     shares = tuple(
         Share(
@@ -113,25 +118,25 @@ def share_out(job: Job, tasks: int, settings: TickSettings) -> Iterator[list[Pie
         whole = job.source.format == "parquet"
         count = 1 if whole else min(settings.pieces_max, max(1, round(weight / width)))
         cuts = np.linspace(found.start, found.limit, count + 1).astype(np.int64).tolist()
-        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+        for low, high in pairwise(cuts):
             pieces.append(Piece(rank=rank, found=found, low=low, high=high))
             piece_weights.append(weight / count)
     for first, limit in pack(piece_weights, tasks):
-        yield list(_merge(pieces[first:limit]))
+        yield [_join(list(of_range)) for _, of_range in groupby(pieces[first:limit], _rank)]
 
 
 def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
     """Pack items, in order, into at most ``count`` runs ``[first, limit)`` of about equal weight."""
-    until = np.cumsum(np.asarray(weights, dtype=np.float64))
+    sizes = np.asarray(weights, dtype=np.float64)
+    until = np.cumsum(sizes)
     # An item goes where its middle falls, so that a heavy one does not drag its neighbours along.
-    middles = until - np.asarray(weights, dtype=np.float64) / 2
-    runs = np.minimum((middles * count / max(1.0, float(until[-1]))).astype(np.int64), count - 1)
-    cuts = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(weights)]
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    places = (until - sizes / 2) * count / max(1.0, float(until[-1]))
+    runs = np.minimum(places.astype(np.int64), count - 1)
+    return list(pairwise([0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(sizes)]))
 
 
 def cut_piece(piece: Piece, data: bytes, format: str) -> tuple[Range, bytes]:
-    """Give a piece of a range whose bytes are ``data`` as a range of its own, and its bytes."""
+    """Give a piece of a range whose bytes are ``data`` as a range of its own, with its bytes."""
     found = piece.found
     if piece.low == found.start and piece.high == found.limit:
         return found, data
@@ -143,18 +148,13 @@ def cut_piece(piece: Piece, data: bytes, format: str) -> tuple[Range, bytes]:
     return cut, data[start:limit]
 
 
-def _merge(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Join pieces that follow each other in one range, so that a task reads it once."""
-    held: Piece | None = None
-    for piece in pieces:
-        if held is not None and held.rank == piece.rank:
-            held = msgspec.structs.replace(held, high=piece.high)
-            continue
-        if held is not None:
-            yield held
-        held = piece
-    if held is not None:
-        yield held
+def _rank(piece: Piece) -> int:
+    return piece.rank
+
+
+def _join(pieces: Sequence[Piece]) -> Piece:
+    """Join pieces of one range that follow each other, so that their task reads it once."""
+    return msgspec.structs.replace(pieces[0], high=pieces[-1].high)
 
 
 def _weight(found: Range, job: Job, settings: TickSettings) -> int:
@@ -164,12 +164,12 @@ def _weight(found: Range, job: Job, settings: TickSettings) -> int:
 
 
 def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:
-    wanted = min(-(-size // settings.task_bytes_min), cores * settings.tasks_per_core)
-    return max(wanted, -(-size // settings.task_bytes_max))
+    wanted = min(size // settings.task_bytes_min, cores)
+    return max(1, wanted, -(-size // settings.task_bytes_max))
 
 
 def _buckets_count(shards: int, tasks: int) -> tuple[int, int]:
-    """Give the number of buckets, a multiple of ``shards``, and of the second stage's partitions."""
+    """Give the number of buckets, a multiple of ``shards``, and of the second stage's tasks."""
     if tasks <= shards:
         return shards, tasks
     buckets = shards * -(-tasks // shards)

@@ -47,7 +47,7 @@ def session(
 
     ``master`` is by default this machine with all its cores. ``extra`` wins over our settings; its
     Java options are added to ours. ``quick`` starts a second sooner and computes at half the speed
-    once warm: for tests, demos and small work. Start-up takes half as long once `tidelog.spark.warm`
+    once warm: for tests, demos and small work. Start-up is half as long once `tidelog.spark.warm`
     has been run.
 
     Raises:

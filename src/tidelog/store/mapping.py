@@ -32,7 +32,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _NO_CONNECTION = re.compile(r"legacy::Error\(\s*Connect,")
 # Without credentials obstore asks the machine's cloud for some; elsewhere nobody answers there.
-_METADATA = re.compile(r"169\.254\.169\.254|/latest/(api/token|meta-data)|metadata\.google")
+_METADATA = re.compile(r"/latest/(api/token|meta-data)|/computeMetadata/|/metadata/identity")
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _REASON_CHARACTERS = 300
 

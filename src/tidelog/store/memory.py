@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.errors import ObjectChanged, ObjectExists, ObjectNotFound
+from tidelog.store.keys import check_key
 from tidelog.store.port import Entry, Object
 
 
@@ -34,6 +35,7 @@ class MemoryStore:
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
+        check_key(key)
         present = self.objects.get(key)
         if if_absent and present is not None:
             raise ObjectExists("the object exists", key=key)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object as it was read: its bytes (or the range asked for), and which version they are of."""
+    """An object as it was read: its bytes (or the range asked for), and their version."""
 
     data: bytes
     e_tag: str
@@ -75,5 +75,5 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        """Give what lies under ``prefix`` (a plain string prefix), in key order, after ``after``."""
+        """Give what lies under a plain string prefix, in key order, after ``after``."""
         ...

@@ -1,0 +1,125 @@
+"""The command line, called as a function, on a location and files of the test's own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.cli.main import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """Give standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def object(self) -> dict[str, Any]:
+        (only,) = self.objects
+        return only
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """Give what of standard error is JSON lines."""
+        return [json.loads(line) for line in self.err.splitlines() if line.startswith("{")]
+
+    @property
+    def complaint(self) -> str:
+        """Give standard error, which must be one sentence and no traceback."""
+        lines = [line for line in self.err.splitlines() if not line.startswith("{")]
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("tidelog: "), self.err
+        assert "Traceback" not in self.err
+        return lines[0].removeprefix("tidelog: ")
+
+
+class Cli:
+    """Runs commands on one location, in this process."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.location = (folder / "lake").as_uri()
+        self._capsys = capsys
+
+    def run(self, *arguments: str | Path) -> Said:
+        """Run a command as it is given."""
+        self._capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        said = self._capsys.readouterr()
+        return Said(status, said.out, said.err)
+
+    def __call__(self, *arguments: str | Path) -> Said:
+        """Run a command on the location."""
+        return self.run("--location", self.location, *arguments)
+
+    def done(self, *arguments: str | Path) -> Said:
+        """Run a command on the location, which must succeed."""
+        said = self(*arguments)
+        assert said.status == 0, said.err
+        return said
+
+    def ingest(self, name: str, *arguments: str) -> Said:
+        return self.done("ingest", name, "--engine", "local", *arguments)
+
+    def write_lines(self, name: str, *objects: dict[str, Any] | str) -> Path:
+        """Write a file of JSON lines below the folder; text is a line as it is."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [line if isinstance(line, str) else json.dumps(line) for line in objects]
+        path.write_text("".join(line + "\n" for line in lines))
+        return path
+
+    def contents(self) -> dict[str, bytes]:
+        """Give every file of the location and its bytes, but for hints and locks."""
+        root = self.folder / "lake"
+        return {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in sorted(root.rglob("*"))
+            if path.is_file() and path.relative_to(root).parts[0] not in (".tidelog", "status")
+        }
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.delenv("TIDELOG_LOCATION", raising=False)
+    monkeypatch.delenv("TIDELOG_DEBUG", raising=False)
+    return Cli(tmp_path, capsys)
+
+
+EVENTS = (
+    {"at": 1_000, "id": 1, "event": "start", "name": "one"},
+    {"at": 2_000, "id": 2, "event": "start", "name": "two"},
+    {"at": 3_000, "id": 1, "event": "start", "name": "uno"},
+    {"at": 4_000, "id": 2, "event": "stop", "name": None},
+    {"at": 5_000, "id": 3, "event": "start", "name": "three"},
+)
+
+
+@pytest.fixture
+def events(cli: Cli) -> Cli:
+    """The command line, with a source ``events`` that was created and not ingested yet."""
+    cli.write_lines("events/1.jsonl", *EVENTS)
+    said = cli("source", "create", "events", "--files", cli.folder / "events" / "*.jsonl", *UPSERT)
+    assert said.status == 0, said.err
+    return cli
+
+
+UPSERT = (
+    "--format=json",
+    "--envelope=upsert",
+    "--key=id",
+    "--time-column=at",
+    "--delete-when=event = 'stop'",
+)

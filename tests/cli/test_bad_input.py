@@ -1,0 +1,393 @@
+"""Every mistake that can be foreseen: a sentence, the right exit status, nothing half done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cli.conftest import EVENTS, UPSERT, Cli, Said
+from servers import SeaweedServer, free_ports
+from tidelog.collection.compute import Job
+from tidelog.collection.engine import Computed, LocalEngine
+from tidelog.collection.source import RawSource
+from tidelog.location import open_location
+
+FAILED, MISUSED, STORE_FAILED = 1, 2, 3
+CREDENTIALS = "access_key_id=a&secret_access_key=b&region=us-east-1"
+
+
+def refused(said: Said, status: int, *words: str) -> str:
+    """Check that a command was refused with one sentence that has the words; give it."""
+    complaint = said.complaint
+    assert said.status == status, complaint
+    for word in words:
+        assert word in complaint, complaint
+    return complaint
+
+
+@pytest.fixture
+def ingested(events: Cli) -> Cli:
+    events.ingest("events")
+    return events
+
+
+@pytest.fixture
+def unchanged(events: Cli) -> Iterator[None]:
+    """The location is the same after the test as before it."""
+    before = events.contents()
+    yield
+    assert events.contents() == before
+
+
+@pytest.mark.parametrize("url", ["ftp://host/lake", "hdfs://host/lake", "s3:/bucket", "s3://"])
+def test_an_unknown_scheme(cli: Cli, url: str) -> None:
+    """Before any request is made."""
+    refused(cli.run("--location", url, "read", "events"), MISUSED)
+
+
+def test_no_location_at_all(cli: Cli) -> None:
+    """There is no default: nobody wants data in whatever directory they stand."""
+    refused(cli.run("read", "events"), MISUSED, "--location", "TIDELOG_LOCATION")
+
+
+def test_a_location_that_ends_with_the_command(cli: Cli) -> None:
+    """What is created in memory would be gone before it is ingested."""
+    refused(cli.run("--location", "memory://", "source", "list"), MISUSED, "memory://")
+
+
+def test_an_unreachable_store(cli: Cli) -> None:
+    """It is given up in seconds, with the store's fault told from the user's."""
+    url = f"s3://bucket/lake?endpoint=http://127.0.0.1:{free_ports(1)[0]}&{CREDENTIALS}"
+    started = time.monotonic()
+    said = cli.run("--location", url, "read", "events")
+
+    refused(said, STORE_FAILED, "endpoint")
+    assert time.monotonic() - started < 12
+    assert "secret_access_key" not in said.err
+
+
+@pytest.mark.timeout(60)
+def test_wrong_credentials(cli: Cli, seaweed: SeaweedServer) -> None:
+    """The sentence says which of them to look at, and never shows them."""
+    unknown = seaweed.url("lake", access_key_id="nobody")
+    wrong = seaweed.url("lake", secret_access_key="not-the-secret")
+
+    for url in (unknown, wrong):
+        said = cli.run("--location", url, "read", "events")
+        refused(said, STORE_FAILED, "key")
+        assert "not-the-secret" not in said.err
+
+
+@pytest.mark.timeout(60)
+def test_a_bucket_that_does_not_exist(cli: Cli, seaweed: SeaweedServer) -> None:
+    """Nobody makes buckets on the way: they have owners and policies."""
+    said = cli.run("--location", seaweed.url("lake", bucket="nowhere"), "source", "list")
+
+    assert said.status in (MISUSED, STORE_FAILED), said.err
+    assert said.complaint
+
+
+READING: list[tuple[str, ...]] = [
+    ("read", "events"),
+    ("changes", "events", "--since", "0"),
+    ("collection", "list"),
+    ("collection", "describe", "events"),
+    ("source", "list"),
+    ("source", "describe", "events"),
+    ("source", "status", "events"),
+    ("source", "drop", "events"),
+    ("ingest", "events", "--engine", "local"),
+]
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_a_location_that_does_not_exist(cli: Cli, command: tuple[str, ...]) -> None:
+    """Only creating a source makes one: a typing mistake must not."""
+    refused(cli(*command), MISUSED, "no location", "source create")
+    assert list(cli.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [*READING, ("source", "create", "x", "--files", ".")])
+def test_a_location_of_a_newer_format(events: Cli, command: tuple[str, ...]) -> None:
+    """It is left untouched: what this version would write there, the newer one could not read."""
+    mark = events.folder / "lake" / "tidelog.json"
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"format": 99}))
+    before = events.contents()
+
+    given = (*command[:-1], str(events.folder / "events")) if "create" in command else command
+    refused(events(*given), MISUSED, "newer", "99", "upgrade")
+    assert events.contents() == before
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", ".hidden", "ü", "x" * 129, "../up"])
+def test_a_bad_name(cli: Cli, name: str) -> None:
+    """Names become parts of commands and of paths."""
+    files = cli.write_lines("rows.jsonl", {"x": 1})
+
+    refused(cli("source", "create", name, "--files", files), MISUSED, "letters")
+    assert not (cli.folder / "lake").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--envelope=upsert", "--key=nokey"), ("--key", "nokey", "at, id, event, name")),
+        (("--time-column=when",), ("--time-column", "when")),
+        (("--time-column=event",), ("event", "timestamps or integers")),
+        (("--envelope=upsert",), ("--key",)),
+        (("--key=id",), ("--envelope upsert",)),
+        (("--delete-when=true",), ("--envelope upsert",)),
+        (("--format=xml",), ("--format", "parquet")),
+        (("--envelope=debezium",), ("--envelope", "upsert")),
+        (("--time-column=at", "--time-unit=days"), ("--time-unit",)),
+        (("--shards=0",), ("--shards",)),
+        (("--schema=nonsense",), ("--schema",)),
+        (("--schema=x int; drop table y",), ("--schema",)),
+        (("--schema=x int", "--time-column=at"), ("--time-column", "'at'")),
+        ((*UPSERT[:-1], "--delete-when=event ="), ("--delete-when",)),
+        ((*UPSERT[:-1], "--delete-when=random() < 0.5"), ("--delete-when", "random")),
+        ((*UPSERT[:-1], "--delete-when=nothing = 1"), ("--delete-when", "nothing")),
+        (("--format=parquet",), ("parquet", "--format")),
+    ],
+)
+def test_a_source_that_cannot_be(
+    cli: Cli, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """All is checked before anything is made, the location included."""
+    files = cli.write_lines("events/1.jsonl", *EVENTS)
+
+    refused(cli("source", "create", "events", "--files", files, *options), MISUSED, *words)
+    assert not (cli.folder / "lake").exists()
+
+
+@pytest.mark.parametrize("files", ["nowhere/*.jsonl", "nowhere", "empty"])
+def test_files_that_match_nothing(cli: Cli, files: str) -> None:
+    """Without a schema there is nothing to infer one from."""
+    (cli.folder / "empty").mkdir()
+
+    said = cli("source", "create", "events", "--files", cli.folder / files)
+    refused(said, MISUSED, "--schema", "--files")
+    assert not (cli.folder / "lake").exists()
+
+
+def test_a_name_twice(events: Cli, unchanged: None) -> None:
+    """Also a name that would hide another collection's errors."""
+    files = events.folder / "events" / "*.jsonl"
+    for name in ("events", "events_errors"):
+        refused(events("source", "create", name, "--files", files), MISUSED, "'events' exists")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*[c for c in READING if len(c) > 2 or c[0] == "read"], ("read", "events_errors")],
+    ids=" ".join,
+)
+def test_a_name_that_is_none(events: Cli, command: tuple[str, ...]) -> None:
+    """The sentence says which there are."""
+    renamed = [word.replace("events", "evnts") for word in command]
+
+    refused(events(*renamed), MISUSED, "'evnts", "events")
+
+
+def test_nothing_is_complete_yet(events: Cli) -> None:
+    """A collection that was never ingested has no contents, not even none."""
+    refused(events("read", "events"), MISUSED, "tidelog ingest")
+    refused(events("changes", "events", "--since", "0"), MISUSED, "tidelog ingest")
+
+
+@pytest.mark.parametrize("as_of", ["5001", "1970-01-01T00:00:06Z", "2999-01-01"])
+def test_as_of_past_upper(ingested: Cli, as_of: str) -> None:
+    """It is not known yet what there will be; the sentence says up to when it is."""
+    refused(ingested("read", "events", "--as-of", as_of), MISUSED, "1970-01-01T00:00:05Z")
+    said = ingested("changes", "events", "--since", "0", "--until", as_of)
+    refused(said, MISUSED, "1970-01-01T00:00:05Z")
+
+
+def test_as_of_below_since(ingested: Cli) -> None:
+    """What was let go cannot be told from what came later; the sentence says what is kept."""
+    asyncio.run(_let_go(ingested.location, 3_000))
+
+    refused(ingested("read", "events", "--as-of", "2999"), MISUSED, "1970-01-01T00:00:03Z")
+    refused(ingested("changes", "events", "--since", "1"), MISUSED, "1970-01-01T00:00:03Z")
+    assert len(ingested.done("read", "events", "--as-of", "3000").objects) == 2
+
+
+async def _let_go(url: str, time: int) -> None:
+    ingester = await (await open_location(url)).ingester("events")
+    for shard in ingester.outputs:
+        for hold in list(shard.state.holds):
+            await shard.downgrade_since(hold, time)
+
+
+@pytest.mark.parametrize("as_of", ["yesterday", "2013-13-01", "-5", "1.5", "", "9" * 19, "nan"])
+def test_as_of_is_not_a_time(ingested: Cli, as_of: str) -> None:
+    """The sentence shows how one is written."""
+    refused(ingested("read", "events", f"--as-of={as_of}"), MISUSED)
+    refused(ingested("changes", "events", f"--since={as_of}"), MISUSED)
+
+
+def test_changes_that_end_before_they_begin(ingested: Cli) -> None:
+    """Most often the two were swapped."""
+    said = ingested("changes", "events", "--since", "4000", "--until", "3000")
+
+    refused(said, MISUSED, "--until", "--since")
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["name =", "nome = 'one'", "name", "id > 'x'", "count(*) > 1", "(select 1) = 1", "", "id; --"],
+)
+def test_wrong_sql(ingested: Cli, where: str) -> None:
+    """It is checked before a row is read, and cannot become another statement."""
+    said = ingested("read", "events", f"--where={where}")
+
+    refused(said, MISUSED, "--where")
+    assert said.out == ""
+
+
+def test_a_file_that_was_rewritten(ingested: Cli) -> None:
+    """What was taken is part of the collection: other bytes at its place would be a lie."""
+    (ingested.folder / "events/1.jsonl").write_text('{"at": 1000, "id": 77}\n' * 40)
+    before = ingested.done("read", "events").out
+    said = ingested("ingest", "events", "--engine", "local")
+
+    refused(said, FAILED, "1.jsonl", "rewritten", "put it back")
+    assert ingested.done("read", "events").out == before
+    status = ingested.done("source", "status", "events").object
+    assert "rewritten" in status["run"]["error"]
+    assert status["run"]["error_kind"] == "corruption"
+
+
+def test_a_null_key_is_set_aside(events: Cli) -> None:
+    """A row without a key is no row of an upsert; the others go on."""
+    events.write_lines("events/2.jsonl", {"at": 9_000, "id": None, "event": "start", "name": "x"})
+    said = events.ingest("events", "--json")
+
+    assert said.object["bad"] == 1
+    (error,) = events.done("read", "events_errors").objects
+    assert (error["file"], error["offset"]) == ("2.jsonl", 0)
+    assert "id" in error["reason"]
+    assert [row["id"] for row in events.done("read", "events").objects] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ({"at": 9_000, "id": None, "event": "start"}, "2.jsonl at 0"),
+        ({"at": 9_000, "id": 9, "event": "start", "new": 1}, "new (1)"),
+        ("nonsense", "2.jsonl at 0"),
+    ],
+)
+def test_strict_stops_before_the_rows_are_taken(
+    events: Cli, line: dict[str, Any] | str, word: str
+) -> None:
+    """Nothing of them is recorded, so the file may be corrected and ingested as if nothing was."""
+    path = events.write_lines("events/2.jsonl", line)
+    before = events.contents()
+    said = events("ingest", "events", "--engine", "local", "--strict", "--json")
+
+    refused(said, FAILED, word, "--strict")
+    assert said.out == ""
+    assert {k: v for k, v in events.contents().items() if "consensus" in k} == {
+        k: v for k, v in before.items() if "consensus" in k
+    }
+    path.write_text(json.dumps({"at": 9_000, "id": 9, "event": "start", "name": "mended"}) + "\n")
+    events.ingest("events", "--strict")
+    assert [row["id"] for row in events.done("read", "events").objects] == [1, 3, 9]
+
+
+def test_a_schema_that_does_not_fit(cli: Cli) -> None:
+    """Each row that the schema cannot hold is a bad one, and says which column it is."""
+    files = cli.write_lines("events/1.jsonl", *EVENTS)
+    spec = ("--files", files, "--schema", "at bigint, id bigint, name int")
+    cli.done("source", "create", "events", *spec)
+    said = cli.ingest("events", "--json").object
+
+    assert said["bad"] == 4
+    assert said["dropped"] == {"event": 1}
+    assert {"name" in row["reason"] for row in cli.done("read", "events_errors").objects} == {True}
+
+
+def test_a_source_dropped_while_it_is_ingested(
+    events: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ingester notices at its next tick, and says so; what was dropped stays dropped."""
+    compute = LocalEngine.compute
+    ticks = 0
+
+    async def drop_at_the_second(self: LocalEngine, job: Job, source: RawSource) -> Computed:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 2:
+            await (await open_location(events.location)).drop_source("events")
+        return await compute(self, job, source)
+
+    monkeypatch.setattr(LocalEngine, "compute", drop_at_the_second)
+    said = events("ingest", "events", "--engine", "local", "--max-bytes-per-tick", "60", "--json")
+
+    refused(said, FAILED, "'events'", "dropped")
+    assert said.out == ""
+    assert ticks == 2
+    assert events.done("source", "list").out == ""
+    assert not list((events.folder / "lake" / "status").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--once", "--follow"), "--once"),
+        (("--engine", "flink"), "--engine"),
+        (("--max-bytes-per-tick", "many"), "--max-bytes-per-tick"),
+        (("--max-bytes-per-tick", "0"), "--max-bytes-per-tick"),
+        (("--interval", "0"), "--interval"),
+        (("--folow",), "--folow"),
+    ],
+)
+def test_ingest_options_that_are_wrong(
+    events: Cli, unchanged: None, options: tuple[str, ...], word: str
+) -> None:
+    """Before Spark is started."""
+    refused(events("ingest", "events", *options), MISUSED, word)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("frobnicate",), ("frobnicate", "--help")),
+        (("read",), ("NAME", "tidelog read --help")),
+        (("read", "events", "--format", "xml"), ("--format", "table, json, csv")),
+        (("read", "events", "--format", "csv", "--json"), ("--json",)),
+        (("read", "events", "--limit", "-1"), ("--limit",)),
+        (("read", "events", "--location", "x"), ("before the verb",)),
+        (("changes", "events"), ("--since",)),
+        (("source", "create", "x"), ("--files",)),
+        (("source", "create", "x", "--files", "a.jsonl", "b.jsonl"), ("quotes",)),
+    ],
+)
+def test_commands_that_are_wrong(
+    cli: Cli, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """One sentence and where to read on, not a page of usage."""
+    refused(cli(*arguments), MISUSED, *words)
+
+
+def test_a_directory_that_cannot_be_written(cli: Cli) -> None:
+    """A local disk is a store like any other, and fails like one."""
+    files = cli.write_lines("events/1.jsonl", *EVENTS)
+    (cli.folder / "lake").write_text("a file in the way")
+
+    refused(cli("source", "create", "events", "--files", files), STORE_FAILED)
+    assert (cli.folder / "lake").read_text() == "a file in the way"
+
+
+def test_a_location_that_is_something_else(cli: Cli) -> None:
+    """Some other program's tidelog.json is not ours to guess at."""
+    (cli.folder / "lake").mkdir()
+    (cli.folder / "lake" / "tidelog.json").write_text("hello")
+
+    refused(cli("read", "events"), FAILED, "tidelog.json")

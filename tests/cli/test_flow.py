@@ -1,0 +1,293 @@
+"""What users do, from a directory of files to rows at a time, by commands alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+import pytest
+
+from cli.conftest import EVENTS, Cli
+
+ROWS = pa.table(
+    {
+        "city": ["Zürich", "Oslo", "Bern", "Oslo", None],
+        "day": pa.array([15_000, 15_001, 15_001, None, 15_003], pa.date32()),
+        "degrees": [1.5, -3.25, None, 7.0, 0.0],
+        "count": [1, 2, 3, 4, 5],
+    }
+)
+
+
+def write_json(table: pa.Table, path: Path) -> None:
+    import json
+
+    rows = table.to_pylist()
+    path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
+    "json": write_json,
+    "csv": pcsv.write_csv,
+    "parquet": lambda table, path: pq.write_table(table, path, row_group_size=2),
+}
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_files_of_each_format_are_ingested_and_read_back_equal(cli: Cli, format: str) -> None:
+    """The whole flow, in each format: what went in comes out, and no verb needs another tool."""
+    folder = cli.folder / "raw"
+    folder.mkdir()
+    WRITERS[format](ROWS.slice(0, 3), folder / f"1.{format}")
+    created = cli.done(
+        "source", "create", "weather", "--files", folder, "--format", format, "--json"
+    ).object
+    first = cli.ingest("weather", "--json").object
+    WRITERS[format](ROWS.slice(3), folder / f"2.{format}")
+    status = cli.done("source", "status", "weather").object
+    second = cli.ingest("weather", "--json").object
+
+    assert [c["type"] for c in created["schema"]] == ["VARCHAR", "DATE", "DOUBLE", "BIGINT"]
+    assert (first["rows"], second["rows"]) == (3, 2)
+    assert status["lag_bytes"] == (folder / f"2.{format}").stat().st_size
+    expected = [
+        {"city": row["city"], "day": row["day"] and row["day"].isoformat()}
+        | {"degrees": row["degrees"], "count": row["count"]}
+        for row in ROWS.to_pylist()
+    ]
+    found = cli.done("read", "weather", "--format", "json").objects
+    assert sorted(found, key=lambda row: row["count"]) == expected
+    assert cli.done("read", "weather", "--where", "count > 3", "--json").objects != []
+    described = cli.done("collection", "describe", "weather", "--json").object
+    assert (described["name"], described["rows"]) == ("weather", 5)
+    assert [c["name"] for c in cli.done("collection", "list").objects] == ["weather"]
+    assert [s["format"] for s in cli.done("source", "list").objects] == [format]
+    assert cli.done("source", "status", "weather").object["lag_bytes"] == 0
+    assert cli.done("source", "drop", "weather", "--json").object["dropped"]
+    assert cli.done("collection", "list").out == ""
+
+
+def test_rows_are_read_as_of_any_time(events: Cli) -> None:
+    """The main promise: the newest row of each key as of a time, whenever that is asked."""
+    events.ingest("events")
+
+    def names(as_of: str) -> list[str]:
+        rows = events.done("read", "events", "--as-of", as_of, "--format", "json").objects
+        return [row["name"] for row in rows]
+
+    assert names("0") == []
+    assert names("1000") == ["one"]
+    assert names("1970-01-01T00:00:02Z") == ["one", "two"]
+    assert names("1970-01-01T01:00:03+01:00") == ["uno", "two"]
+    assert names("4999") == ["uno"]
+    assert names("5000") == ["uno", "three"]
+    newest = events.done("read", "events").objects
+    assert [row["name"] for row in newest] == ["uno", "three"]
+
+
+def test_changes_lead_from_one_time_to_another(events: Cli) -> None:
+    """Between two reads lie the changes: after since, up to until, each with its time and diff."""
+    events.ingest("events")
+
+    found = events.done("changes", "events", "--since", "2000", "--until", "4000", "--json").objects
+    brief = [(row["_time"], row["_diff"], row["id"], row["name"]) for row in found]
+    assert brief == [(3_000, -1, 1, "one"), (3_000, 1, 1, "uno"), (4_000, -1, 2, "two")]
+    to_the_end = events.done("changes", "events", "--since", "4000").objects
+    assert [row["name"] for row in to_the_end] == ["three"]
+
+
+def test_upper_is_one_past_the_greatest_time(events: Cli) -> None:
+    """So that as-of the greatest time can be read, and nothing later."""
+    said = events.ingest("events", "--once", "--json")
+
+    assert said.object["upper"] == EVENTS[-1]["at"] + 1
+    assert said.object["complete_to"] == "1970-01-01T00:00:05Z"
+    assert events("read", "events", "--as-of", "5001").status == 2
+
+
+def test_each_tick_is_a_line_and_the_sum_an_object(events: Cli) -> None:
+    """A harness counts lines to know when to kill, and reads the object to know what it cost."""
+    said = events.ingest("events", "--json", "--max-bytes-per-tick", "60")
+
+    assert [line["tick"] for line in said.reports] == list(range(1, len(said.reports) + 1))
+    assert len(said.reports) > 2
+    assert sum(line["rows"] for line in said.reports) == said.object["rows"] == len(EVENTS)
+    assert said.object["ticks"] == len(said.reports)
+    assert said.object["bytes"] == (events.folder / "events/1.jsonl").stat().st_size
+    assert said.object["store"]["put_count"] > 0
+    assert 0 < said.object["dollars"] < 0.01
+    edges = [(line["lower"], line["upper"]) for line in said.reports]
+    assert [upper for _, upper in edges[:-1]] == [lower for lower, _ in edges[1:]]
+
+
+def test_ingesting_again_takes_what_is_new_and_nothing_twice(events: Cli) -> None:
+    """Files that grow, and new ones, are found by the next run; the shards say where to go on."""
+    events.ingest("events")
+    with (events.folder / "events/1.jsonl").open("a") as file:
+        file.write('{"at": 6000, "id": 4, "event": "start", "name": "four"}\n')
+    events.write_lines("events/2.jsonl", {"at": 7_000, "id": 5, "event": "start", "name": "five"})
+
+    assert events.ingest("events", "--json").object["rows"] == 2
+    assert events.ingest("events", "--json").object["rows"] == 0
+    assert [row["id"] for row in events.done("read", "events").objects] == [1, 3, 4, 5]
+
+
+def test_times_from_the_clock_move_on_though_nothing_comes(cli: Cli) -> None:
+    """Without a time column an idle run still says up to when nothing was missed."""
+    files = cli.write_lines("one.jsonl", {"x": 1})
+    cli.done("source", "create", "plain", "--files", files)
+    first = cli.ingest("plain", "--json").object
+    idle = cli.ingest("plain", "--json").object
+
+    assert (first["ticks"], first["rows"]) == (1, 1)
+    assert (idle["ticks"], idle["rows"]) == (1, 0)
+    assert idle["upper"] > first["upper"]
+
+
+def test_a_row_comes_as_often_as_it_is_there(cli: Cli) -> None:
+    """Without a key, equal rows are so many rows; and a limit counts each of them."""
+    cli.write_lines("raw/1.jsonl", *[{"x": 1}] * 3, {"x": 0})
+    cli.done("source", "create", "plain", "--files", cli.folder / "raw")
+    cli.ingest("plain")
+
+    assert [row["x"] for row in cli.done("read", "plain").objects] == [0, 1, 1, 1]
+    assert [row["x"] for row in cli.done("read", "plain", "--limit", "2").objects] == [0, 1]
+    assert cli.done("read", "plain", "--limit", "0").objects == []
+
+
+def test_rows_come_in_the_order_of_their_key(cli: Cli) -> None:
+    """Two reads of one time give the same bytes, and a limit the same rows."""
+    lines = [{"k": (i * 37) % 100, "v": i} for i in range(100)]
+    files = cli.write_lines("rows.jsonl", *lines)
+    cli.done("source", "create", "rows", "--files", files, "--envelope", "upsert", "--key", "k")
+    cli.ingest("rows")
+
+    assert [row["k"] for row in cli.done("read", "rows", "--limit", "5").objects] == list(range(5))
+    assert cli.done("read", "rows").out == cli.done("read", "rows").out
+
+
+def test_several_shards_are_one_collection(cli: Cli) -> None:
+    """How many shards there are is seen in describe, and in no row."""
+    lines = [{"k": i, "v": i} for i in range(50)]
+    files = cli.write_lines("rows.jsonl", *lines)
+    spec = ("--files", files, "--envelope", "upsert", "--key", "k", "--shards", "3")
+    cli.done("source", "create", "rows", *spec)
+    cli.ingest("rows")
+
+    found = cli.done("read", "rows").objects
+    assert sorted(row["k"] for row in found) == list(range(50))
+    table = cli.done("read", "rows", "--format", "table").out.splitlines()[2:]
+    assert [int(line.split()[0]) for line in table] == list(range(50))
+    (rendition,) = cli.done("collection", "describe", "rows").object["renditions"]
+    assert len(rendition["shards"]) == 3
+    assert len(cli.done("read", "rows", "--limit", "7").objects) == 7
+
+
+def test_csv_output_is_read_by_others(events: Cli) -> None:
+    """Csv goes to tools that know nothing of us."""
+    events.ingest("events")
+
+    said = events.done("read", "events", "--format", "csv")
+    assert list(csv.DictReader(io.StringIO(said.out))) == [
+        {"id": "1", "at": "3000", "event": "start", "name": "uno"},
+        {"id": "3", "at": "5000", "event": "start", "name": "three"},
+    ]
+
+
+def test_a_table_is_for_people(events: Cli) -> None:
+    """Numbers to the right, times readable, and on standard error what was read."""
+    events.ingest("events")
+
+    said = events.done("changes", "events", "--since", "4000", "--format", "table")
+    assert said.out.splitlines() == [
+        "_time                 _diff  id    at  event  name",
+        "--------------------  -----  --  ----  -----  -----",
+        "1970-01-01T00:00:05Z      1   3  5000  start  three",
+    ]
+    assert said.err == "1 change after 1970-01-01T00:00:04Z up to 1970-01-01T00:00:05Z\n"
+    empty = events.done("read", "events", "--where", "false", "--format", "table")
+    assert empty.out.splitlines()[0] == "id  at  event  name"
+    assert empty.err == "0 rows as of 1970-01-01T00:00:05Z\n"
+
+
+def test_relative_files_are_absolute_from_creation_on(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever ingests later stands in another directory."""
+    cli.write_lines("here/events/1.jsonl", {"x": 1})
+    monkeypatch.chdir(cli.folder / "here")
+    cli.done("source", "create", "plain", "--files", "./events/*.jsonl")
+    monkeypatch.chdir(cli.folder)
+
+    assert cli.ingest("plain", "--json").object["rows"] == 1
+
+
+def test_the_environment_stands_in_for_the_location(
+    events: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who works in one location all day says so once."""
+    monkeypatch.setenv("TIDELOG_LOCATION", str(events.folder / "lake"))
+
+    assert events.run("source", "list").object["name"] == "events"
+
+
+def test_bad_rows_are_counted_and_can_be_read(events: Cli) -> None:
+    """What does not fit is set aside with where it stood, and stops nobody."""
+    events.write_lines("events/2.jsonl", "nonsense", {"at": 9_000, "id": "x", "event": "start"})
+    said = events.ingest("events", "--json")
+
+    assert said.object["bad"] == 2
+    found = events.done("read", "events_errors").objects
+    assert [(row["file"], row["offset"]) for row in found] == [("2.jsonl", 0), ("2.jsonl", 9)]
+    assert found[0]["text"] == "nonsense"
+    status = events.done("source", "status", "events").object
+    assert (status["bad"], status["run"]["bad"]) == (2, 2)
+
+
+def test_fields_that_the_schema_lacks_are_dropped_and_counted(events: Cli) -> None:
+    """Producers add fields; that must neither stop an ingester nor go unnoticed."""
+    events.write_lines("events/2.jsonl", {"at": 9_000, "id": 9, "event": "start", "new": True})
+
+    assert events.ingest("events", "--json").object["dropped"] == {"new": 1}
+
+
+def test_a_given_schema_is_obeyed(cli: Cli) -> None:
+    """With --schema there need be no files yet."""
+    spec = ("--files", cli.folder / "later", "--schema", "day date, n decimal(6, 2)")
+    created = cli.done("source", "create", "plain", *spec, "--json").object
+    cli.write_lines("later/1.jsonl", {"day": "2013-01-15", "n": 2.5})
+    cli.ingest("plain")
+
+    assert [c["type"] for c in created["schema"]] == ["DATE", "DECIMAL(6, 2)"]
+    assert cli.done("read", "plain").object == {"day": "2013-01-15", "n": 2.5}
+
+
+def test_status_tells_of_the_last_run(events: Cli) -> None:
+    """Health outlives the process that it tells of."""
+    before = events.done("source", "status", "events").object
+    events.ingest("events")
+    after = events.done("source", "status", "events").object
+
+    assert before["run"] is None
+    assert before["lag_bytes"] == (events.folder / "events/1.jsonl").stat().st_size
+    assert (after["lag_bytes"], after["files"], after["late"]) == (0, 1, 0)
+    assert after["complete_to"] == "1970-01-01T00:00:05Z"
+    assert after["run"]["rows"] == len(EVENTS)
+    assert after["run"]["error"] is None
+    assert not after["run"]["running"]
+
+
+def test_late_rows_are_counted(events: Cli) -> None:
+    """A row earlier than what is complete is moved up, not lost and not hidden."""
+    events.ingest("events")
+    events.write_lines("events/2.jsonl", {"at": 1_500, "id": 8, "event": "start", "name": "late"})
+    said = events.ingest("events", "--json").object
+
+    assert (said["rows"], said["late"]) == (1, 1)
+    assert events.done("source", "status", "events").object["late"] == 1
+    assert [row["id"] for row in events.done("read", "events").objects] == [1, 3, 8]

@@ -1,0 +1,141 @@
+"""Rows on standard output: csv that others read, tables that fit, and no tricks on terminals."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from tidelog.cli.grid import Grid
+from tidelog.cli.ingest import parse_size
+from tidelog.cli.output import (
+    bytes_text,
+    choose_format,
+    clean_text,
+    count_text,
+    csv_line,
+    open_rows,
+)
+from tidelog.errors import UsageError
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
+
+
+def grid(rows: list[list[str | None]], *, width: int | None = None) -> list[str]:
+    out: list[str] = []
+    names = [f"c{n}" for n in range(len(rows[0]))]
+    Grid(names, right=[False] * len(names), width=width, out=out.append).write(rows)
+    return "".join(out).splitlines()
+
+
+def test_a_grid_is_as_wide_as_its_cells() -> None:
+    """Wide characters take two places, null has a name, and line ends stay inside."""
+    assert grid([["a", "日本"], [None, "x\ny"]]) == [
+        "c0    c1",
+        "----  ----",
+        "a     日本",
+        "NULL  x\\ny",
+    ]
+
+
+@given(st.lists(st.lists(TEXT, min_size=3, max_size=3), min_size=1), st.integers(30, 60))
+def test_a_grid_fits_its_terminal(rows: list[list[str]], width: int) -> None:
+    """A line that wraps around makes a table unreadable."""
+    assert max(cell_len(line) for line in grid([list(row) for row in rows], width=width)) <= width
+
+
+def test_later_rows_of_a_grid_are_cut_and_not_shifted() -> None:
+    """Widths are settled by what is seen first, since rows are written as they come."""
+    out: list[str] = []
+    table = Grid(["name", "n"], right=[False, True], width=None, out=out.append)
+    table.write([["abc", "1"]])
+    table.write([["abcdefgh", "2"]])
+
+    assert out[-1] == "abc…  2\n"
+
+
+def test_text_cannot_steer_the_terminal() -> None:
+    """A value may hold an escape sequence; it is shown, not obeyed."""
+    assert clean_text("a\x1b[31mred\n") == "a\\x1b[31mred\\n"
+
+
+@given(st.lists(st.tuples(st.none() | TEXT, st.none() | TEXT), min_size=1))
+def test_csv_is_read_back_by_others(rows: list[tuple[str | None, str | None]]) -> None:
+    """Null is an empty field and the empty string a quoted one, as Arrow reads them too."""
+    text = csv_line(["a", "b"]) + "".join(csv_line(row) for row in rows)
+
+    told = [[field or "" for field in row] for row in rows]
+    assert list(csv.reader(io.StringIO(text, newline="")))[1:] == told
+    options = pcsv.ConvertOptions(
+        column_types={"a": pa.string(), "b": pa.string()},
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[""],
+    )
+    parsing = pcsv.ParseOptions(newlines_in_values=True)
+    table = pcsv.read_csv(io.BytesIO(text.encode()), convert_options=options, parse_options=parsing)
+    assert [tuple(row.values()) for row in table.to_pylist()] == rows
+
+
+def test_csv_without_rows_has_its_header(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader learns the columns even where nothing is in them."""
+    open_rows("csv", pa.schema([("a", pa.int64()), ("b,c", pa.int64())])).close()
+
+    assert capsys.readouterr().out == 'a,"b,c"\n'
+
+
+def test_formats_are_chosen() -> None:
+    """Elsewhere than on a terminal, what is written is for programs."""
+    assert choose_format(None) == "json"
+    assert choose_format(None, as_json=True) == "json"
+    assert choose_format("table") == "table"
+    for given_, as_json in (("xml", False), ("csv", True)):
+        with pytest.raises(UsageError):
+            choose_format(given_, as_json=as_json)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("1_000", 1_000),
+        ("240000", 240_000),
+        ("64MiB", 64 << 20),
+        ("64 mib", 64 << 20),
+        ("64M", 64 << 20),
+        ("64MB", 64_000_000),
+        ("2kB", 2_000),
+        ("2KiB", 2_048),
+        ("1GiB", 1 << 30),
+        ("5B", 5),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    """As people write them; MB and MiB are told apart."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5MiB", "MiB", "1 XB", "١", "0x10", "1MiB/s"])
+def test_sizes_that_are_none(text: str) -> None:
+    """A size that is misread would cut ticks elsewhere."""
+    with pytest.raises(UsageError):
+        parse_size(text)
+
+
+def test_numbers_for_people() -> None:
+    """Three digits say enough of a size."""
+    assert [bytes_text(n) for n in (0, 999, 1_000, 999_400, 999_600, 4_120_000)] == [
+        "0 bytes",
+        "999 bytes",
+        "1 kB",
+        "999 kB",
+        "1 MB",
+        "4.12 MB",
+    ]
+    assert [count_text(n, "row") for n in (0, 1, 12_345)] == ["0 rows", "1 row", "12,345 rows"]
