@@ -5,14 +5,14 @@ Each is a context manager: inside of the block the code is broken as its docstri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
 import pyarrow as pa
 
-from tidelog.collection import compute, ingest
+from tidelog.collection import compute
 from tidelog.collection.binding import Binding
 from tidelog.collection.ingest import Ingester
 from tidelog.collection.source import Plan
@@ -237,17 +237,6 @@ def ingester_feeds_back_too_old() -> Iterator[None]:
         return current(updates, messages, schema, as_of=as_of - 1)
 
     with patch.object(compute, "current_rows", old):
-        yield
-
-
-@contextmanager
-def ingester_passes_no_shard_over() -> Iterator[None]:
-    """What others committed is not compared with what was computed here."""
-
-    def same(written: Any, parts: Sequence[Part], lower: Frontier, upper: Frontier) -> bool:
-        return True
-
-    with patch.object(ingest, "_same_as_theirs", same):
         yield
 
 

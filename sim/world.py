@@ -19,6 +19,7 @@ from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import LocationError, Outcome, TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object
+from tidelog.testing.recorded import Recorded
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class Client:
         self.clock = SimClock(
             f"{world.seed} {name}", skew_us=skew_us, check_alive=self.check_alive
         )
-        self.store = WayToStore(self)
+        self.store = Recorded(WayToStore(self))
         self.consensus = StoreConsensus(
             store=self.store, clock=self.clock, attempts=world.attempts
         )

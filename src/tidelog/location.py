@@ -30,6 +30,7 @@ from tidelog.errors import (
 from tidelog.ids import ShardId, check_name
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
+from tidelog.store.conditional import create as create_object
 from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.probe import probe_store
@@ -178,11 +179,11 @@ async def open_location(
 async def _make(store: Store, clock: Clock) -> bytes:
     await probe_store(store, clock=clock)
     mark = Mark(format=FORMAT, created_us=clock.now_us(), consensus="store")
+    # The moment makes bodies differ, so that one's own is known when an answer is lost.
     data = msgspec.json.encode(mark)
     try:
-        await store.put(MARK, data, if_absent=True)
+        await create_object(store, MARK, data, clock=clock)
     except ObjectExists:
-        # Somebody made it meanwhile, or our own put was sent twice: either way it is there.
         return (await store.get(MARK)).data
     return data
 

@@ -36,9 +36,6 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (
     Metric("store_request_seconds", "histogram", "s", "one request to a store", ("kind",)),
     Metric("store_bytes_in", "counter", "B", "bodies read from a store", ("kind",)),
     Metric("store_bytes_out", "counter", "B", "bodies written to a store", ("kind",)),
-    Metric("append_seconds", "histogram", "s", "from append to durable, for one fragment"),
-    Metric("append_records", "counter", "1", "records made durable in a log"),
-    Metric("append_bytes", "counter", "B", "bodies of those records"),
     Metric("commit_seconds", "histogram", "s", "from command to committed state", ("machine",)),
     Metric("commit_tries", "counter", "1", "compare-and-sets, lost ones included", ("machine",)),
     Metric("tick_seconds", "histogram", "s", "one tick of a source or rendition", ("collection",)),
@@ -73,13 +70,6 @@ def observe_store_request(kind: str, seconds: float, bytes_in: int, bytes_out: i
     _observe("store_request_seconds", seconds, kind=kind)
     _observe("store_bytes_in", bytes_in, kind=kind)
     _observe("store_bytes_out", bytes_out, kind=kind)
-
-
-def observe_append(seconds: float, records: int, octets: int) -> None:
-    """Report that a fragment of a log has become durable."""
-    _observe("append_seconds", seconds)
-    _observe("append_records", records)
-    _observe("append_bytes", octets)
 
 
 def observe_commit(machine: str, seconds: float, tries: int) -> None:

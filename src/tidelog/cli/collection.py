@@ -27,7 +27,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the collections: rows and bytes, and from when to when they can be read."""
+    """List the collections, and from when to when they can be read."""
     found = on_location(context, _describe_all)
     if choose_format(None, as_json=as_json) == "json":
         print_json(*found)

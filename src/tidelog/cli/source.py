@@ -80,9 +80,10 @@ def create(
     shards: Annotated[int, typer.Option(help="How many shards the rows are spread over.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Create a source, and the collection of its name that it feeds; ingest fills it.
+    """Create a source, and the collection that it feeds.
 
-    Makes the location if there is none. Fixes the schema, which is shown.
+    The collection has the source's name; ingest fills it. Its schema is fixed now, and shown.
+    Makes the location if there is none.
     """
     from tidelog.collection.create import SourceSpec
 
@@ -143,7 +144,7 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("describe")
 def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
-    """Show a source: its files, and how their rows become a collection."""
+    """Show a source: its files, and what becomes of their rows."""
 
     async def work(location: Location) -> dict[str, Any]:
         return describe_source(location, *await location.source(name))
@@ -157,7 +158,10 @@ def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) 
 
 @app.command("status")
 def status(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
-    """Show how far a source has come, what it has left, and how its last run went."""
+    """Show how far a source has come.
+
+    And what it has left, how many rows were late or bad, and how its last run went.
+    """
     from tidelog.collection.status import source_status
 
     async def work(location: Location) -> SourceStatus:
@@ -172,7 +176,10 @@ def status(context: typer.Context, name: SourceName, as_json: AsJson = False) ->
 
 @app.command("drop")
 def drop(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
-    """Drop a source, and the collection that it feeds. Its files are not touched."""
+    """Drop a source, and the collection that it feeds.
+
+    The files that it reads are not touched.
+    """
     on_location(context, lambda location: location.drop_source(name))
     if as_json:
         print_json({"name": name, "dropped": True})

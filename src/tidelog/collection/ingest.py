@@ -38,6 +38,7 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
+from tidelog.metrics import observe_tick
 from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_between, parts_until
 from tidelog.persist.schema import ShardSchema, encode_schema
@@ -145,12 +146,18 @@ class Ingester:
             computes other data; stop, and find out which is wrong. LocationError: the store failed.
         """
         await self._check_there()
+        start_us = self.clock.monotonic_us()
         for _ in range(TRIES_MAX):
             try:
-                return await self._tick(head)
+                done = await self._tick(head)
             except AsOfBeforeSince:
                 # Other ingesters went on while we knew no more than an earlier state.
                 await self.refresh()
+                continue
+            if done is not None:
+                seconds = (self.clock.monotonic_us() - start_us) / 1e6
+                observe_tick(self.info.name, seconds, done.rows)
+            return done
         raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
 
     async def _tick(self, head: Head) -> Tick | None:

@@ -26,6 +26,7 @@ from tidelog.errors import (
 from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.record import Record, Rollup
+from tidelog.metrics import observe_commit
 from tidelog.store.port import Store
 
 S = TypeVar("S")
@@ -92,6 +93,7 @@ class Machine(Generic[S, D]):
             whatever ``decide`` raises; ContentionError: others were first at every try.
             LocationError, OutcomeUnknown: see `tidelog.consensus.port.Consensus`.
         """
+        start_us = self.clock.monotonic_us()
         async with self._lock:
             known_fresh = False
             for attempt in range(self.commits_max):
@@ -111,6 +113,8 @@ class Machine(Generic[S, D]):
                     continue
                 if await self._append(decision.diff):
                     await self._maintain()
+                    seconds = (self.clock.monotonic_us() - start_us) / 1e6
+                    observe_commit(self.prefix.partition("/")[0], seconds, attempt + 1)
                     return decision.result
                 if attempt:
                     await self.clock.sleep(backoff_us(attempt, self.clock))

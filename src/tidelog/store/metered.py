@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from tidelog.clock import Clock
 from tidelog.errors import ContentionError, CorruptionError, LocationError
+from tidelog.metrics import observe_store_request
 from tidelog.store.port import Entry, Object, Store
 
 # Dollars for one request. A deletion is free on S3 itself, but not everywhere.
@@ -72,6 +73,14 @@ class Usage:
         return Usage(**sums)
 
 
+@dataclass(slots=True)
+class _Moved:
+    """The bytes of one request's bodies."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
 def usage_of(store: Store) -> Usage:
     """Give what a store was asked for so far; nothing is known of one that is not metered."""
     return store.usage() if isinstance(store, Metered) else Usage()
@@ -95,24 +104,24 @@ class Metered:
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
         self._count("get", 1)
-        with self._watch("get"):
+        with self._watch("get") as moved:
             found = await self._store.get(key, start=start, limit=limit)
-        self._add(read_bytes=len(found.data))
+            moved.read_bytes = len(found.data)
         return found
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
         self._count("get", 1)
-        with self._watch("get"):
+        with self._watch("get") as moved:
             found = await self._store.refresh(key, e_tag)
-        self._add(read_bytes=len(found.data) if found else 0)
+            moved.read_bytes = len(found.data) if found else 0
         return found
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
         self._count("put", 1)
-        self._add(written_bytes=len(data))
-        with self._watch("put"):
+        with self._watch("put") as moved:
+            moved.written_bytes = len(data)
             return await self._store.put(key, data, if_absent=if_absent, if_match=if_match)
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -136,10 +145,11 @@ class Metered:
             yield entry
 
     @contextmanager
-    def _watch(self, kind: str) -> Iterator[None]:
+    def _watch(self, kind: str) -> Iterator[_Moved]:
         start_us = self._clock.monotonic_us()
+        moved = _Moved()
         try:
-            yield
+            yield moved
         except ContentionError:
             self._add(refused_count=1)
             raise
@@ -147,7 +157,9 @@ class Metered:
             self._add(errors_count=1)
             raise
         finally:
-            self._add(**{f"{kind}_us": self._clock.monotonic_us() - start_us})
+            took_us = self._clock.monotonic_us() - start_us
+            self._add(**{f"{kind}_us": took_us}, **asdict(moved))
+            observe_store_request(kind, took_us / 1e6, moved.read_bytes, moved.written_bytes)
 
     def _count(self, kind: str, requests_count: int) -> None:
         self._add(**{f"{kind}_count": requests_count})

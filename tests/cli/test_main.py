@@ -1,0 +1,287 @@
+"""The command as a whole: help, exit status, what is said of errors; and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Cli
+from tidelog import __version__, errors
+from tidelog.cli import main as module
+from tidelog.cli.main import main, status_of
+
+COMMAND = (sys.executable, "-m", "tidelog.cli.main")
+
+
+def spawn(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def many(cli: Cli) -> Cli:
+    """A source of enough rows that a tick of 2000 bytes leaves most of them."""
+    rows = [{"at": 1_000 + n, "n": n, "text": "x" * 60} for n in range(3_000)]
+    files = cli.write_lines("rows/1.jsonl", *rows)
+    cli.done("source", "create", "rows", "--files", files, "--time-column", "at")
+    return cli
+
+
+def test_help_and_version(cli: Cli) -> None:
+    """What people type first."""
+    helped = cli.run("--help")
+    assert helped.status == 0
+    for verb in ("source", "ingest", "read", "changes", "collection", "demo"):
+        assert re.search(rf"^  {verb} ", helped.out, re.MULTILINE)
+    assert cli.run("--version").out == f"tidelog {__version__}\n"
+    alone = cli.run()
+    assert (alone.status, alone.out) == (2, "")
+    assert "Usage: tidelog" in alone.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ingest", "read", "changes", "demo", "collection list", "collection describe"]
+    + [f"source {verb}" for verb in ("create", "list", "describe", "status", "drop")],
+)
+def test_every_command_has_help(cli: Cli, command: str) -> None:
+    """No first line of it is cut in the list above it."""
+    said = cli.run(*command.split(), "--help")
+
+    assert said.status == 0
+    first = said.out.splitlines()[2].strip()
+    assert first.endswith(".")
+    assert len(first) <= 63
+
+
+def test_help_needs_no_engine() -> None:
+    """Arrow and DuckDB take half a second to import, and help has no use for them."""
+    code = (
+        "import sys; from tidelog.cli.main import main; main(['--help']); "
+        "print(sorted({'pyarrow', 'duckdb', 'numpy', 'obstore', 'pyspark'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.UsageError("x"), 2),
+        (errors.AsOfBeforeSince("x"), 2),
+        (errors.NameTaken("x"), 2),
+        (errors.NoSuchCollection("x"), 2),
+        (errors.NoSuchLocation("x"), 2),
+        (errors.LocationError("x"), 3),
+        (errors.StoreRefused("x"), 3),
+        (errors.DeadlineExceeded("x"), 3),
+        (errors.GoneError("x"), 1),
+        (errors.SourceDropped("x"), 1),
+        (errors.ContentionError("x"), 1),
+        (errors.CorruptionError("x"), 1),
+        (errors.SourceRowsRefused("x"), 1),
+        (errors.InvariantError("x"), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_each_error_has_its_exit_status(error: errors.TidelogError, status: int) -> None:
+    """Scripts tell by it whose turn it is: the user's, the store's, or ours."""
+    assert status_of(error) == status
+
+
+def failing(error: BaseException) -> Callable[[list[str]], None]:
+    def run(arguments: list[str]) -> None:
+        raise error
+
+    return run
+
+
+def test_what_was_not_foreseen_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback is for whoever mends it, who asks for it."""
+    monkeypatch.setattr(module, "_run", failing(RuntimeError("no\nsuch luck")))
+    said = cli("read", "x")
+    assert said.status == 1
+    assert re.search(r"report .*TIDELOG_DEBUG=1.*RuntimeError: no such luck", said.complaint)
+
+    monkeypatch.setenv("TIDELOG_DEBUG", "1")
+    assert "Traceback" in cli("read", "x").err
+
+
+def test_our_own_mistakes_ask_to_be_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invariant that is broken is nothing that a user can mend."""
+    monkeypatch.setattr(module, "_run", failing(errors.InvariantError("one is two", one=2)))
+
+    assert re.search(r"report it: one is two \(one=2\)$", cli("read", "x").complaint)
+
+
+def test_an_error_of_many_lines_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts may hold what users wrote, line ends included."""
+    monkeypatch.setattr(module, "_run", failing(errors.UsageError("no", expression="a\nb")))
+
+    assert cli("read", "x").complaint == "no (expression=a b)"
+
+
+def test_ctrl_c_is_no_error_of_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """130 is what shells expect of it."""
+    monkeypatch.setattr(module, "_run", failing(KeyboardInterrupt()))
+    said = cli("read", "x")
+
+    assert (said.status, said.complaint) == (130, "interrupted")
+
+
+def test_spark_that_is_not_installed(events: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain package is light; the sentence says how to have Spark, and how to do without."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    said = events("ingest", "events")
+
+    assert said.status == 2
+    assert "pip install 'tidelog[spark]'" in said.complaint
+    assert "--engine local" in said.complaint
+
+
+def test_a_source_without_news_starts_no_spark(
+    events: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM takes seconds: a run every minute would pay them for nothing."""
+    events.ingest("events")
+    monkeypatch.setattr("tidelog.cli.late_spark.LateSpark.compute", None)
+
+    assert events.done("ingest", "events", "--engine", "spark", "--json").object["ticks"] == 0
+
+
+def test_a_reader_that_has_enough_is_no_error(many: Cli) -> None:
+    """``tidelog read ... | head -1`` ends quietly."""
+    many.ingest("rows")
+    process = spawn("--location", many.location, "read", "rows", "--format", "json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["n"] == 0
+    process.stdout.close()
+
+    assert process.wait(10) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_output_that_cannot_be_written_is_an_error(many: Cli) -> None:
+    """Half a file must not pass for a whole one."""
+    many.ingest("rows")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "--location", many.location, "read", "rows"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert re.fullmatch(r"tidelog: standard output cannot be written: .*\n", done.stderr)
+
+
+def test_sigterm_stops_after_the_tick(many: Cli) -> None:
+    """What a supervisor sends: the tick under way is committed, and the sum is told."""
+    arguments = ("ingest", "rows", "--follow", "--engine", "local", "--json")
+    process = spawn("--location", many.location, *arguments, "--max-bytes-per-tick", "2000")
+    assert process.stderr is not None
+    assert json.loads(process.stderr.readline())["tick"] == 1
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=10)
+
+    assert process.returncode == 0
+    ticks = [json.loads(line) for line in err.splitlines()]
+    summary = json.loads(out)
+    assert summary["ticks"] == len(ticks) + 1
+    assert summary["left_bytes"] > 0
+    assert many.ingest("rows", "--json").object["rows"] == 3_000 - summary["rows"]
+
+
+def test_ctrl_c_ends_an_ingester_cleanly(many: Cli) -> None:
+    """One line, no traceback, and nothing that was committed is lost."""
+    arguments = ("ingest", "rows", "--engine", "local", "--json", "--max-bytes-per-tick", "2000")
+    process = spawn("--location", many.location, *arguments)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines()[-1] == "tidelog: interrupted"
+    assert "Traceback" not in err
+    many.ingest("rows")
+    assert len(many.done("read", "rows").objects) == 3_000
+
+
+def test_a_terminal_shows_a_bar_and_one_last_line(many: Cli) -> None:
+    """People see rows, bytes, rate and what is left; what stays is what it came to."""
+    shown = on_terminal("--location", many.location, "ingest", "rows", "--engine", "local")
+
+    assert re.search(r"rows .*3,000 rows, .* rows/s, 0 bytes left", shown)
+    last = shown.splitlines()[-1]
+    assert re.search(r"rows: 3,000 rows in 1 tick, 0 late, 0 bad; complete to ", last)
+    assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4}$", last)
+
+
+def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
+    """Without being asked: who is on a terminal is no program."""
+    many.ingest("rows")
+    shown = on_terminal("--location", many.location, "read", "rows", "--limit", "2")
+
+    assert (
+        shown.splitlines()
+        == [
+            "  at  n  " + "text",
+            "----  -  " + "-" * 41,
+            "1000  0  " + "x" * 40 + "…",
+            "1001  1  " + "x" * 40 + "…",
+            "2 rows as of 1970-01-01T00:00:03Z",
+        ]
+        or "2 rows as of" in shown
+    )
+
+
+def on_terminal(*arguments: str) -> str:
+    """Run a command on a terminal of 50 columns; give what it showed, without what steers it."""
+    terminal, ours = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "120" if "ingest" in arguments else "50"}
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdin=ours, stdout=ours, stderr=ours, env=environment
+    )
+    os.close(ours)
+    shown = bytearray()
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        try:
+            shown += os.read(terminal, 65_536)
+        except OSError:  # The other side is closed: the process has ended.
+            break
+    os.close(terminal)
+    assert process.wait(5) == 0, shown.decode()
+    text = shown.decode().replace("\r\n", "\n").replace("\r", "\n")
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_main_reads_the_process_arguments(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the console script calls it."""
+    monkeypatch.setattr(sys, "argv", ["tidelog", "--version"])
+
+    assert main() == 0
+    assert capsys.readouterr().out == f"tidelog {__version__}\n"
