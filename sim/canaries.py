@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from tidelog.collection import compute
+from tidelog.collection import compute, envelope
 from tidelog.collection.binding import Binding
 from tidelog.collection.ingest import Ingester
 from tidelog.collection.source import Plan
@@ -219,9 +219,7 @@ def ingester_commits_at_any_upper() -> Iterator[None]:
             else:
                 if parts:
                     beyond = Frontier.at(written.state.upper_frontier.time + 1)
-                    await written.commit_parts(
-                        list(parts), written.state.upper_frontier, beyond
-                    )
+                    await written.commit_parts(list(parts), written.state.upper_frontier, beyond)
         return won, 0
 
     with patch.object(Ingester, "_commit", commit):
@@ -231,7 +229,7 @@ def ingester_commits_at_any_upper() -> Iterator[None]:
 @contextmanager
 def ingester_feeds_back_too_old() -> Iterator[None]:
     """The output is read as of one time too early."""
-    current = compute.current_rows
+    current = envelope.current_rows
 
     def old(updates: list[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int) -> Any:
         return current(updates, messages, schema, as_of=as_of - 1)
@@ -274,7 +272,7 @@ def caught_by(
         with canary():
             try:
                 simulate(seed)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - any failure is what is asked for
                 return seed, innermost(error)
     return None
 

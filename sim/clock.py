@@ -13,7 +13,7 @@ START_US: Final = 1_700_000_000_000_000
 
 
 class SimClock:
-    """A `tidelog.clock.Clock` on a `sim.loop.SimLoop`; ``check_alive`` raises once its owner is dead.
+    """A `tidelog.clock.Clock` on a `SimLoop`; ``check_alive`` raises once its owner is dead.
 
     Units: ``skew_us`` is how far its wall time stands off the world's.
     """

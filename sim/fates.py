@@ -136,7 +136,7 @@ STORMS: Final = (0.0, 0.02, 0.06, 0.15)
 
 
 def rates_of(seed: int, *, storms: tuple[float, ...] = STORMS) -> Rates:
-    """Give a seed its weather: from a calm day, so that the rest is known to be at fault, to a storm."""
+    """Give a seed its weather: on some days only the order of things goes against you."""
     dice = random.Random(f"weather {seed}")
     storm = dice.choice(storms)
     return Rates(

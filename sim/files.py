@@ -12,7 +12,8 @@ from typing import Any
 class Line:
     """One line, its line end included.
 
-    ``row`` is what it says, None if it is bad; ``reason`` begins what the errors shard must say of it.
+    ``row`` is what it says, None if it is bad; the errors shard must then give ``reason``, perhaps
+    with more behind it.
     """
 
     data: bytes
@@ -104,7 +105,9 @@ def _good_line(dice: random.Random, at: int, shape: Shape) -> Line:
         fields["unknown"] = dice.choice([1, "x", None, {"a": [1]}])
     names = list(fields)
     dice.shuffle(names)
-    text = json.dumps({n: fields[n] for n in names}, separators=dice.choice([(",", ":"), (", ", ": ")]))
+    text = json.dumps(
+        {n: fields[n] for n in names}, separators=dice.choice([(",", ":"), (", ", ": ")])
+    )
     return Line(text.encode() + dice.choice([b"\n", b"\n", b"\r\n", b"\n\n"]), row)
 
 

@@ -1,7 +1,7 @@
 """Invariants: what must hold of every shard after any run, whatever befell its clients.
 
-They are computed from the store's bytes and from all records that were ever decided, by a path of their
-own: sums are taken over decoded rows again, states are built from the first record on.
+They are computed from the store's bytes and from all records that were ever decided: sums are taken
+over decoded rows again, states are built from the first record on.
 """
 
 from __future__ import annotations
@@ -97,16 +97,12 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
 def _check_step(before: State, after: State, seqno: int) -> None:
     demand(before.since_frontier <= after.since_frontier, "since went back", seqno=seqno)
     demand(before.upper_frontier <= after.upper_frontier, "upper went back", seqno=seqno)
-    demand(
-        after.batches[: len(before.batches)] == before.batches, "a batch was lost", seqno=seqno
-    )
+    demand(after.batches[: len(before.batches)] == before.batches, "a batch was lost", seqno=seqno)
     for batch in after.batches[len(before.batches) :]:
         demand(batch.lower == before.upper, "a batch does not begin at upper", seqno=seqno)
         demand(batch.upper == after.upper, "a batch does not end at upper", seqno=seqno)
     held = [Frontier.of(t) for t in after.holds.values()]
-    demand(
-        all(after.since_frontier <= hold for hold in held), "since is past a hold", seqno=seqno
-    )
+    demand(all(after.since_frontier <= hold for hold in held), "since is past a hold", seqno=seqno)
 
 
 def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:

@@ -1,8 +1,8 @@
 """A checker of consensus histories. It stands outside: it knows calls and answers, nothing else.
 
 A history is linearizable if there is one order of the records that won, in which each call can be
-placed between its begin and its end. As a key's records are dense, that comes down to intervals: the
-head was at seqno n from some moment between the winning call's begin and end.
+placed between its begin and its end. As a key's records are dense, that comes down to intervals:
+the head came to seqno n at some moment between the winning call's begin and end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A scan or head: the records seen, in order; ``start`` is where the scan began (None: head)."""
+    """A scan from ``start``, or a head (None); the records that were seen, in order."""
 
     client: str
     begin: float
@@ -46,7 +46,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A truncation before ``before``, begun then; whether it was acknowledged is told by ``end``."""
+    """A truncation before ``before``; one that was not acknowledged has no end."""
 
     begin: float
     end: float
@@ -75,8 +75,8 @@ def check_history(history: History) -> None:
     winners = _winners(history)
     _check_answers(history, winners)
     known = _known_from(history, winners)
-    _check_reads(history, winners, known)
-    _check_losses(history, winners, known)
+    _check_reads(history, known)
+    _check_losses(history, known)
     _check_cuts(history)
 
 
@@ -114,7 +114,7 @@ def _check_answers(history: History, winners: dict[int, Set]) -> None:
 
 
 def _known_from(history: History, winners: dict[int, Set]) -> dict[int, tuple[float, float]]:
-    """Give for each seqno the earliest and the latest moment at which its record can have landed."""
+    """Give for each seqno the earliest and the latest moment of its landing."""
     known: dict[int, tuple[float, float]] = {}
     top = max(winners, default=0)
     for seqno, call in winners.items():
@@ -134,9 +134,7 @@ def _known_from(history: History, winners: dict[int, Set]) -> dict[int, tuple[fl
     return known
 
 
-def _check_reads(
-    history: History, winners: dict[int, Set], known: dict[int, tuple[float, float]]
-) -> None:
+def _check_reads(history: History, known: dict[int, tuple[float, float]]) -> None:
     reads = sorted(history.reads, key=lambda r: r.begin)
     for read in reads:
         seqnos = [n for n, _ in read.found]
@@ -162,9 +160,7 @@ def _is_cut_short(read: Read, first: int, cuts: Sequence[Cut]) -> bool:
     return first > max(read.start or 1, allowed)
 
 
-def _check_losses(
-    history: History, winners: dict[int, Set], known: dict[int, tuple[float, float]]
-) -> None:
+def _check_losses(history: History, known: dict[int, tuple[float, float]]) -> None:
     """A call may lose only if the head was not the one before its seqno at some moment of it."""
     for call in history.sets:
         if call.answer != LOST:
@@ -173,16 +169,11 @@ def _check_losses(
         if call.seqno == 1:
             before_landed = -FOREVER
         there = before_landed is not None and before_landed < call.begin
-        if there and not _may_be_passed(history, winners, known, call):
+        if there and not _may_be_passed(history, known, call):
             raise _refute("a call lost, and nobody was before it", call)
 
 
-def _may_be_passed(
-    history: History,
-    winners: dict[int, Set],
-    known: dict[int, tuple[float, float]],
-    call: Set,
-) -> bool:
+def _may_be_passed(history: History, known: dict[int, tuple[float, float]], call: Set) -> bool:
     """Say whether a record can have stood at a call's seqno before the call ended."""
     if call.seqno in known:
         return known[call.seqno][0] <= call.end

@@ -1,7 +1,7 @@
-"""A seeded event loop: virtual time, no threads, no sockets, and whoever is ready goes in any order.
+"""A seeded event loop: virtual time, no threads, no sockets; the seed says who goes next.
 
 Time passes only when nobody is ready. asyncio promises an order of callbacks that no process on a
-real machine can rely on across tasks; here the seed chooses it, so that one seed is one interleaving.
+real machine can rely on across tasks; here the seed chooses it: one seed is one interleaving.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import sys
 from asyncio import events
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -79,7 +79,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
-        return task.result()  # type: ignore[no-any-return]
+        return task.result()
 
     def drain(self) -> None:
         """Run until nothing is ready and nothing is scheduled.
@@ -157,8 +157,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_soon(
         self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
@@ -168,8 +168,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_later(
         self,
         delay: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + max(0.0, delay), callback, *args, context=context)
@@ -177,8 +177,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
@@ -229,7 +229,8 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], seed: int | str) -> T:
     Raises:
         Deadlock, Livelock: see `SimLoop`; and whatever ``main`` raises.
     """
-    loop = SimLoop(seed)
+    # What the abstract class has besides (sockets, signals, processes) nobody calls here.
+    loop = SimLoop(seed)  # type: ignore[abstract]
     try:
         result = loop.run_until_complete(main())
         loop.drain()
@@ -249,8 +250,8 @@ def _abandon(loop: SimLoop) -> None:
             if not loop.waiting() or not loop._ready:
                 break
             loop._step()
-    except Exception:  # noqa: S110  - the run has failed already, and says why by itself
-        pass
+    except Exception:  # noqa: BLE001 - the run has failed already, and says why by itself
+        return
     finally:
         events._set_running_loop(None)
         loop.close()

@@ -119,7 +119,7 @@ async def _call_on(plot: Plot, client: Client) -> None:
             # Mostly what would win as far as is known, sometimes what cannot.
             seqno = max(1, guess[key] + plot.dice.choice([1, 1, 1, 1, 0, 2]))
             value = f"{client.name}-{number}".encode()
-            if await _set(plot, client, consensus, key, seqno, value):
+            if await _set(plot, client, consensus, key, seqno=seqno, value=value):
                 guess[key] = seqno
         elif toss < 0.75:
             guess[key] = await _head(plot, client, consensus, key) or guess[key]
@@ -127,11 +127,11 @@ async def _call_on(plot: Plot, client: Client) -> None:
             start = plot.dice.randrange(1, guess[key] + 2)
             await _read(plot, client, consensus, key, start=start)
         elif guess[key]:
-            await _cut(plot, client, consensus, key, plot.dice.randrange(1, guess[key] + 1))
+            await _cut(plot, consensus, key, plot.dice.randrange(1, guess[key] + 1))
 
 
 async def _set(
-    plot: Plot, client: Client, consensus: Consensus, key: str, seqno: int, value: bytes
+    plot: Plot, client: Client, consensus: Consensus, key: str, *, seqno: int, value: bytes
 ) -> bool:
     begin, end, answer = _now(), FOREVER, UNSURE
     try:
@@ -179,7 +179,7 @@ async def _read(plot: Plot, client: Client, consensus: Consensus, key: str, *, s
     plot.histories[key].reads.append(read)
 
 
-async def _cut(plot: Plot, client: Client, consensus: Consensus, key: str, before: int) -> None:
+async def _cut(plot: Plot, consensus: Consensus, key: str, before: int) -> None:
     begin, end = _now(), FOREVER
     try:
         await consensus.truncate(key, SeqNo(before))

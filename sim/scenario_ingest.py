@@ -1,7 +1,7 @@
 """The recipe under fire: ingesters of one source, two output shards, and readers beside them.
 
-Whatever befalls them, the shards must hold what a replay in plain Python gives at every time, and no
-reader may ever have seen anything else.
+Whatever befalls them, the shards must hold what a replay in plain Python gives at every time, and
+no reader may ever have seen anything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from sim.world import Client, World
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, LocationError
 from tidelog.testing.models import Row, Update, accumulate, consolidate, contents_of, updates_of
 
-TRIES_MAX = 400
+TRIES_MAX = 200
+STORMS = (0.0, 0.01, 0.03, 0.08)
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Plot:
     is_over: bool = False
 
 
-def simulate_ingest(seed: int, *, source: SimSource | None = None) -> Report:
+def simulate_ingest(seed: int) -> Report:
     """Run one seed, and check everything.
 
     Raises:
@@ -72,7 +73,7 @@ def simulate_ingest(seed: int, *, source: SimSource | None = None) -> Report:
     """
     dice = random.Random(f"ingest {seed}")
     envelope = dice.choice(["upsert", "upsert", "none"])
-    plain = SimSource(
+    source = SimSource(
         envelope=envelope,
         timed=dice.random() < 0.7,
         delete_when=dice.choice(["gone", None]),
@@ -85,15 +86,16 @@ def simulate_ingest(seed: int, *, source: SimSource | None = None) -> Report:
         keys=dice.choice([1, 2, 5]),
         disorder=disorder,
         bad=dice.choice([0.0, 0.2]),
-        required=plain.required,
+        required=source.required,
     )
     given = generate(dice, shape)
-    world = World(
-        seed, Dice(random.Random(f"dice {seed}"), rates_of(seed), frozenset({"a", "b", "a1", "b1"}))
-    )
+    mortal = frozenset({"a", "b", "a1", "b1"})
+    fates = Dice(random.Random(f"dice {seed}"), rates_of(seed, storms=STORMS), mortal)
+    world = World(seed, fates)
     watch = Watch(world.store)
     world.watchers.append(watch)
-    plot = Plot(world, dice, source or plain, given, Report(""), disorder == 0.0, dice.random() < 0.3)
+    is_sorted, grows = disorder == 0.0, dice.random() < 0.3
+    plot = Plot(world, dice, source, given, Report(""), is_sorted, grows)
     with limited(limits_of(seed)):
         run(lambda: _play(plot), seed)
         _check(plot, watch)
@@ -107,7 +109,9 @@ async def _play(plot: Plot) -> None:
     assert isinstance(world.fates, Dice)
     for path in sorted(given.files):
         data = given.bytes_of(path)
-        await world.store.put(path, data[: plot.dice.randrange(len(data) + 1)] if plot.grows else data)
+        await world.store.put(
+            path, data[: plot.dice.randrange(len(data) + 1)] if plot.grows else data
+        )
     world.fates.calm = True
     await plot.source.create(world.client("maker"))
     world.fates.calm = False
@@ -174,7 +178,8 @@ async def _ingest(plot: Plot, client: Client, *, final: bool = False) -> None:
             if idle > 2 or plot.source.timed:
                 return
         await client.clock.sleep(plot.dice.randrange(20_000))
-    raise AssertionError(f"{client.name} does not come to an end")
+    # In a long storm one may give up; who comes last has no such excuse.
+    demand(not final, "there is no end to it", client=client.name)
 
 
 async def _read_on(plot: Plot) -> None:
@@ -222,7 +227,7 @@ def _check(plot: Plot, watch: Watch) -> None:
     check_errors(shards["errors"], errors_expected(bindings, given))
     if source.timed and plot.sorted_input and not plot.grows:
         demand_same(updates, replay_alone(source, given), "times are not the rows' own")
-        _check_uppers(plot, [*outputs, shards["errors"]], expected)
+        _check_uppers(plot, [*outputs, shards["errors"]])
     for as_of, found in plot.snapshots:
         wanted = accumulate(expected, as_of)
         demand(found == wanted, "a reader saw what never was", as_of=as_of, saw=found, was=wanted)
@@ -237,7 +242,7 @@ def _check(plot: Plot, watch: Watch) -> None:
         demand(observed.state.since == 0 or observed.id == "remap", "since moved by itself")
 
 
-def _check_uppers(plot: Plot, shards: list[Observed], expected: list[Update]) -> None:
+def _check_uppers(plot: Plot, shards: list[Observed]) -> None:
     greatest = max((line.at for line in plot.given.lines() if line.row is not None), default=None)
     if greatest is not None:
         uppers = {shard.upper for shard in shards}

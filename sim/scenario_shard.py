@@ -1,8 +1,8 @@
 """Shards under fire: writers that contend, with tokens and without; readers, listeners and holds.
 
-The model is the list of updates that each token carried, in the order in which tokens were committed.
-What a call said of itself is held against that: told committed is there once, told mismatch is not
-there, told unknown may be either. What readers saw is held against it too.
+The model is the list of updates that each token carried, in the order in which they were
+committed. What a call said of itself is held against that: told committed is there once, told
+mismatch is not there, told unknown may be either. What readers saw is held against it too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.schema import shard_schema
+from tidelog.persist.schema import DIFF, TIME, shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.persist.state import Token
 from tidelog.persist.transition import Verdict
@@ -44,9 +44,8 @@ from tidelog.testing.models import (
     updates_of,
 )
 
-SCHEMA: Final = shard_schema(
-    pa.schema([("k", pa.string()), ("v", pa.int64()), ("x", pa.float64())]), key=["k"]
-)
+_COLUMNS: Final[dict[str, pa.DataType]] = {"k": pa.string(), "v": pa.int64(), "x": pa.float64()}
+SCHEMA: Final = shard_schema(pa.schema(_COLUMNS), key=["k"])
 RACED: Final = ShardId("raced")
 SHARED: Final = ShardId("shared")
 END: Final = 40  # The time at which the shared shard is finished.
@@ -92,10 +91,10 @@ class Plot:
     held: dict[str, int] = field(default_factory=dict)
     writers_left: int = 0
 
-    def shard(self, client: Client, id: ShardId) -> Shard:
+    def shard(self, client: Client, name: ShardId) -> Shard:
         cache = self.dice.choice([0, 1 << 20])
         return Shard(
-            id=id,
+            id=name,
             store=client.store,
             consensus=client.consensus,
             clock=client.clock,
@@ -140,9 +139,9 @@ async def _play(plot: Plot) -> None:
             group.create_task(_read_on(plot, world.client(name)), name=name)
         holder = world.client("holder")
         group.create_task(holder.live(_hold_on(plot, holder)), name="holder")
-        for id in (RACED, SHARED):
-            name = f"listener of {id}"
-            group.create_task(_listen_on(plot, world.client(name), id), name=name)
+        for name in (RACED, SHARED):
+            ear = world.client(f"listener of {name}")
+            group.create_task(_listen_on(plot, ear, name), name=ear.name)
         group.create_task(_finish(plot, world.client("last")), name="last")
 
 
@@ -217,27 +216,27 @@ async def _share(plot: Plot, client: Client) -> None:
 async def _read_on(plot: Plot, client: Client) -> None:
     for _ in range(plot.dice.randrange(2, 8)):
         await client.clock.sleep(plot.dice.randrange(300_000))
-        id = plot.dice.choice([RACED, SHARED])
-        shard = plot.shard(client, id)
+        name = plot.dice.choice([RACED, SHARED])
+        shard = plot.shard(client, name)
         try:
             state = await shard.refresh()
             newest = END + 5 if state.upper is None else state.upper
             as_of = max(0, newest - plot.dice.choice([-3, 1, 1, 2, 5, 30]))
             snapshot = await shard.snapshot(as_of, timeout_us=2_000_000)
-            plot.snapshots.append((id, as_of, contents_of(await snapshot.to_arrow())))
+            plot.snapshots.append((name, as_of, contents_of(await snapshot.to_arrow())))
             plot.report.reads += 1
         except AsOfBeforeSince:
-            plot.gone.append((id, as_of))
+            plot.gone.append((name, as_of))
         except DeadlineExceeded:
             continue
         except LocationError:
             continue
 
 
-async def _listen_on(plot: Plot, client: Client, id: ShardId) -> None:
+async def _listen_on(plot: Plot, client: Client, name: ShardId) -> None:
     """Listen from some time on until the shard is finished, starting again where it broke off."""
     start = reached = plot.dice.choice([0, 0, 1, 4])
-    shard = plot.shard(client, id)
+    shard = plot.shard(client, name)
     found: list[Update] = []
     while True:
         try:
@@ -245,16 +244,16 @@ async def _listen_on(plot: Plot, client: Client, id: ShardId) -> None:
                 demand(progress.lower == Frontier.at(reached + 1), "a listener jumped")
                 found.extend(updates_of(progress.updates))
                 if progress.upper.is_empty:
-                    plot.heard.append((id, start, None, found))
+                    plot.heard.append((name, start, None, found))
                     return
                 reached = progress.upper.time - 1
         except AsOfBeforeSince:
-            plot.gone.append((id, reached))
-            plot.heard.append((id, start, reached, found))
+            plot.gone.append((name, reached))
+            plot.heard.append((name, start, reached, found))
             return
         except LocationError:
             if plot.dice.random() < 0.3:
-                shard = plot.shard(client, id)
+                shard = plot.shard(client, name)
             await client.clock.sleep(50_000)
 
 
@@ -283,14 +282,14 @@ async def _finish(plot: Plot, client: Client) -> None:
     while plot.writers_left:
         await client.clock.sleep(500_000)
     await _share(plot, client)
-    for id in (RACED, SHARED):
-        shard = plot.shard(client, id)
+    for name in (RACED, SHARED):
+        shard = plot.shard(client, name)
         number = 0
         while (await _through(client, shard)) is not None:
             upper = shard.state.upper
             assert upper is not None
-            write = Write((f"last of {id}", number), upper, None, [])
-            if id == RACED:
+            write = Write((f"last of {name}", number), upper, None, [])
+            if name == RACED:
                 plot.writes.append(write)
             await _write_whole(client, shard, write)
             number += 1
@@ -307,9 +306,7 @@ async def _through(client: Client, shard: Shard) -> int | None:
 async def _write_whole(client: Client, shard: Shard, write: Write) -> None:
     while True:
         try:
-            done = await shard.compare_and_append(
-                None, write.lower, write.upper, token=write.token
-            )
+            done = await shard.compare_and_append(None, write.lower, write.upper, token=write.token)
         except OutcomeUnknown:
             write.said.append("unknown")
             return
@@ -333,18 +330,19 @@ def _update(dice: random.Random, lower: int, upper: int) -> Update:
 def shared_updates(seed: int | str) -> list[Update]:
     """Give what the shared shard of a seed holds in the end."""
     dice = random.Random(f"shared {seed}")
-    return [_update(dice, time, time + 1) for time in range(END) for _ in range(dice.choice([0, 0, 1, 2]))]
+    return [
+        _update(dice, time, time + 1)
+        for time in range(END)
+        for _ in range(dice.choice([0, 0, 1, 2]))
+    ]
 
 
 def table_of(updates: list[Update]) -> pa.Table:
     """Give updates as a table that a shard takes."""
-    columns = [[u.row[i] for u in updates] for i in range(len(SCHEMA.names))]
-    times, diffs = [u.time for u in updates], [u.diff for u in updates]
-    arrays = [
-        pa.array(values, field.type)
-        for values, field in zip([*columns, times, diffs], SCHEMA.updates, strict=True)
+    rows = [
+        {**dict(zip(SCHEMA.names, u.row, strict=True)), TIME: u.time, DIFF: u.diff} for u in updates
     ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA.updates)
+    return pa.Table.from_pylist(rows, schema=SCHEMA.updates)
 
 
 def _check(plot: Plot, shards: dict[str, Observed]) -> None:
@@ -352,21 +350,21 @@ def _check(plot: Plot, shards: dict[str, Observed]) -> None:
         RACED: _check_raced(plot, shards[RACED]),
         SHARED: _check_shared(plot, shards[SHARED]),
     }
-    for id, as_of, found in plot.snapshots:
-        was = models[id].contents(as_of)
+    for name, as_of, found in plot.snapshots:
+        was = models[name].contents(as_of)
         demand(found == was, "a reader saw what never was", as_of=as_of, saw=found, was=was)
-    for id, start, reached, heard in plot.heard:
-        was_heard = models[id].changes(start, reached)
+    for name, start, reached, heard in plot.heard:
+        was_heard = models[name].changes(start, reached)
         demand(
             consolidate(heard) == was_heard,
             "a listener heard other changes than there were",
-            shard=id,
+            shard=name,
             after=start,
             heard=consolidate(heard),
             were=was_heard,
         )
-    for id, as_of in plot.gone:
-        since = shards[id].state.since
+    for name, as_of in plot.gone:
+        since = shards[name].state.since
         demand(since is None or as_of < since, "a time was refused that is kept", as_of=as_of)
 
 

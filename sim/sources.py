@@ -1,10 +1,12 @@
-"""A simulated source: its catalog entry, ingesters of it for any client, and what must come of it."""
+"""A simulated source: its catalog entry, ingesters of it, and what must come of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+
+import pyarrow as pa
 
 from sim.files import COLUMNS, KEY, Input, Line
 from sim.invariants import Observed, demand
@@ -222,7 +224,11 @@ def errors_expected(bindings: Iterable[Bound], given: Input) -> list[tuple[str, 
 
 def check_errors(errors: Observed, expected: list[tuple[str, int, int, str]]) -> None:
     """The errors shard has each bad line once, and nothing else."""
-    found = sorted((str(u.row[0]), u.row[1], u.time, str(u.row[2])) for u in errors.updates)  # type: ignore[type-var]
+    found = sorted(
+        (str(file), int(str(offset)), u.time, str(reason))
+        for u in errors.updates
+        for file, offset, reason, _ in [u.row]
+    )
     wanted = sorted(expected)
     demand(all(u.diff == 1 for u in errors.updates), "an error was taken back")
     demand(
@@ -237,8 +243,6 @@ def check_errors(errors: Observed, expected: list[tuple[str, int, int, str]]) ->
 
 def check_placed(source: SimSource, outputs: list[Observed]) -> None:
     """Each row lies in the shard that its key hashes to."""
-    import pyarrow as pa
-
     for index, shard in enumerate(outputs):
         rows = sorted({u.row for u in shard.updates}, key=repr)
         if not rows:

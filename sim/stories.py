@@ -1,11 +1,14 @@
-"""The stories whose crash points are visited: a shard's life, a source's ticks, a catalog's changes."""
+"""The stories whose crash points are visited: of a shard, of a source, of the catalog."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from sim.crash_points import VICTIM
@@ -40,6 +43,9 @@ from tidelog.testing.models import Update, accumulate, consolidate, contents_of,
 T = TypeVar("T")
 
 TRIES: Final = 50
+SMALL: Final = Limits(records_max=2, writes_kept=1, inline_bytes=0, rollup_every=2)
+MIDDLING: Final = Limits(records_max=4, rollup_every=3)
+SHAPE: Final = Shape(files=1, lines=7, keys=2, bad=0.2)
 
 
 async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
@@ -82,9 +88,7 @@ class ShardStory:
 
     name: str = "shard"
     attempts: int = 20
-    limits: Limits = Limits(
-        records_max=2, writes_kept=1, inline_bytes=0, rollup_every=2, commits_kept=None
-    )
+    limits: Limits = SMALL
 
     FIRST = (Update(("a", 1, 0.0), 0, 1), Update(("b", None, 1.5), 1, 2))
     SECOND = (Update(("a", 1, 0.0), 3, -1), Update(("a", 2, None), 3, 1))
@@ -96,9 +100,9 @@ class ShardStory:
     async def _play(self, world: World) -> None:
         victim, other = world.client(VICTIM), world.client("other")
         async with asyncio.TaskGroup() as group:
-            group.create_task(victim.live(self._live(victim)), name=VICTIM)
             group.create_task(self._share(other, (4, 6, 9)), name="other")
-        await self._live(world.client("heir"))
+            await victim.live(self._live(victim))
+            await self._live(world.client("heir"))
 
     def _shard(self, client: Client) -> Shard:
         return Shard(
@@ -116,17 +120,22 @@ class ShardStory:
         if await persist(client, shard.since) == Frontier.at(0):
             await persist(client, lambda: shard.hold("h", 0))
         for number, (updates, lower, upper) in enumerate(((self.FIRST, 0, 2), (self.SECOND, 2, 4))):
-            done = await persist(
-                client,
-                lambda u=updates, a=lower, b=upper, n=number: shard.compare_and_append(
-                    table_of(list(u)), a, b, token=(VICTIM, n), named=n == 1
-                ),
+            write = partial(
+                shard.compare_and_append,
+                table_of(list(updates)),
+                lower,
+                upper,
+                token=(VICTIM, number),
+                named=number == 1,
             )
+            done = await persist(client, write)
             demand(done.verdict is not Verdict.MISMATCH, "a write was refused", done=done)
         await self._share(client, (4, 9))
         snapshot = await persist(client, lambda: shard.snapshot(3))
         found = contents_of(await persist(client, snapshot.to_arrow))
-        demand(found == accumulate((*self.FIRST, *self.SECOND), 3), "a snapshot is wrong", saw=found)
+        demand(
+            found == accumulate((*self.FIRST, *self.SECOND), 3), "a snapshot is wrong", saw=found
+        )
         heard = await persist(client, lambda: self._listen(shard))
         demand(
             consolidate(heard) == consolidate(self.SHARED, after=3),
@@ -140,11 +149,9 @@ class ShardStory:
     async def _share(self, client: Client, cuts: tuple[int, ...]) -> None:
         shard = self._shard(client)
         await persist(client, lambda: shard.wait_for_upper(3))
-        for lower, upper in zip(cuts, cuts[1:], strict=False):
+        for lower, upper in pairwise(cuts):
             updates = [u for u in self.SHARED if lower <= u.time < upper]
-            await persist(
-                client, lambda u=updates, a=lower, b=upper: shard.append(table_of(u), a, b)
-            )
+            await persist(client, partial(shard.append, table_of(updates), lower, upper))
 
     async def _listen(self, shard: Shard) -> list[Update]:
         found: list[Update] = []
@@ -168,19 +175,12 @@ class IngestStory:
 
     name: str = "ingest"
     source: SimSource = field(default_factory=lambda: SimSource(delete_when=None, bytes_max=260))
-    shape: Shape = Shape(files=1, lines=7, keys=2, bad=0.2)
+    shape: Shape = SHAPE
     input_seed: int = 5
-    other_first: bool = False
-    limits: Limits = Limits(rollup_every=3, inline_bytes=None, records_max=4)
+    limits: Limits = MIDDLING
 
     def tell(self, fates: Script, *, seed: int) -> int:
-        shape = Shape(
-            files=self.shape.files,
-            lines=self.shape.lines,
-            keys=self.shape.keys,
-            bad=self.shape.bad,
-            required=self.source.required,
-        )
+        shape = replace(self.shape, required=self.source.required)
         given = generate(random.Random(self.input_seed), shape)
         return told(
             fates,
@@ -228,7 +228,7 @@ class CatalogStory:
     """Sources created and dropped, while somebody else wants the same name."""
 
     name: str = "catalog"
-    limits: Limits = Limits(records_max=2, inline_bytes=0, rollup_every=2)
+    limits: Limits = SMALL
 
     def tell(self, fates: Script, *, seed: int) -> int:
         return told(fates, seed, self.limits, self._play, self._check)
@@ -249,19 +249,15 @@ class CatalogStory:
         return SimSource().controller(client)
 
     async def _create(self, client: Client) -> None:
-        try:
+        with suppress(NameTaken):
             await persist(client, lambda: SimSource().create(client))
-        except NameTaken:
-            pass
 
     async def _live(self, client: Client) -> None:
         await self._create(client)
         controller = self._controller(client)
         self._whole(await persist(client, controller.catalog))
-        try:
+        with suppress(NoSuchCollection):
             await persist(client, lambda: controller.drop_source("s"))
-        except NoSuchCollection:
-            pass
         self._whole(await persist(client, controller.catalog))
 
     def _whole(self, catalog: Catalog) -> None:
@@ -280,8 +276,6 @@ STORIES: Final = (
         name="ingest upsert, by the clock",
         source=SimSource(delete_when=None, timed=False, bytes_max=260),
     ),
-    IngestStory(
-        name="ingest none, by time", source=SimSource(envelope="none", bytes_max=260)
-    ),
+    IngestStory(name="ingest none, by time", source=SimSource(envelope="none", bytes_max=260)),
     CatalogStory(),
 )

@@ -1,6 +1,6 @@
 """A watch on the shared store: all that was ever decided in it, and whether each step was allowed.
 
-It sees every change the moment it happens, so that what is truncated or deleted later is known still.
+It sees every change the moment it happens; what is truncated or deleted later, it knows still.
 """
 
 from __future__ import annotations

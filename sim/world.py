@@ -1,7 +1,7 @@
 """A world: one store that everybody shares, and clients that reach it over a network that is bad.
 
 Each client has a store of its own (its way to the shared one), a clock, and a consensus. A request
-happens at the store whether or not its client still waits for it, still lives, or was told otherwise.
+happens at the store whether or not its client still waits for it, lives, or was told otherwise.
 Every request goes into a trace, whose hash is equal for equal seeds.
 """
 
@@ -74,13 +74,9 @@ class Client:
         self.name = name
         self.is_dead = False
         self.requests_count = 0
-        self.clock = SimClock(
-            f"{world.seed} {name}", skew_us=skew_us, check_alive=self.check_alive
-        )
+        self.clock = SimClock(f"{world.seed} {name}", skew_us=skew_us, check_alive=self.check_alive)
         self.store = Recorded(WayToStore(self))
-        self.consensus = StoreConsensus(
-            store=self.store, clock=self.clock, attempts=world.attempts
-        )
+        self.consensus = StoreConsensus(store=self.store, clock=self.clock, attempts=world.attempts)
 
     def kill(self) -> None:
         self.is_dead = True
@@ -153,9 +149,7 @@ class WayToStore:
         for entry in await self._send("list", prefix, (after,), listed):
             yield entry
 
-    async def _send(
-        self, op: str, key: str, details: object, act: Callable[[], Awaitable[T]]
-    ) -> T:
+    async def _send(self, op: str, key: str, details: object, act: Callable[[], Awaitable[T]]) -> T:
         client, world = self._client, self._world
         client.check_alive()
         request = Request(client=client.name, index=client.requests_count, op=op, key=key)
@@ -175,7 +169,8 @@ class WayToStore:
             if not fate.told:
                 raise Crashed(client.name)
         if fate.happened and fate.told:
-            return journey.answer()
+            answer: T = journey.answer()
+            return answer
         if client.is_dead:
             raise Crashed(client.name)
         raise failure_of(request, fate)

@@ -59,11 +59,22 @@ class Portal:
             raise
 
     def close(self) -> None:
+        """End what still runs, then the loop and its threads. Closing again does nothing."""
         if self._loop.is_closed():
             return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not own]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
 
 
 @dataclass(frozen=True, slots=True)

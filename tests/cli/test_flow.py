@@ -267,6 +267,18 @@ def test_a_given_schema_is_obeyed(cli: Cli) -> None:
     assert cli.done("read", "plain").object == {"day": "2013-01-15", "n": 2.5}
 
 
+def test_secrets_in_the_files_url_are_not_shown(cli: Cli) -> None:
+    """What lists sources ends up in terminals, logs and tickets."""
+    place = "s3://bucket/raw?endpoint=http://127.0.0.1:1&region=us-east-1"
+    secrets = "&access_key_id=KEYID&secret_access_key=S3CR3T"
+    spec = ("--files", place + secrets, "--schema", "x int", "--json")
+    said = [cli.done("source", "create", "far", *spec), cli.done("source", "describe", "far")]
+    said.append(cli.done("source", "list"))
+
+    assert all(not {"S3CR3T", "KEYID"} & set(s.out.replace("=", "&").split("&")) for s in said)
+    assert said[1].object["files"].startswith("s3://bucket/raw/**?endpoint=")
+
+
 def test_status_tells_of_the_last_run(events: Cli) -> None:
     """Health outlives the process that it tells of."""
     before = events.done("source", "status", "events").object

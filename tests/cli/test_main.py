@@ -243,17 +243,13 @@ def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
     many.ingest("rows")
     shown = on_terminal("--location", many.location, "read", "rows", "--limit", "2")
 
-    assert (
-        shown.splitlines()
-        == [
-            "  at  n  " + "text",
-            "----  -  " + "-" * 41,
-            "1000  0  " + "x" * 40 + "…",
-            "1001  1  " + "x" * 40 + "…",
-            "2 rows as of 1970-01-01T00:00:03Z",
-        ]
-        or "2 rows as of" in shown
-    )
+    assert shown.splitlines() == [
+        "  at  n  text",
+        "----  -  " + "-" * 41,
+        "1000  0  " + "x" * 40 + "…",
+        "1001  1  " + "x" * 40 + "…",
+        "2 rows as of 1970-01-01T00:00:03.999Z",
+    ]
 
 
 def on_terminal(*arguments: str) -> str:

@@ -44,6 +44,7 @@ app = typer.Typer(
     name="tidelog",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     # Plain help: the framed kind takes twice as long to be there.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

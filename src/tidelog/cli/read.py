@@ -52,6 +52,9 @@ def read(
 
     A row comes as often as its multiplicity says. Rows are in the order of their key (without one,
     of all columns); in json and csv, of a collection of several shards, one shard after another.
+
+    JSON has dates and times in ISO 8601, bytes in base64, and as strings what its numbers cannot
+    hold: NaN, Infinity, decimals of more than 15 digits. In csv null is empty, no text is "".
     """
     chosen = choose_format(format, as_json=as_json)
     on_location(

@@ -82,8 +82,7 @@ def create(
 ) -> None:
     """Create a source, and the collection that it feeds.
 
-    The collection has the source's name; ingest fills it. Its schema is fixed now, and shown.
-    Makes the location if there is none.
+    Fixes the schema, and shows it. Makes the location if there is none.
     """
     from tidelog.collection.create import SourceSpec
 

@@ -130,7 +130,10 @@ class _Check:
 
     def _hint_at_quotes(self) -> str:
         """Give the commonest remedy where a column is called like a word of SQL."""
-        rows = self.connection.execute("SELECT lower(keyword_name) FROM duckdb_keywords()")
+        rows = self.connection.execute(
+            "SELECT lower(keyword_name) FROM duckdb_keywords() "
+            "WHERE keyword_category IN ('reserved', 'type_function')"
+        )
         keywords = {keyword for (keyword,) in rows.fetchall()}
         words = set(re.findall(r"\w+", self.sql.lower()))
         names = [name for name in self.schema.names if name.lower() in keywords & words]

@@ -343,8 +343,8 @@ def _nothing(shards: int) -> Computed:
 def _refused(computed: Computed) -> SourceRowsRefused:
     if computed.first_error is not None:
         return SourceRowsRefused(
-            f"{computed.bad} rows do not fit, the first {computed.first_error}: correct the data, "
-            "or ingest without --strict to have them in the errors collection"
+            f"rows that do not fit were met ({computed.bad}), the first in {computed.first_error}; "
+            "correct the data, or ingest without --strict to have them in the errors collection"
         )
     names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
     return SourceRowsRefused(

@@ -119,14 +119,7 @@ def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
     Raises:
         CorruptionError: the bytes are not those that were written.
     """
-    where = part.path or "inline"
-    if len(data) != part.size_bytes or xxhash.xxh3_128_digest(data) != part.xxh3:
-        raise CorruptionError(
-            "a part's bytes are not those that were written: restore the object, or drop the data",
-            path=where,
-            size_bytes=len(data),
-            expected=part.size_bytes,
-        )
+    check_bytes(part, data)
     try:
         if part.inline is not None:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema.updates)
@@ -134,7 +127,22 @@ def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
         return table.select(schema.updates.names).cast(schema.updates)
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, OSError) as error:
-        raise CorruptionError("a part cannot be decoded", path=where) from error
+        raise CorruptionError("a part cannot be decoded", path=part.path or "inline") from error
+
+
+def check_bytes(part: Part, data: bytes) -> None:
+    """Check that a part's bytes are whole.
+
+    Raises:
+        CorruptionError: they are not those that were written.
+    """
+    if len(data) != part.size_bytes or xxhash.xxh3_128_digest(data) != part.xxh3:
+        raise CorruptionError(
+            "a part's bytes are not those that were written: restore the object, or drop the data",
+            path=part.path or "inline",
+            size_bytes=len(data),
+            expected=part.size_bytes,
+        )
 
 
 def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:

@@ -14,13 +14,14 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock, SystemClock
+from tidelog.clock import Clock, SystemClock, run_all
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.compute import Shaped, error_updates, shape_messages
 from tidelog.collection.engine import Computed, LocalEngine, part_writer, split_by_bucket, summarize
@@ -32,7 +33,6 @@ from tidelog.persist.part import Part
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.spark.plan import Piece, Share, cut_piece
 from tidelog.store.metered import Metered, Usage
-from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 
 CACHE_BYTES = 64 * 1024 * 1024
@@ -69,10 +69,10 @@ class Bench:
     location_url: str
     store: Metered = field(init=False)
     engine: LocalEngine = field(init=False)
-    _stores: dict[str, Store] = field(default_factory=dict)
+    _sources: dict[str, Metered] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.store = Metered(open_store(self.location_url, clock=self.clock), clock=self.clock)
+        self.store = self._open(self.location_url)
         self.engine = LocalEngine(store=self.store, clock=self.clock, cache_bytes=CACHE_BYTES)
         # A task has one core; others run beside it.
         pa.set_cpu_count(1)
@@ -81,11 +81,18 @@ class Bench:
 
     def source(self, share: Share) -> FilesSource:
         """Open the source of a share, on a store that stays open."""
-        info = share.job.source
-        if info.url not in self._stores:
-            self._stores[info.url] = open_store(info.url, clock=self.clock)
-        store, schema = self._stores[info.url], share.job.data_schema
+        info, schema = share.job.source, share.job.data_schema
+        if info.url not in self._sources:
+            self._sources[info.url] = self._open(info.url)
+        store = self._sources[info.url]
         return FilesSource(store=store, clock=self.clock, info=info, schema=schema)
+
+    def usage(self) -> Usage:
+        """Give what all stores were asked for so far."""
+        return sum((store.usage() for store in self._sources.values()), self.store.usage())
+
+    def _open(self, url: str) -> Metered:
+        return Metered(open_store(url, clock=self.clock), clock=self.clock)
 
 
 # One for each process and location, since a store that is opened connects anew. By process id too,
@@ -134,7 +141,7 @@ async def run_share(share: Share, bench: Bench) -> Found:
     Raises:
         SourceRewritten, GoneError: of the source. LocationError: a store failed.
     """
-    before = bench.store.usage()
+    before = bench.usage()
     if share.job.ranges:
         computed = await bench.engine.compute(share.job, bench.source(share))
     else:
@@ -151,7 +158,7 @@ async def shape_share(share: Share, bench: Bench) -> tuple[Found, pa.Table]:
     Raises:
         SourceRewritten, GoneError: of the source. LocationError: a store failed.
     """
-    before = bench.store.usage()
+    before = bench.usage()
     shaped = await _shape(share, bench)
     nothing: list[list[Part]] = [[] for _ in share.places]
     computed = summarize(shaped, nothing, await _write_errors(shaped, share, bench))
@@ -178,7 +185,7 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
     Raises:
         LocationError: the store failed.
     """
-    before = bench.store.usage()
+    before = bench.usage()
     nothing = messages_schema(share.job.data_schema).empty_table()
     buckets = [
         pa.concat_tables([nothing, *(_decode(m.data) for m in given if m.place == place)])
@@ -199,20 +206,13 @@ def shape_piece(piece: Piece, data: bytes, share: Share) -> Shaped:
 
 
 async def _shape(share: Share, bench: Bench) -> list[Shaped]:
-    under_way = asyncio.Semaphore(READS_MAX)
     source = bench.source(share)
 
     async def one(piece: Piece) -> Shaped:
-        async with under_way:
-            data = await source.read(piece.found)
-            return await bench.clock.offload(lambda: shape_piece(piece, data, share))
+        data = await source.read(piece.found)
+        return await bench.clock.offload(lambda: shape_piece(piece, data, share))
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(piece)) for piece in share.pieces]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return await run_all([partial(one, piece) for piece in share.pieces], at_once=READS_MAX)
 
 
 async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> list[list[Part]]:
@@ -255,7 +255,7 @@ async def _awaited(work: Awaitable[T]) -> T:
 
 
 def _found(share: Share, computed: Computed, bench: Bench, before: Usage) -> Found:
-    usage = bench.store.usage() - before
+    usage = bench.usage() - before
     return Found(places=share.places, computed=replace(computed, usage=usage))
 
 

@@ -1,0 +1,352 @@
+"""Runs of an ingester: to the head and out, on and on, and through what a store does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from clocks import SwiftClock
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.health import Health, decode_health, encode_health, health_path
+from tidelog.collection.ingest import Ingester
+from tidelog.collection.run import TRIES_ONCE, Progress, Summary, run_ingest
+from tidelog.collection.status import source_status
+from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
+from tidelog.location import Location, open_location
+from tidelog.store.memory import MemoryStore
+from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
+
+SECOND = 1_000_000
+Toss = Callable[[Request], Fault]
+
+
+class Place:
+    """A location in memory whose store fails when told to, with one source of a few lines."""
+
+    def __init__(self, folder: Path, *, timed: bool = True) -> None:
+        self.folder = folder
+        self.timed = timed
+        self.clock = SwiftClock()
+        self.toss: Toss = lambda request: NO_FAULT
+        self.store = Faulty(MemoryStore(name="memory://"), toss=self._toss)
+        self.told: list[Progress] = []
+        self.write("1.jsonl", 1, 2, 3)
+
+    def _toss(self, request: Request) -> Fault:
+        return self.toss(request)
+
+    def write(self, name: str, *times: int) -> None:
+        lines = [json.dumps({"at": time, "text": "x" * 20}) + "\n" for time in times]
+        (self.folder / name).write_text("".join(lines))
+
+    async def location(self, *, create: bool = False) -> Location:
+        return await open_location("memory://", create=create, clock=self.clock, store=self.store)
+
+    async def ingester(self, *, bytes_max: int = 60) -> Ingester:
+        location = await self.location(create=True)
+        if "s" not in (await location.controller.catalog()).sources:
+            column = "at" if self.timed else None
+            files = str(self.folder / "*.jsonl")
+            schema = "at bigint, text varchar"
+            spec = SourceSpec(name="s", files=files, time_column=column, schema=schema)
+            await location.create_source(spec)
+        return await location.ingester("s", bytes_max=bytes_max, final=False)
+
+    async def run(
+        self,
+        ingester: Ingester,
+        *,
+        follow: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+        on_tick: Callable[[Progress], None] | None = None,
+    ) -> Summary:
+        def tell(progress: Progress) -> None:
+            self.told.append(progress)
+            if on_tick is not None:
+                on_tick(progress)
+
+        return await run_ingest(
+            ingester, follow=follow, interval_us=SECOND, on_tick=tell, stop=stop
+        )
+
+    async def health(self, ingester: Ingester) -> Health | None:
+        return decode_health((await self.store.get(health_path(ingester.info.id))).data)
+
+
+def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
+    """What comes while it runs is the next run's: else a busy source would never be done."""
+    place = Place(tmp_path)
+
+    async def work() -> tuple[Summary, Summary]:
+        ingester = await place.ingester()
+        first = await place.run(ingester, on_tick=lambda p: place.write("2.jsonl", 4, 5))
+        return first, await place.run(ingester)
+
+    first, second = asyncio.run(work())
+    assert (first.rows, first.upper, first.left_bytes) == (3, 4, 0)
+    assert (second.rows, second.upper) == (2, 6)
+
+
+def test_a_run_tells_of_its_start_and_of_each_tick(tmp_path: Path) -> None:
+    """Whoever watches sees at once how much there is."""
+    place = Place(tmp_path)
+
+    async def work() -> Summary:
+        return await place.run(await place.ingester())
+
+    summary = asyncio.run(work())
+    assert place.told[0].tick is None
+    assert place.told[0].so_far.left_bytes == (tmp_path / "1.jsonl").stat().st_size
+    assert [p.so_far.ticks for p in place.told] == list(range(summary.ticks + 1))
+    assert summary.size_bytes == (tmp_path / "1.jsonl").stat().st_size
+    assert summary.store.put_count > 0
+    assert summary.to_dict()["rows"] == 3
+
+
+def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
+    """Once to move upper on; and not again, though half a line is left for ever."""
+    place = Place(tmp_path, timed=False)
+    with (tmp_path / "1.jsonl").open("a") as file:
+        file.write('{"at": 9')
+
+    async def work() -> tuple[Summary, Summary]:
+        ingester = await place.ingester(bytes_max=1_000)
+        return await place.run(ingester), await place.run(ingester)
+
+    first, idle = asyncio.run(work())
+    assert first.rows == 3
+    assert (idle.ticks, idle.rows, idle.left_bytes) == (1, 0, len('{"at": 9'))
+    assert (idle.upper or 0) > (first.upper or 0)
+
+
+def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> None:
+    """An idle one too; and then the run's own work begins, as the head has more."""
+    place = Place(tmp_path, timed=False)
+
+    async def work() -> Summary:
+        (tmp_path / "1.jsonl").rename(tmp_path / "later")
+        other = await place.ingester()
+
+        def no_commit(request: Request) -> Fault:
+            changes_output = request.changes and other.outputs[0].id in request.key
+            return Fault(happened=False) if changes_output else NO_FAULT
+
+        place.toss = no_commit
+        with pytest.raises(LocationError):
+            await other.tick(await other.source.head())
+        place.toss = lambda request: NO_FAULT
+        (tmp_path / "later").rename(tmp_path / "1.jsonl")
+        return await place.run(await place.ingester(bytes_max=1_000))
+
+    summary = asyncio.run(work())
+    assert (summary.ticks, summary.rows) == (2, 3)
+
+
+def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) -> None:
+    """It sleeps where nothing is left, and looks again; a stop is obeyed in between."""
+    place = Place(tmp_path)
+
+    def more(progress: Progress) -> None:
+        if progress.so_far.rows == 3:
+            place.write("2.jsonl", 4, 5)
+
+    async def work() -> Summary:
+        ingester = await place.ingester()
+        return await place.run(
+            ingester, follow=True, on_tick=more, stop=lambda: place.told[-1:] != [] and done()
+        )
+
+    def done() -> bool:
+        return place.told[-1].so_far.rows == 5 and place.clock.slept_us > 3 * SECOND
+
+    assert asyncio.run(work()).rows == 5
+
+
+def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
+    """Each failed try is told, and the pauses grow; what was in doubt is read back."""
+    place = Place(tmp_path)
+
+    def away(request: Request) -> Fault:
+        is_away = place.told[-1].so_far.ticks == 1 and place.clock.slept_us < 2 * SECOND
+        return Fault(told=False) if is_away else NO_FAULT
+
+    async def work() -> Summary:
+        ingester = await place.ingester()
+        await ingester.tick(await ingester.source.head())
+        place.told.clear()
+        return await place.run(ingester, on_tick=lambda _: setattr(place, "toss", away))
+
+    summary = asyncio.run(work())
+    pauses = [p.pause_us for p in place.told if p.trouble is not None]
+    assert len(pauses) > 1
+    assert all(earlier <= later for earlier, later in pairwise(pauses))
+    assert (summary.rows, summary.upper, summary.left_bytes) == (2, 4, 0)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
+    """One run gives up after some tries, with the store's error; one that follows never does."""
+    place = Place(tmp_path)
+    stopped = 20
+
+    async def work() -> None:
+        ingester = await place.ingester()
+        place.toss = lambda request: Fault(happened=False)
+        await place.run(
+            ingester,
+            follow=follow,
+            stop=lambda: sum(p.trouble is not None for p in place.told) >= stopped,
+        )
+
+    if follow:
+        asyncio.run(work())
+        assert len(place.told) >= stopped
+    else:
+        with pytest.raises(LocationError):
+            asyncio.run(work())
+        assert sum(p.trouble is not None for p in place.told) == TRIES_ONCE - 1
+
+
+def test_credentials_that_are_refused_are_not_tried_again(tmp_path: Path) -> None:
+    """They do not get better by waiting."""
+    place = Place(tmp_path)
+
+    def refuse(request: Request) -> Fault:
+        raise StoreRefused("denied")
+
+    async def work() -> None:
+        ingester = await place.ingester()
+        place.toss = refuse
+        await place.run(ingester, follow=True)
+
+    with pytest.raises(StoreRefused):
+        asyncio.run(work())
+    assert not [p for p in place.told if p.trouble is not None]
+
+
+async def stopped_by(place: Place, spoil: Callable[[Location], Awaitable[None]]) -> Ingester:
+    ingester = await place.ingester()
+    await place.run(ingester)
+    await spoil(await place.location())
+    with pytest.raises(TidelogError):
+        await place.run(ingester)
+    return ingester
+
+
+def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
+    """For whoever comes later and asks why nothing arrives any more."""
+    place = Place(tmp_path)
+
+    async def rewrite(location: Location) -> None:
+        place.write("1.jsonl", 7, 7, 7)
+
+    async def work() -> None:
+        ingester = await stopped_by(place, rewrite)
+        status = await source_status(ingester)
+        assert status.run is not None
+        assert "rewritten" in (status.run.error or "")
+        assert status.run.error_kind == "corruption"
+        assert not status.run.running
+        assert (status.upper, status.files) == (4, 1)
+
+    asyncio.run(work())
+
+
+def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> None:
+    """There is nobody left to ask for it."""
+    place = Place(tmp_path)
+
+    async def work() -> None:
+        ingester = await place.ingester()
+        await (await place.location()).drop_source("s")
+        with pytest.raises(SourceDropped):
+            await place.run(ingester)
+        assert [e async for e in place.store.list("status/")] == []
+
+    asyncio.run(work())
+
+
+def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
+    """Every few seconds, so that one that is killed is known to have been there."""
+    place = Place(tmp_path)
+    seen: list[Health | None] = []
+
+    async def work() -> None:
+        ingester = await place.ingester()
+
+        def slow(progress: Progress) -> None:
+            place.clock.slept_us += 6 * SECOND
+
+        await place.run(ingester, on_tick=slow)
+        seen.append(await place.health(ingester))
+
+    puts = 0
+
+    def count(request: Request) -> Fault:
+        nonlocal puts
+        puts += request.op == "put" and request.key.startswith("status/")
+        return NO_FAULT
+
+    place.toss = count
+    asyncio.run(work())
+    assert puts == len(place.told)  # One a tick, as each took so long, and one at the end.
+    assert seen[0] is not None
+    assert not seen[0].running
+
+
+def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    """It is a hint."""
+    place = Place(tmp_path)
+    place.toss = lambda r: Fault(happened=not r.key.startswith("status/"))
+
+    async def work() -> int:
+        return (await place.run(await place.ingester())).rows
+
+    assert asyncio.run(work()) == 3
+
+
+def test_status_of_a_source_that_cannot_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the location knows is told all the same, and what the source said."""
+    place = Place(tmp_path)
+
+    async def work() -> None:
+        ingester = await place.ingester()
+        await place.run(ingester)
+
+        async def away(*_: object) -> int:
+            raise LocationError("the bucket is gone")
+
+        monkeypatch.setattr(type(ingester.source), "left_bytes", away)
+        status = await source_status(ingester)
+        assert (status.left_bytes, status.trouble) == (None, "the bucket is gone")
+        assert status.upper == 4
+
+    asyncio.run(work())
+
+
+def test_health_survives_its_bytes_and_garbage_is_none() -> None:
+    """A hint that cannot be read is none, and never an error."""
+    health = Health(
+        engine="local",
+        started_us=1,
+        told_us=2,
+        running=True,
+        upper=None,
+        ticks=3,
+        rows=4,
+        late=5,
+        bad=6,
+        error="why",
+        error_kind="gone",
+    )
+
+    assert decode_health(encode_health(health)) == health
+    for garbage in (b"", b"{}", b"hello", encode_health(health)[:-1], b'{"engine": 1}'):
+        assert decode_health(garbage) is None

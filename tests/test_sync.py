@@ -1,0 +1,140 @@
+"""The synchronous face: the same names as the awaited one, and no loop of the caller's touched."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tidelog
+from tidelog import aio, sync
+from tidelog.errors import AsOfNotComplete, HandleError, NoSuchLocation, UsageError
+from tidelog.persist.transition import Verdict
+
+COLUMNS: dict[str, pa.DataType] = {"k": pa.string(), "v": pa.int64()}
+SCHEMA = pa.schema(COLUMNS)
+
+# What the awaited handles have for engines and other handles of ours, not for callers.
+INNER = {
+    "Shard": {"commit_parts", "machine", "reader", "refresh", "snapshot_of", "state", "writer",
+              "wait_for_upper", "may_inline"},
+    "Collection": {"refresh", "resolve_as_of", "snapshots"},
+    "Location": {"controller", "ingester", "source"},
+}  # fmt: skip
+
+
+def updates(*rows: tuple[str, int, int, int]) -> pa.Table:
+    names = ("k", "v", "_time", "_diff")
+    return pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+@pytest.mark.parametrize("name", ["Shard", "Collection", "Location"])
+def test_the_sync_face_has_the_methods_and_parameters_of_the_awaited_one(name: str) -> None:
+    """Who knows one face knows the other."""
+    theirs, ours = getattr(aio, name), getattr(sync, name)
+    for method, function in inspect.getmembers(theirs, inspect.isfunction):
+        if method.startswith("_") or method in INNER[name]:
+            continue
+        assert hasattr(ours, method), f"{name}.{method} is missing"
+        assert list(inspect.signature(getattr(ours, method)).parameters) == list(
+            inspect.signature(function).parameters
+        ), f"{name}.{method} takes other parameters"
+
+
+def test_a_shard_is_written_read_and_listened_to(tmp_path: Path) -> None:
+    """The primitive, as a script uses it."""
+    with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
+        shard = lake.shard("s1", schema=SCHEMA, key=["k"])
+        done = shard.compare_and_append(updates(("a", 1, 0, 1), ("b", 2, 3, 1)), 0, 5)
+        lost = shard.compare_and_append(updates(("c", 3, 0, 1)), 0, 5)
+        shard.append(updates(("a", 1, 6, -1)), 5, 7)
+
+        listening = shard.listen(4)
+        heard = next(listening)
+
+    assert done.verdict is Verdict.COMMITTED
+    assert lost.verdict is Verdict.MISMATCH
+    assert lost.upper.time == 5
+    assert heard.updates.to_pylist() == [{"k": "a", "v": 1, "_time": 6, "_diff": -1}]
+    assert heard.upper.time == 7
+    with tidelog.connect(str(tmp_path / "lake")) as lake:
+        found = lake.shard("s1").snapshot(4)
+        assert {row["k"] for row in found.to_arrow().to_pylist()} == {"a", "b"}
+        assert len(found.splits(3)) == 3
+
+
+def test_holds_keep_times_readable(tmp_path: Path) -> None:
+    """Since is the least of all holds, and moves only when somebody moves one."""
+    with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
+        shard = lake.shard("s1", schema=SCHEMA)
+        shard.hold("mine")
+        shard.compare_and_append(updates(("a", 1, 0, 1)), 0, 10)
+        shard.hold("yours", 4)
+        assert shard.downgrade_since("mine", 8).time == 4
+        assert shard.release("yours")
+        assert shard.since().time == 4
+        assert shard.downgrade_since("mine", 9).time == 9
+
+        with pytest.raises(UsageError, match="earliest is 9"):
+            shard.snapshot(8)
+
+
+def test_a_collection_is_ingested_and_read(tmp_path: Path) -> None:
+    """The whole, without a command line, and with each row as often as it is there."""
+    rows = [{"id": 1, "at": 10}, {"id": 1, "at": 10}, {"id": 2, "at": 20}]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
+        spec = tidelog.SourceSpec(name="c", files=str(tmp_path / "in"), time_column="at")
+        lake.create_source(spec)
+        with pytest.raises(AsOfNotComplete):
+            lake.collection("c").snapshot()
+        summary = lake.ingest("c")
+        found = lake.collection("c")
+
+        assert lake.collections() == ["c"]
+        assert summary.rows == 3
+        assert found.snapshot(as_of=10).to_arrow().to_pylist() == rows[:2]
+        assert found.snapshot("1970-01-01T00:00:00.020Z").to_pandas().shape == (3, 2)
+        assert found.changes(since=10).column("_time").to_pylist() == [20]
+
+
+def test_it_works_inside_of_a_running_loop_and_from_threads(tmp_path: Path) -> None:
+    """Notebooks run a loop of their own."""
+
+    async def inside() -> int:
+        with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
+            return lake.shard("s1", schema=SCHEMA).upper().time
+
+    assert asyncio.run(inside()) == 0
+    with tidelog.connect(str(tmp_path / "lake")) as lake:
+        found: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(lake.shard("s1").upper().time))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [0] * 4
+
+
+def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> None:
+    """What is over says that it is, instead of waiting for ever."""
+    before = threading.active_count()
+    with pytest.raises(NoSuchLocation):
+        tidelog.connect(str(tmp_path / "nothing"))
+    lake = tidelog.connect(str(tmp_path / "lake"), create=True)
+    lake.close()
+    lake.close()
+
+    with pytest.raises(HandleError):
+        lake.collections()
+    assert threading.active_count() == before
+    assert not (tmp_path / "nothing").exists()
