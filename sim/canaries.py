@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -14,6 +15,8 @@ import pyarrow as pa
 
 from tidelog.collection import compute, envelope
 from tidelog.collection.binding import Binding
+from tidelog.collection.catalog import Catalog, Change
+from tidelog.collection.controller import Controller
 from tidelog.collection.ingest import Ingester
 from tidelog.collection.source import Plan
 from tidelog.consensus.store import StoreConsensus
@@ -236,6 +239,23 @@ def ingester_feeds_back_too_old() -> Iterator[None]:
 
     with patch.object(compute, "current_rows", old):
         yield
+
+
+@contextmanager
+def controller_writes_piecemeal() -> Iterator[None]:
+    """A command is several commits, one a row."""
+    change = Controller._change
+
+    async def piecemeal(self: Controller, plan: Callable[[Catalog], list[Change]]) -> None:
+        for row in plan(await self.catalog()):
+            await change(self, partial(_only, row))
+
+    with patch.object(Controller, "_change", piecemeal):
+        yield
+
+
+def _only(row: Change, _: Catalog) -> list[Change]:
+    return [row]
 
 
 Canary = Callable[[], AbstractContextManager[None]]

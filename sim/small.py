@@ -15,6 +15,7 @@ from unittest.mock import patch
 from tidelog.consensus import box
 from tidelog.machine.machine import Machine
 from tidelog.persist import part, state
+from tidelog.persist.duck import duck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,20 @@ def limited(limits: Limits) -> Iterator[None]:
                 stack.enter_context(patch.object(module, name, value))
         if limits.rollup_every is not None:
             stack.enter_context(_rollup_every(limits.rollup_every))
+        stack.enter_context(_one_thread())
         yield
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let DuckDB work alone, so that the rows of a query come in one order."""
+    with duck() as connection:
+        connection.execute("SET threads = 1")
+    try:
+        yield
+    finally:
+        with duck() as connection:
+            connection.execute("RESET threads")
 
 
 @contextmanager

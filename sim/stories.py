@@ -268,7 +268,8 @@ class CatalogStory:
         demand(set(shards) == {"catalog"}, "there are other shards")
 
 
-STORIES: Final = (
+StoryOf = ShardStory | IngestStory | CatalogStory
+STORIES: Final[tuple[StoryOf, ...]] = (
     ShardStory(),
     ShardStory(name="shard, impatient", attempts=1),
     IngestStory(name="ingest upsert, by time"),

@@ -56,7 +56,7 @@ def write_scenario(folder: Path, *, events_count: int, seed: int, files: int = 6
                     "note": "n" * rng.randrange(20),
                 }
             )
-        at += rng.choice([1, 40, 900, 5_000])
+        at += rng.choice([1, 40, 900, 12_000])
     bad_lines = size = 0
     share = -(-len(events) // files)
     for number in range(files):

@@ -299,6 +299,31 @@ def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
     assert not seen[0].running
 
 
+def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
+    """Nothing may come for days; its status must not look like that of one that was killed."""
+    place = Place(tmp_path)
+
+    async def work() -> tuple[Health | None, int]:
+        ingester = await place.ingester()
+        seen: list[Health | None] = []
+
+        def stop() -> bool:
+            return place.clock.slept_us > 200 * SECOND
+
+        def count(request: Request) -> Fault:
+            if request.op == "put" and request.key.startswith("status/"):
+                seen.append(None)
+            return NO_FAULT
+
+        place.toss = count
+        await place.run(ingester, follow=True, stop=stop)
+        return await place.health(ingester), len(seen)
+
+    last, puts = asyncio.run(work())
+    assert last is not None
+    assert puts == 4  # Three within 200 seconds, and the last.
+
+
 def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     """It is a hint."""
     place = Place(tmp_path)

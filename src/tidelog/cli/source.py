@@ -302,7 +302,8 @@ def _run_lines(found: SourceStatus) -> list[str]:
     did = f"{count_text(run.rows, 'row')} in {count_text(run.ticks, 'tick')} on {run.engine}"
     lines = [f"started {_iso(run.started_us)}: {did}"]
     if run.error is not None:
-        lines.append(f"stopped {_iso(run.told_us)}: {run.error}")
+        how = "last heard of, waiting," if run.running else "stopped"
+        lines.append(f"{how} {_iso(run.told_us)}: {run.error}")
     else:
         lines.append(f"{'last heard of' if run.running else 'ended'} {_iso(run.told_us)}")
     return lines

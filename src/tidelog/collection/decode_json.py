@@ -1,10 +1,16 @@
-"""Json lines: one object a line. Pure."""
+"""Json lines: one object a line. Pure.
+
+Arrow's reader is given only lines that begin with ``{`` and end with ``}``: it crashes the process
+on a line that is a bare ``null``, and takes several objects in one line, or one over several
+lines, for rows. Nor is it asked to infer fields that the schema lacks: deep nesting in one of
+those crashes it too.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +19,17 @@ import pyarrow.json as pj
 from tidelog.collection.lines import outer_bytes, split_records
 from tidelog.collection.records import Int64s, Misfit, Records, gather, shown
 from tidelog.collection.types import json_wire, sql_type
+from tidelog.persist.duck import duck
 
+_MARK: Final = b"\xef\xbb\xbf"  # What some editors put at the beginning of a file of UTF-8.
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 
 
 def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
     """Parse the lines of a range that starts at offset ``base`` of its file."""
+    if base == 0 and data.startswith(_MARK):
+        data = b" " * len(_MARK) + data[len(_MARK) :]
     starts, ends = split_records(data, quoted=False)
     wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
     tables: list[pa.Table] = []
@@ -48,9 +58,9 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
         first, last = outer_bytes(data, starts, ends)
         whole = (first == _OPEN) & (last == _CLOSE)
         parse(np.flatnonzero(whole))
-        # A line that is no object could join with its neighbours into one: parse each such alone.
         for row in np.flatnonzero(~whole):
-            parse(np.array([row]))
+            line = data[starts[row] : ends[row]]
+            misfits.append(Misfit(base + int(starts[row]), _reason(line, wanted), shown(line)))
     rows = np.concatenate(kept) if kept else np.zeros(0, np.int64)
     table = pa.concat_tables(tables) if tables else wire.empty_table()
     return Records(
@@ -68,7 +78,7 @@ def _parse_chunk(
     """Parse lines at once; None if one of them is bad. Counts fields that the schema lacks."""
     try:
         chunk.decode("utf-8")
-        table = _read(chunk, wire, "ignore")
+        table = _read(chunk, wire)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
     if table.num_rows != records:
@@ -79,11 +89,11 @@ def _parse_chunk(
     return table.select(wire.names)
 
 
-def _read(chunk: bytes, wire: pa.Schema, unexpected: Literal["ignore", "infer"]) -> pa.Table:
+def _read(chunk: bytes, wire: pa.Schema) -> pa.Table:
     return pj.read_json(
         io.BytesIO(chunk),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
-        parse_options=pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior=unexpected),
+        parse_options=pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior="ignore"),
     )
 
 
@@ -94,23 +104,18 @@ def _keys_count(chunk: bytes) -> int:
 
 
 def _count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> None:
-    known = set(wire.names)
-    try:
-        table = _read(chunk, wire, "infer")
-        counts = {
-            n: table.num_rows - table.column(n).null_count
-            for n in table.column_names
-            if n not in known
-        }
-    except pa.ArrowInvalid:
-        # Fields that the schema lacks may be of several types; then only counting one by one does.
-        counts = {}
-        for line in chunk.splitlines():
-            for name, value in (json.loads(line) if line.strip() else {}).items():
-                if name not in known and value is not None:
-                    counts[name] = counts.get(name, 0) + 1
-    for name, count in counts.items():
-        dropped[name] = dropped.get(name, 0) + count
+    """Count the fields of a chunk's objects that the schema lacks."""
+    lines = pa.table({"line": pa.array(chunk.split(b"\n"), pa.binary()).cast(pa.string())})
+    with duck() as connection:
+        connection.register("lines", lines)
+        # What is not strictly json (NaN) is not counted: the count informs, and decides nothing.
+        counted = connection.execute(
+            "SELECT name, count(*) FROM (SELECT unnest(json_keys(line)) AS name FROM lines "
+            "WHERE json_valid(line)) GROUP BY name"
+        ).fetchall()
+    for name, count in counted:
+        if name not in wire.names:
+            dropped[name] = dropped.get(name, 0) + count
 
 
 def _reason(line: bytes, wanted: pa.Schema) -> str:
@@ -121,7 +126,7 @@ def _reason(line: bytes, wanted: pa.Schema) -> str:
         return "the line is not UTF-8"
     try:
         value: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "the line is not one json value"
     if not isinstance(value, dict):
         return "the line is not a json object"
@@ -134,6 +139,6 @@ def _reason(line: bytes, wanted: pa.Schema) -> str:
 def _fits_alone(value: Any, field: pa.Field[Any]) -> bool:
     wire = pa.schema([pa.field(field.name, json_wire(field.type))])
     try:
-        return _read(json.dumps({field.name: value}).encode(), wire, "ignore").num_rows == 1
+        return _read(json.dumps({field.name: value}).encode(), wire).num_rows == 1
     except pa.ArrowInvalid:
         return False

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it was last heard of. ``error`` is the sentence it stopped with, if it did.
+    """A run as it was last heard of. ``error`` is what it stands at, or stopped with.
 
     Units: ``told_us`` is when this was written, ``upper`` is in milliseconds; rows are the run's.
     """

@@ -41,9 +41,9 @@ def split_records(data: bytes, *, quoted: bool) -> tuple[Int64s, Int64s]:
     The last one may lack its line end: a range that was taken so ends with the file.
     """
     ends = record_ends(data, quoted=quoted)
-    if not ends.size or ends[-1] < len(data):
+    if data and (not ends.size or ends[-1] < len(data)):
         ends = np.append(ends, len(data))
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: ends.size]
     first, _ = trim_records(data, starts, ends)
     there = first < ends
     return starts[there], ends[there]

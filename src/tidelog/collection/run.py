@@ -22,7 +22,7 @@ from tidelog.collection.status import taken_now
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
 from tidelog.store.metered import Usage, usage_of
 
-HEALTH_EVERY_US: Final = 5_000_000
+HEALTH_EVERY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000
 TRIES_ONCE: Final = 5
 PAUSE_FIRST_US, PAUSE_MOST_US = 250_000, 30_000_000
 _LOOK_US: Final = 100_000  # How often a pause looks whether it is to stop.
@@ -161,6 +161,8 @@ class _Run:
                 continue
             if not follow:
                 return
+            # One that waits for more is alive, and is to be seen so.
+            await self._tell_after(HEALTH_IDLE_US)
             await self._pause(interval_us)
 
     async def _take(self, head: Head) -> None:
@@ -172,18 +174,19 @@ class _Run:
         timed = self.ingester.info.time_column is not None
         while not self.stop():
             tick = await self.ingester.tick(head)
-            if tick is None:
-                return
             left = await self._left_bytes(tick, head)
+            if tick is None:
+                self.so_far = replace(self.so_far, left_bytes=left)
+                return
             self._count(tick, left)
             self.on_tick(Progress(so_far=self.summary(), tick=tick))
-            await self._tell_now_and_then()
+            await self._tell_after(HEALTH_EVERY_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
             if tick.exhausted or (not timed and not left):
                 return
 
-    async def _left_bytes(self, tick: Tick, head: Head) -> int:
-        if tick.computed is not None:
+    async def _left_bytes(self, tick: Tick | None, head: Head) -> int:
+        if tick is not None and tick.computed is not None:
             return tick.left_bytes
         _, taken = await taken_now(self.ingester)
         return head.left_bytes(taken)
@@ -221,6 +224,7 @@ class _Run:
         clock = self.ingester.clock
         pause_us = backoff_us(failures, clock, first_us=PAUSE_FIRST_US, most_us=PAUSE_MOST_US)
         self.on_tick(Progress(so_far=self.summary(), trouble=error, pause_us=pause_us))
+        await self._tell_after(HEALTH_EVERY_US, error)  # It may be the source that is away.
         await self._pause(pause_us)
 
     async def _pause(self, duration_us: int) -> None:
@@ -229,10 +233,9 @@ class _Run:
         while not self.stop() and (left := until - clock.monotonic_us()) > 0:
             await clock.sleep(min(left, _LOOK_US))
 
-    async def _tell_now_and_then(self) -> None:
-        now = self.ingester.clock.monotonic_us()
-        if now - self._told_us >= HEALTH_EVERY_US:
-            await self.tell_health(None, running=True)
+    async def _tell_after(self, period_us: int, error: TidelogError | None = None) -> None:
+        if self.ingester.clock.monotonic_us() - self._told_us >= period_us:
+            await self.tell_health(error, running=True)
 
     async def tell_health(self, error: TidelogError | None, *, running: bool) -> None:
         """Write the health. It is a hint: that it cannot be written is no reason to stop."""

@@ -126,7 +126,7 @@ def share_out(job: Job, tasks: int, settings: TickSettings) -> Iterator[list[Pie
 
 
 def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
-    """Pack items, in order, into at most ``count`` runs ``[first, limit)`` of about equal weight."""
+    """Pack items, in order, into at most ``count`` runs ``[first, limit)`` of like weight."""
     sizes = np.asarray(weights, dtype=np.float64)
     until = np.cumsum(sizes)
     # An item goes where its middle falls, so that a heavy one does not drag its neighbours along.

@@ -1,15 +1,16 @@
-"""Scans: a snapshot shared out over Spark's partitions, and the contents that each gives.
+"""Scans: a snapshot shared out over Spark's partitions, and the contents that each gives. Pure.
 
-A collection that was only ever appended to is shared out by its parts. Otherwise all updates of a
+A collection that is only ever appended to is shared out by its parts. Otherwise all updates of a
 row must meet, since one may take back another: rows are shared out by ranges of the first column of
-their key, by which parts are sorted. Either way a shard is read by many tasks, and without a shuffle.
+their key, by which parts are sorted, so that a task decodes little more than its own rows. Either
+way many tasks read one shard, and without a shuffle.
 
 Invariants: each row of the snapshot is in exactly one scan, as often as it is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.collection import check_multiplicity
 from tidelog.errors import CorruptionError
-from tidelog.persist.part import Part, check_bytes, decode_part
+from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
 from tidelog.persist.updates import accumulate
 
@@ -33,8 +34,8 @@ BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """A share of a shard's snapshot, as a plain value.
 
-    Shape: ``bounds`` is an Arrow stream of two rows, the least value of the first key column and the
-        one that ends the share (null: open); empty where the share is not by key.
+    Shape: ``bounds`` is the range of the first key column's values, an Arrow stream of two rows:
+        the least one, and the one that the range ends before (null: open); or empty, for all.
     """
 
     schema: bytes
@@ -47,3 +48,180 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size_bytes(self) -> int:
         return sum(part.size_bytes for part in self.parts)
+
+
+def share_parts(scan: Scan) -> list[Scan]:
+    """Share a scan of what was only appended out, by parts."""
+    shares: list[list[Part]] = [[]]
+    for part in scan.parts:
+        if shares[-1] and sum(p.size_bytes for p in [*shares[-1], part]) > PARTITION_BYTES:
+            shares.append([])
+        shares[-1].append(part)
+    return [msgspec.structs.replace(scan, parts=tuple(share)) for share in shares]
+
+
+def share_keys(scan: Scan, groups: Iterable[tuple[Any, int]]) -> list[Scan]:
+    """Share a scan out by ranges of the first key column.
+
+    Shape: ``groups`` are least values of that column, and how many rows stand from there on.
+    """
+    schema = decode_schema(scan.schema)
+    cuts = choose_cuts(groups, scan.size_bytes)
+    if not cuts:
+        return [scan]
+    shares = []
+    for low, high in pairwise([None, *cuts, None]):
+        column = pa.array([low, high], schema.data.field(0).type)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([("bound", column.type)])) as stream:
+            stream.write_batch(pa.record_batch({"bound": column}))
+        parts = tuple(p for p in scan.parts if _reaches(p, schema.names[0], low, high))
+        bounds = sink.getvalue().to_pybytes()
+        shares.append(msgspec.structs.replace(scan, parts=parts, bounds=bounds))
+    return shares
+
+
+def pack_scans(scans: Sequence[Scan]) -> list[list[Scan]]:
+    """Put small scans together: each partition of Spark's costs some 20 ms."""
+    packed: list[list[Scan]] = []
+    for scan in scans:
+        if packed and sum(s.size_bytes for s in [*packed[-1], scan]) <= PARTITION_BYTES:
+            packed[-1].append(scan)
+        else:
+            packed.append([scan])
+    return packed
+
+
+def choose_cuts(groups: Iterable[tuple[Any, int]], size_bytes: int) -> list[Any]:
+    """Choose values between which about equally many rows lie."""
+    found = sorted(groups, key=lambda group: group[0])
+    until = np.cumsum([rows for _, rows in found])
+    count = min(round(size_bytes / PARTITION_BYTES), len(found))
+    if count < 2:
+        return []
+    wanted = np.arange(1, count) * (until[-1] / count)
+    places = np.searchsorted(until, wanted, side="right")
+    return [value for value in dict.fromkeys(found[p][0] for p in places) if value != found[0][0]]
+
+
+def can_share_keys(schema: ShardSchema) -> bool:
+    """Say whether rows can be shared out by ranges: the first key column has a plain order."""
+    if not schema.key_columns:
+        return False
+    dtype = schema.data.field(0).type
+    return pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_date(dtype)
+
+
+def read_groups(metadata: pq.FileMetaData) -> Iterator[tuple[Any, int]]:
+    """Give the least value of the first column in each row group, and how many rows it has."""
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        statistics = group.column(0).statistics
+        if statistics is not None and statistics.has_min_max:
+            yield statistics.min, group.num_rows
+
+
+def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
+    """Give what a part holds for a scan: its columns, times and diffs.
+
+    Raises:
+        CorruptionError: the bytes are not those that were written.
+    """
+    schema = decode_schema(scan.schema)
+    key, bounds = schema.names[0], _bounds_of(scan)
+    names = [*scan.columns, TIME, DIFF]
+    wanted = names if bounds is None or key in names else [key, *names]
+    if part.inline is not None:
+        table = decode_part(part, data, schema).select(wanted)
+    else:
+        check_bytes(part, data)
+        try:
+            file = pq.ParquetFile(pa.BufferReader(data))
+            groups = list(_groups_within(file.metadata, bounds))
+            table = file.read_row_groups(groups, columns=wanted, use_threads=False)
+            table = table.cast(pa.schema([schema.updates.field(n) for n in table.column_names]))
+        except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+            raise CorruptionError("a part cannot be decoded", path=part.path) from error
+    if part.time_max > scan.as_of:
+        table = table.filter(pc.less_equal(table.column(TIME), pa.scalar(scan.as_of, pa.int64())))
+    if bounds is not None:
+        table = _within(table, key, *bounds)
+    return table.select(names)
+
+
+def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
+    """Give the rows that updates come to, with their multiplicities, in tables of any size.
+
+    Raises:
+        CorruptionError: a row is there less than no times.
+    """
+    taken_back = any(t.num_rows and pc.min(t.column(DIFF)).as_py() < 0 for t in tables)
+    if not taken_back:
+        # Equal rows need not meet either: each comes as often as it was put there.
+        yield from (t.drop_columns([TIME]) for t in tables)
+        return
+    if scan.appended:
+        raise CorruptionError("a collection that is only appended to has lost a row")
+    data = decode_schema(scan.schema).data
+    narrow = ShardSchema(pa.schema([data.field(n) for n in scan.columns]), 0)
+    found = accumulate(tables, narrow, as_of=scan.as_of)
+    check_multiplicity(found, "read by Spark")
+    yield found
+
+
+def batches_of(table: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Give rows, each as often as it is there, in batches of exactly the schema ``target``."""
+    rows = table.num_rows
+    if not rows:
+        return
+    size = table.nbytes / rows
+    step = max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, size))))
+    data = table.select(target.names)
+    until = np.cumsum(table.column(DIFF).to_numpy())
+    for start in range(0, int(until[-1]), step):
+        piece = data.slice(start, step)
+        if until[-1] != rows:
+            wanted = np.arange(start, min(start + step, int(until[-1])))
+            piece = data.take(np.searchsorted(until, wanted, side="right"))
+        yield from piece.cast(target).combine_chunks().to_batches()
+
+
+def _bounds_of(scan: Scan) -> tuple[Any, Any] | None:
+    if not scan.bounds:
+        return None
+    with pa.ipc.open_stream(pa.py_buffer(scan.bounds)) as stream:
+        column = stream.read_all().column("bound")
+    return column[0].as_py(), column[1].as_py()
+
+
+def _reaches(part: Part, key: str, low: Any, high: Any) -> bool:
+    least, greatest = decode_bounds(part).get(key, (None, None))
+    if least is None or greatest is None:
+        return True
+    return (low is None or greatest >= low) and (high is None or least < high)
+
+
+def _groups_within(metadata: pq.FileMetaData, bounds: tuple[Any, Any] | None) -> Iterator[int]:
+    """Give the row groups that may have keys within bounds."""
+    low, high = bounds or (None, None)
+    for index in range(metadata.num_row_groups):
+        found = metadata.row_group(index).column(0).statistics
+        # Nulls are in no statistic's range.
+        known = found if found is not None and found.has_min_max and not found.null_count else None
+        before = known is not None and low is not None and known.max < low
+        after = known is not None and high is not None and known.min >= high
+        if not before and not after:
+            yield index
+
+
+def _within(table: pa.Table, key: str, low: Any, high: Any) -> pa.Table:
+    """Keep the rows whose keys lie within bounds; nulls lie in the first range."""
+    column = table.column(key)
+    inside = pc.is_valid(column)
+    if low is not None:
+        inside = pc.and_kleene(inside, pc.greater_equal(column, pa.scalar(low, column.type)))
+    if high is not None:
+        inside = pc.and_kleene(inside, pc.less(column, pa.scalar(high, column.type)))
+    if low is None:
+        inside = pc.or_kleene(inside, pc.is_null(column))
+    return table.filter(inside)

@@ -28,10 +28,10 @@ from tidelog.collection.engine import Computed, LocalEngine, part_writer, split_
 from tidelog.collection.envelope import RANK, messages_schema
 from tidelog.collection.files import FilesSource
 from tidelog.errors import LocationError, TidelogError
-from tidelog.persist.duck import duck
 from tidelog.persist.part import Part
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.spark.plan import Piece, Share, cut_piece
+from tidelog.spark.worker import use_one_core
 from tidelog.store.metered import Metered, Usage
 from tidelog.store.urls import open_store
 
@@ -74,10 +74,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.store = self._open(self.location_url)
         self.engine = LocalEngine(store=self.store, clock=self.clock, cache_bytes=CACHE_BYTES)
-        # A task has one core; others run beside it.
-        pa.set_cpu_count(1)
-        with duck() as connection:
-            connection.execute("SET threads = 1")
+        use_one_core()
 
     def source(self, share: Share) -> FilesSource:
         """Open the source of a share, on a store that stays open."""

@@ -1,0 +1,99 @@
+"""The long form: ``python -m sim --seeds N --seconds S`` prints what was run, and what failed.
+
+Exit status: 0 all held, 1 something did not: the seed is printed, and can be kept in
+``tests/sim/seeds.json``, from which it is run every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+from sim.canaries import innermost
+from sim.crash_points import visit
+from sim.scenario_consensus import simulate_consensus
+from sim.scenario_ingest import simulate_ingest
+from sim.scenario_shard import simulate_shard
+from sim.stories import STORIES
+
+SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
+    "consensus": simulate_consensus,
+    "shard": simulate_shard,
+    "ingest": simulate_ingest,
+}
+FAILURES_MAX: Final = 10
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many, for each scenario")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for each scenario, at most")
+    parser.add_argument("--only", choices=[*SCENARIOS, "crash"], help="one instrument alone")
+    given = parser.parse_args(arguments)
+    failures = 0
+    for name, simulate in SCENARIOS.items():
+        if given.only in (None, name):
+            failures += _run_seeds(name, simulate, given.first, given.seeds, given.seconds)
+    if given.only in (None, "crash"):
+        failures += _visit_all(given.first)
+    return 1 if failures else 0
+
+
+def _run_seeds(
+    name: str, simulate: Callable[[int], Any], first: int, count: int, seconds: float
+) -> int:
+    begin, totals, failed = time.monotonic(), Counter[str](), 0
+    seeds = 0
+    for seed in range(first, first + count):
+        if time.monotonic() - begin > seconds or failed >= FAILURES_MAX:
+            break
+        seeds += 1
+        try:
+            totals.update(_counts(simulate(seed)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what we look for
+            failed += 1
+            _tell(f"{name}: seed {seed}", error)
+    told = " ".join(f"{key}={value}" for key, value in totals.items())
+    took = time.monotonic() - begin
+    print(f"{name}: seeds={seeds} failed={failed} seconds={took:.0f} {told}", flush=True)
+    return failed
+
+
+def _visit_all(seed: int) -> int:
+    failed = 0
+    for story in STORIES:
+        begin = time.monotonic()
+        try:
+            found = visit(story, seed=seed)
+        except AssertionError as error:
+            failed += 1
+            _tell("crash points", error)
+            continue
+        print(
+            f"crash points of {story.name}: requests={found.requests} visited={found.visited} "
+            f"struck={found.struck} seconds={time.monotonic() - begin:.0f}",
+            flush=True,
+        )
+    return failed
+
+
+def _counts(report: Any) -> dict[str, int]:
+    assert is_dataclass(report)
+    values = {field.name: getattr(report, field.name) for field in fields(report)}
+    return {name: value for name, value in values.items() if isinstance(value, int)}
+
+
+def _tell(where: str, error: BaseException) -> None:
+    print(f"{where}: {innermost(error)!r}", file=sys.stderr)
+    traceback.print_exception(innermost(error), limit=-4, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

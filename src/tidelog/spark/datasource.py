@@ -1,0 +1,232 @@
+"""``spark.read.format("tidelog")``: a collection as it is at one time.
+
+The time is chosen when a DataFrame is loaded, and stays: Spark plans a join of a DataFrame with
+itself twice, and both sides must see the same, whatever is committed meanwhile. What is planned are
+plain values; each task opens its own store, and consolidates its share without a shuffle.
+
+Does not write, and prunes no columns by itself: Spark does not say which ones a query needs, so
+they are named by the option ``columns``.
+Source: design page 6, "Reading on Spark".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tidelog.clock import SystemClock, run_all
+from tidelog.collection.decode_parquet import footer_bytes, read_footer
+from tidelog.errors import (
+    CorruptionError,
+    NoSuchCollection,
+    ObjectNotFound,
+    TidelogError,
+    UsageError,
+)
+from tidelog.location import open_location
+from tidelog.persist.part import Part
+from tidelog.persist.schema import decode_schema, encode_schema
+from tidelog.spark.options import ReadSettings, check_columns, read_settings, told_to_spark
+from tidelog.spark.scan import (
+    PARTITION_BYTES,
+    Scan,
+    batches_of,
+    can_share_keys,
+    contents,
+    decode_share,
+    pack_scans,
+    read_groups,
+    share_keys,
+    share_parts,
+)
+from tidelog.spark.types import arrow_schema, spark_schema
+from tidelog.spark.worker import use_one_core
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store
+
+FOOTERS_MAX: Final = 16
+FOOTER_BYTES: Final = 64 * 1024
+READS_MAX: Final = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """What a DataFrame stands for, decided once: a time of one rendition, and columns of it."""
+
+    location_url: str
+    name: str
+    rendition: str
+    as_of: int
+    schema: bytes
+    columns: tuple[str, ...]
+    appended: bool
+
+
+class TidelogDataSource(DataSource):
+    """The batch source; see the module."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._pin: Pin | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        pin = self._pin = _run(choose_pin(read_settings(self.options, os.environ)))
+        data = decode_schema(pin.schema).data
+        return spark_schema(pa.schema([data.field(name) for name in pin.columns]))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if self._pin is None:
+            error = UsageError(
+                "a collection has a schema of its own: leave schema() out, and name the columns "
+                "that you want with the option 'columns'"
+            )
+            raise told_to_spark(error)
+        return TidelogReader(self._pin, schema)
+
+
+class ScanPartition(InputPartition):
+    """A partition of Spark's: encoded scans."""
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+
+
+class TidelogReader(DataSourceReader):
+    """Plans on the driver, and reads in executors; it goes with every task, so it is small."""
+
+    def __init__(self, pin: Pin, schema: StructType) -> None:
+        self._pin = pin
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        scans = _run(plan_scans(self._pin))
+        return [ScanPartition(msgspec.msgpack.encode(packed)) for packed in pack_scans(scans)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None:  # Spark's own, where there are none.
+            return
+        use_one_core()
+        target = arrow_schema(self._schema)
+        store = open_store(self._pin.location_url, clock=SystemClock())
+        for scan in msgspec.msgpack.decode(partition.value, type=list[Scan]):
+            try:
+                for table in contents(_run(load_tables(scan, store)), scan):
+                    yield from batches_of(table, target)
+            except TidelogError as error:
+                raise told_to_spark(error) from None
+
+
+async def choose_pin(settings: ReadSettings) -> Pin:
+    """Find the collection, and choose the time to be read.
+
+    Raises:
+        NoSuchLocation, NoSuchCollection, UsageError: an option is to be corrected.
+        AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
+    """
+    location = await open_location(settings.location_url)
+    catalog = await location.controller.catalog()
+    collection = await location.collection(settings.name)
+    as_of = await collection.resolve_as_of(settings.as_of)
+    columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
+    check_columns(columns, collection.schema.names)
+    fed_by = (s for s in catalog.sources.values() if s.rendition == collection.rendition.id)
+    # A relative path is one from here: executors may stand elsewhere.
+    is_file = location.store.url.startswith("file:")
+    return Pin(
+        location_url=location.store.url if is_file else settings.location_url,
+        name=settings.name,
+        rendition=collection.rendition.id,
+        as_of=as_of,
+        schema=encode_schema(collection.schema),
+        columns=columns,
+        appended=collection.is_errors or any(s.envelope == "none" for s in fed_by),
+    )
+
+
+async def plan_scans(pin: Pin) -> list[Scan]:
+    """Share the snapshot out.
+
+    Raises:
+        NoSuchCollection: it was dropped, or made anew, since it was loaded.
+        AsOfBeforeSince: its time is no longer kept.
+    """
+    location = await open_location(pin.location_url)
+    collection = await location.collection(pin.name)
+    if collection.rendition.id != pin.rendition:
+        raise NoSuchCollection(
+            f"the collection {pin.name!r} was made anew since it was loaded: load it again"
+        )
+    scans: list[Scan] = []
+    for snapshot in await collection.snapshots(pin.as_of):
+        scan = Scan(
+            schema=pin.schema,
+            columns=pin.columns,
+            as_of=pin.as_of,
+            parts=snapshot.parts,
+            appended=pin.appended,
+        )
+        scans.extend(await _share(scan, location.store))
+    return scans
+
+
+async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
+    """Read a scan's parts.
+
+    Raises:
+        CorruptionError: bytes are missing, or not those that were written.
+        LocationError: the store failed.
+    """
+
+    async def load(part: Part) -> pa.Table:
+        try:
+            data = part.inline or (await store.get(part.path or "")).data
+        except ObjectNotFound as error:
+            raise CorruptionError(
+                "a part that the shard names is missing: restore the object", path=part.path
+            ) from error
+        return decode_share(part, data, scan)
+
+    return await run_all([partial(load, part) for part in scan.parts], at_once=READS_MAX)
+
+
+async def _share(scan: Scan, store: Store) -> list[Scan]:
+    if not scan.parts or scan.appended:
+        return share_parts(scan) if scan.parts else []
+    if scan.size_bytes < 3 * PARTITION_BYTES // 2 or not can_share_keys(decode_schema(scan.schema)):
+        return [scan]
+    largest = sorted((p for p in scan.parts if p.path), key=lambda p: -p.size_bytes)[:FOOTERS_MAX]
+    work = [partial(_load_groups, part, store) for part in largest]
+    groups = await run_all(work, at_once=READS_MAX)
+    return share_keys(scan, [group for of_part in groups for group in of_part])
+
+
+async def _load_groups(part: Part, store: Store) -> list[tuple[Any, int]]:
+    """Read which keys lie where in a part. Nothing is proven: it only says where to cut."""
+    path, end = part.path or "", part.size_bytes
+    tail = (await store.get(path, start=max(0, end - FOOTER_BYTES), limit=end)).data
+    length = footer_bytes(tail[-8:])
+    if length > len(tail):
+        tail = (await store.get(path, start=end - length, limit=end)).data
+    return list(read_groups(read_footer(tail[-length:])))
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(work)
+    except TidelogError as error:
+        raise told_to_spark(error) from None

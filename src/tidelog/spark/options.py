@@ -1,0 +1,96 @@
+"""The options of ``format("tidelog")``, parsed once. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.collection.times import parse_time
+from tidelog.errors import TidelogError, UsageError
+
+OPTIONS: Final = ("location", "asOf", "columns")
+LOCATION_VARIABLE: Final = "TIDELOG_LOCATION"
+
+
+class UnknownOption(UsageError):
+    """An option was given that there is not."""
+
+
+class OptionMissing(UsageError):
+    """An option is needed that was not given."""
+
+
+class SourceError(Exception):
+    """What Spark shows of an error: ``[TIDELOG_KIND] sentence``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """What is to be read.
+
+    Shape: ``as_of`` is in milliseconds since 1970, or None for the newest time that is complete;
+        ``columns`` is None for all.
+    """
+
+    location_url: str
+    name: str
+    as_of: int | None = None
+    columns: tuple[str, ...] | None = None
+
+
+def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> ReadSettings:
+    """Read the options of ``spark.read``; their names come in lower case.
+
+    Raises:
+        UnknownOption, OptionMissing, UsageError: what to correct.
+    """
+    known = {name.lower() for name in OPTIONS} | {"path"}
+    told = {name.lower(): value for name, value in options.items()}
+    for name in told:
+        if name not in known:
+            raise UnknownOption(
+                f"there is no option {name!r}: the options are {', '.join(OPTIONS)}, and load() "
+                "takes the name of a collection"
+            )
+    if not told.get("path"):
+        raise OptionMissing("name the collection to be read: load('name')")
+    location_url = told.get("location") or environment.get(LOCATION_VARIABLE)
+    if not location_url:
+        raise OptionMissing(
+            f"say where the collection lies: option('location', ...), or {LOCATION_VARIABLE} in "
+            "the environment in which Spark was started"
+        )
+    return ReadSettings(
+        location_url=location_url,
+        name=told["path"],
+        as_of=parse_time(told["asof"], what="asOf") if "asof" in told else None,
+        columns=_columns(told["columns"]) if "columns" in told else None,
+    )
+
+
+def check_columns(wanted: tuple[str, ...], known: list[str]) -> None:
+    """Refuse columns that are not there, or named twice.
+
+    Raises:
+        UsageError: so it is; the message has those that are there.
+    """
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"there is no column {name!r}: the columns are {', '.join(known)}")
+    if len(set(wanted)) != len(wanted):
+        raise UsageError("the option 'columns' names a column twice", columns=", ".join(wanted))
+
+
+def told_to_spark(error: TidelogError) -> SourceError:
+    """Give an error as users of Spark are used to see them."""
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).upper()
+    return SourceError(f"[TIDELOG_{kind}] {error}")
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError("the option 'columns' is names with commas between them", given=text)
+    return names

@@ -1,0 +1,62 @@
+"""Crash points: each request of each story, and each thing that can befall the victim there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from sim import canaries
+from sim.crash_points import FAILED, KILLED, VICTIM, visit
+from sim.fates import Fate, Script
+from sim.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
+
+BY_NAME = {story.name: story for story in STORIES}
+
+
+@pytest.mark.parametrize("fate", KILLED, ids=str)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_client_may_die_at_any_request(name: str, fate: Fate) -> None:
+    """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
+    found = visit(BY_NAME[name], fates=(fate,))
+
+    assert found.visited == found.struck == found.requests
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_any_request_may_fail(name: str) -> None:
+    """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
+    found = visit(BY_NAME[name], fates=FAILED, stride=5)
+
+    assert found.visited == found.struck >= found.requests // 2
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_stories_are_told_again_word_by_word(name: str) -> None:
+    """A crash point is a place only if the story up to it is always the same."""
+    first, second = Script(), Script()
+    BY_NAME[name].tell(first, seed=0)
+    BY_NAME[name].tell(second, seed=0)
+
+    assert first.seen == second.seen
+    assert any(request.client == VICTIM for request in first.seen)
+
+
+BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [
+    (canaries.commit_forgets_tokens, ShardStory(attempts=1)),
+    (canaries.truncates_before_it_names, ShardStory()),
+    (canaries.rollup_named_before_it_is_there, ShardStory()),
+    (canaries.controller_writes_piecemeal, CatalogStory()),
+    (canaries.ingester_commits_at_any_upper, IngestStory()),
+    (canaries.ingester_feeds_back_too_old, IngestStory()),
+]
+
+
+@pytest.mark.parametrize(("canary", "story"), BROKEN, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_broken_build_is_caught_at_some_crash_point(
+    canary: Callable[[], AbstractContextManager[None]], story: StoryOf
+) -> None:
+    """A build that only fails when killed in the right place must be killed in the right place."""
+    with canary(), pytest.raises(Exception):  # noqa: B017, PT011 - how it fails is up to it
+        visit(story)

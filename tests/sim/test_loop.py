@@ -1,0 +1,211 @@
+"""The simulator's own ground: time, order and trouble, without which no run proves a thing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from sim.fates import Dice, Fate, Rates, Script
+from sim.loop import Deadlock, Livelock, SimLoop, run
+from sim.world import Client, Crashed, World
+from tidelog.errors import LocationError, ObjectNotFound, Outcome
+
+
+def test_time_passes_only_when_all_wait() -> None:
+    """An hour takes no time, and both sleepers wake when they asked to."""
+    woken: list[tuple[str, float]] = []
+
+    async def sleeper(name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        woken.append((name, asyncio.get_running_loop().time()))
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sleeper("late", 3_600))
+            group.create_task(sleeper("soon", 60))
+
+    run(main, 1)
+
+    assert woken == [("soon", 60.0), ("late", 3_600.0)]
+
+
+def test_the_seed_decides_who_goes_first() -> None:
+    """Seeds differ, or nothing is shuffled; each repeats itself, or nothing is replayed."""
+
+    def order(seed: int) -> list[int]:
+        found: list[int] = []
+
+        async def one(number: int) -> None:
+            await asyncio.sleep(0)
+            found.append(number)
+
+        async def main() -> None:
+            async with asyncio.TaskGroup() as group:
+                for number in range(6):
+                    group.create_task(one(number))
+
+        run(main, seed)
+        return found
+
+    assert len({tuple(order(seed)) for seed in range(20)}) > 10
+    assert all(order(seed) == order(seed) for seed in range(20))
+
+
+def test_a_deadlock_names_who_waits() -> None:
+    """A run that hangs must say so, and where."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait_for_ever(), name="the patient one")
+
+    async def wait_for_ever() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Deadlock, match=r"the patient one at .*wait_for_ever"):
+        run(main, 1)
+
+
+def test_a_task_that_is_left_behind_is_found() -> None:
+    """A run is over when all of it is, not when its first coroutine returns."""
+    kept: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        kept.append(asyncio.create_task(wait_for_ever(), name="left behind"))
+
+    async def wait_for_ever() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Deadlock, match="left behind"):
+        run(main, 1)
+
+
+def test_a_livelock_ends() -> None:
+    """Two that make way for each other for ever are stopped."""
+
+    async def main() -> None:
+        for _ in itertools.count():
+            await asyncio.sleep(0)
+
+    loop = SimLoop(1, steps_max=1_000)  # type: ignore[abstract]
+    with pytest.raises(Livelock):
+        loop.run_until_complete(main())
+
+
+def test_timeouts_and_cancellation_work_in_virtual_time() -> None:
+    """Deadlines are kept by the loop's time, and end what they must."""
+
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.sleep(3_600)
+        return asyncio.get_running_loop().time()
+
+    assert run(main, 1) == 5.0
+
+
+FATES = {
+    "well": (Fate(), None, True),
+    "refused": (Fate(happened=False), Outcome.NOT_APPLIED, False),
+    "lost on the way": (Fate(happened=False, told=False), Outcome.UNKNOWN, False),
+    "answer lost": (Fate(told=False), Outcome.UNKNOWN, True),
+}
+
+
+@pytest.mark.parametrize("name", FATES)
+def test_a_put_happens_or_not_and_is_told_or_not(name: str) -> None:
+    """The four outcomes are what every other test here stands on."""
+    fate, outcome, there = FATES[name]
+    world = World(1, Script({("a", 0): fate}))
+    client = world.client("a")
+
+    async def main() -> Outcome | None:
+        try:
+            await client.store.put("key", b"x")
+        except LocationError as error:
+            return error.outcome
+        return None
+
+    assert run(main, 1) == outcome
+    assert ("key" in world.store.objects) == there
+
+
+def test_a_late_put_lands_after_its_failure_was_told() -> None:
+    """The worst of stores: it says that it failed, and then it happens."""
+    world = World(1, Script({("a", 0): Fate(happened=False, told=False, late_us=1_000)}))
+    client = world.client("a")
+    seen: list[bool] = []
+
+    async def main() -> None:
+        with pytest.raises(LocationError):
+            await client.store.put("key", b"x")
+        seen.append("key" in world.store.objects)
+        await asyncio.sleep(1)
+        seen.append("key" in world.store.objects)
+
+    run(main, 1)
+
+    assert seen == [False, True]
+
+
+def test_a_dead_client_does_nothing_more_and_others_live_on() -> None:
+    """A crash ends all tasks of one client, wherever they are, and nobody else's."""
+    world = World(1, Script({("a", 1): Fate(happened=False, told=False, dies=True)}))
+    mortal, other = world.client("a"), world.client("b")
+    steps: list[str] = []
+
+    async def life(client: Client) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(idle(client))
+                for number in range(4):
+                    await client.store.put(f"{client.name}{number}", b"")
+                    steps.append(f"{client.name}{number}")
+        except* LocationError:
+            steps.append("a crash was taken for an error")
+
+    async def idle(client: Client) -> None:
+        await client.clock.sleep(3_600_000_000)
+        steps.append(f"{client.name} woke")
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(mortal.live(life(mortal)))
+            group.create_task(other.live(life(other)))
+
+    run(main, 1)
+
+    assert sorted(world.store.objects) == ["a0", "b0", "b1", "b2", "b3"]
+    assert [s for s in steps if s.startswith("a")] == ["a0"]
+    assert "b woke" in steps
+    with pytest.raises(Crashed):
+        run(lambda: mortal.store.get("a0"), 1)
+
+
+def test_one_seed_gives_one_trace() -> None:
+    """Same seed, same bytes: a failure can be looked at twice."""
+
+    def trace(seed: int) -> str:
+        fates = Dice(random.Random(seed), Rates(lost_after=0.2, late=0.2, slow=0.3))
+        world = World(seed, fates)
+
+        async def work(client: Client) -> None:
+            for number in range(10):
+                try:
+                    await client.store.put(client.clock.unique(), bytes(number))
+                    await client.store.get("missing")
+                except (LocationError, ObjectNotFound):
+                    await client.clock.sleep(1_000)
+
+        async def main() -> None:
+            async with asyncio.TaskGroup() as group:
+                for name in ("a", "b", "c"):
+                    group.create_task(work(world.client(name)))
+
+        run(main, seed)
+        return world.trace()
+
+    assert [trace(seed) for seed in range(5)] == [trace(seed) for seed in range(5)]
+    assert len({trace(seed) for seed in range(5)}) == 5

@@ -1,0 +1,128 @@
+"""Seeds of each scenario, those that once failed first; and broken builds, which must fail.
+
+`python -m sim` is the long form.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.__main__ import SCENARIOS, main
+from sim.canaries import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary, caught_by
+from sim.invariants import Violated
+from sim.linear import NotLinear
+from sim.scenario_consensus import simulate_consensus
+from sim.scenario_ingest import simulate_ingest
+from sim.scenario_shard import simulate_shard
+from tidelog.errors import TidelogError
+
+KEPT: dict[str, list[int]] = json.loads((Path(__file__).parent / "seeds.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seed"), [(name, seed) for name, seeds in KEPT.items() for seed in seeds]
+)
+def test_a_seed_that_once_failed_does_not_fail_again(scenario: str, seed: int) -> None:
+    """A bug that was found by a seed is found by it again, should it come back."""
+    SCENARIOS[scenario](seed)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_consensus_is_linearizable(block: int) -> None:
+    """Whatever is lost or late: one winner a seqno, no wrong answer, no read that goes back."""
+    reports = [simulate_consensus(seed) for seed in range(block * 200, block * 200 + 200)]
+
+    # Runs in which nothing happens would prove nothing.
+    assert sum(r.landed for r in reports) > 1_000
+    assert sum(r.unsure for r in reports) > 100
+    assert sum(r.deaths for r in reports) > 20
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_shards_hold_what_their_writers_were_told(block: int) -> None:
+    """Contents at every time, sums, tokens, readers, listeners: all as in the model."""
+    reports = [simulate_shard(seed) for seed in range(block * 10, block * 10 + 10)]
+
+    assert sum(r.committed for r in reports) > 20
+    assert sum(r.reads for r in reports) > 20
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_ingesters_make_what_a_replay_in_plain_python_makes(block: int) -> None:
+    """Two output shards, two ingesters, and readers: equal to a dict of rows at every time."""
+    reports = [simulate_ingest(seed) for seed in range(block * 6, block * 6 + 6)]
+
+    assert sum(r.ticks for r in reports) > 10
+    assert sum(r.reads for r in reports) > 3
+    # Rivals that never beat each other would prove nothing about rivalry.
+    winners = sum((r.winners for r in reports), Counter[str]())
+    assert min(winners["a"], winners["b"]) > 0
+
+
+def test_one_seed_is_one_run_also_in_another_process() -> None:
+    """Same seed, same requests, same bytes; nothing hangs on hash seeds or on where objects lie."""
+    code = (
+        "from sim.scenario_ingest import simulate_ingest as i\n"
+        "from sim.scenario_shard import simulate_shard as s\n"
+        "from sim.scenario_consensus import simulate_consensus as c\n"
+        "print(*[f(n).trace for n in (1, 2) for f in (i, s, c)])"
+    )
+    root = Path(__file__).parents[2]
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env={**os.environ, "PYTHONHASHSEED": "4711"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    scenarios: list[Callable[[int], Any]] = [simulate_ingest, simulate_shard, simulate_consensus]
+    here = [simulate(seed).trace for seed in (1, 2) for simulate in scenarios]
+
+    assert there.stdout.split() == here
+    assert len(set(here)) == len(here)
+
+
+@pytest.mark.parametrize("canary", FOR_CONSENSUS, ids=lambda c: c.__name__)
+def test_a_broken_consensus_is_caught(canary: Canary) -> None:
+    """The checker would see it, had we such a bug."""
+    _must_fail(canary, simulate_consensus)
+
+
+@pytest.mark.parametrize("canary", FOR_SHARDS, ids=lambda c: c.__name__)
+def test_a_broken_shard_is_caught(canary: Canary) -> None:
+    """The model would see it, had we such a bug."""
+    _must_fail(canary, simulate_shard)
+
+
+@pytest.mark.parametrize("canary", FOR_INGEST, ids=lambda c: c.__name__)
+def test_a_broken_ingester_is_caught(canary: Canary) -> None:
+    """The replay would see it, had we such a bug."""
+    _must_fail(canary, simulate_ingest)
+
+
+def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:
+    found = caught_by(canary, simulate, seeds=30)
+
+    assert found is not None, "a broken build passed"
+    # A canary that fails by its own clumsiness would prove nothing.
+    assert isinstance(found[1], Violated | NotLinear | TidelogError), found
+
+
+def test_the_long_form_counts_and_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`python -m sim` is how a night's run is read."""
+    assert main(["--seeds", "20", "--only", "consensus"]) == 0
+    assert "consensus: seeds=20 failed=0" in capsys.readouterr().out
+
+    with FOR_CONSENSUS[2]():
+        assert main(["--seeds", "5", "--only", "consensus"]) == 1
+    assert "consensus: seed " in capsys.readouterr().err
