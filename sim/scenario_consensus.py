@@ -105,7 +105,7 @@ async def _play(plot: Plot, names: list[str]) -> None:
     plot.world.fates.calm = True
     last = plot.world.client("last")
     for key in KEYS:
-        await _read(plot, last, plot.wrap(last), key, start=1)
+        await _read(plot, last, plot.wrap(last), key, start=1, limit=None)
 
 
 async def _call_on(plot: Plot, client: Client) -> None:
@@ -125,7 +125,8 @@ async def _call_on(plot: Plot, client: Client) -> None:
             guess[key] = await _head(plot, client, consensus, key) or guess[key]
         elif toss < 0.9:
             start = plot.dice.randrange(1, guess[key] + 2)
-            await _read(plot, client, consensus, key, start=start)
+            limit = plot.dice.choice([None, None, 1, 3])
+            await _read(plot, client, consensus, key, start=start, limit=limit)
         elif guess[key]:
             await _cut(plot, consensus, key, plot.dice.randrange(1, guess[key] + 1))
 
@@ -161,9 +162,10 @@ async def _head(plot: Plot, client: Client, consensus: Consensus, key: str) -> i
     return None if found is None else int(found.seqno)
 
 
-async def _read(plot: Plot, client: Client, consensus: Consensus, key: str, *, start: int) -> None:
+async def _read(
+    plot: Plot, client: Client, consensus: Consensus, key: str, *, start: int, limit: int | None
+) -> None:
     begin = _now()
-    limit = plot.dice.choice([None, None, 1, 3])
     try:
         found = await consensus.scan(key, SeqNo(start), limit)
     except LocationError:

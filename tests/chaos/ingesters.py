@@ -28,6 +28,7 @@ class Ingest:
     ticks: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     first: threading.Event = field(default_factory=threading.Event)
+    listener: threading.Thread | None = None
 
     def listen(self) -> None:
         for line in self.process.stderr or ():
@@ -45,11 +46,26 @@ class Ingest:
         """Kill it with -9, and the JVM that it may have started."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._close()
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for its end, however it ends; give its exit status."""
+        code = self.process.wait(timeout_s)
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        if self.listener is not None:
+            self.listener.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
 
     def finish(self, timeout_s: float = 300) -> dict[str, Any]:
         """Wait for its end, which must be a good one; give its summary."""
         out = self.process.stdout.read() if self.process.stdout else ""
         code = self.process.wait(timeout_s)
+        self._close()
         assert code == 0, f"exit {code}: {''.join(self.said)[-2000:]}"
         summary: dict[str, Any] = json.loads(out)
         return summary
@@ -68,7 +84,8 @@ def start_ingest(url: str, *, engine: str, tick_bytes: int) -> Ingest:
         start_new_session=True,
     )
     found = Ingest(process)
-    threading.Thread(target=found.listen, daemon=True).start()
+    found.listener = threading.Thread(target=found.listen, daemon=True)
+    found.listener.start()
     return found
 
 

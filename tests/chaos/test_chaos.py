@@ -39,10 +39,9 @@ def test_the_comparison_fails_where_a_row_is_lost(tmp_path: Path) -> None:
     """The canary: were an event missing from a lake, the comparison would say so."""
     whole, url, clean_url = checks.prepare(tmp_path, seed=4)
     start_ingest(clean_url, engine="local", tick_bytes=1 << 20).finish()
-    for file in sorted((tmp_path / "events").iterdir())[:1]:
-        lines = file.read_text().splitlines(keepends=True)
-        gone = next(i for i, line in enumerate(lines) if '"event": "set"' in line)
-        file.write_text("".join(lines[:gone] + lines[gone + 1 :]))
+    first = min((tmp_path / "events").iterdir())
+    lines = first.read_text().splitlines(keepends=True)
+    first.write_text("".join(x for x in lines if '"key": "k07"' not in x))
     start_ingest(url, engine="local", tick_bytes=1 << 20).finish()
 
     with pytest.raises(AssertionError):

@@ -43,7 +43,7 @@ def test_a_server_that_is_killed_in_between_loses_nothing(
     assert running.first.wait(60)
     seaweed.kill()
     seaweed.restart()
-    running.process.wait(120)  # It may have gone on, or given up with the store's error.
+    running.wait(120)  # It may have gone on, or given up with the store's error.
     rest = start_ingest(url, engine="local", tick_bytes=checks.TICK_BYTES)
     rest.finish()
 

@@ -312,7 +312,7 @@ def test_truncation_takes_spills_with_it() -> None:
 
 
 def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
-    """A spill goes when all of it does; what is asked for stays, and what is left may stay longer."""
+    """A spill goes when all of it does; what is to stay stays, what is to go may stay longer."""
     store = MemoryStore()
 
     async def run() -> None:

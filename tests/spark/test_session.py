@@ -14,8 +14,16 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from tidelog.spark import archive, session, warm
+from tidelog.spark import archive, java, warm
 from tidelog.spark.java import Launcher
+from tidelog.spark.session import (
+    cores_count,
+    java_options,
+    memory_mib,
+    physical_bytes,
+    session,
+    settings,
+)
 
 USE = """
 import os
@@ -39,7 +47,7 @@ else:
 def settings_for(
     *, master: str = "local[2]", quick: bool = False, **extra: str
 ) -> Mapping[str, str]:
-    return session.settings(
+    return settings(
         master=master,
         cores=2,
         memory_mib=1024,
@@ -54,7 +62,7 @@ def test_an_active_session_is_given_back_as_it_is(spark: SparkSession) -> None:
     """A notebook's own session is the user's; ours must not change its settings."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
 
-    again = session.session(app_name="other", extra={"spark.sql.shuffle.partitions": "77"})
+    again = session(app_name="other", extra={"spark.sql.shuffle.partitions": "77"})
 
     assert again is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == before
@@ -65,11 +73,11 @@ def test_the_session_has_the_settings_that_were_chosen(spark: SparkSession) -> N
     conf = spark.sparkContext.getConf()
 
     assert spark.sparkContext.uiWebUrl is None
-    assert spark.sparkContext.master == f"local[{session.cores_count()}]"
+    assert spark.sparkContext.master == f"local[{cores_count()}]"
     assert conf.get("spark.driver.host") == "127.0.0.1"
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert spark.conf.get("spark.sql.shuffle.partitions") == str(session.cores_count())
+    assert spark.conf.get("spark.sql.shuffle.partitions") == str(cores_count())
     assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
     assert not str(spark.conf.get("spark.sql.warehouse.dir")).startswith(f"file:{Path.cwd()}")
 
@@ -171,26 +179,26 @@ def test_a_cluster_gets_no_settings_that_only_suit_one_machine() -> None:
 @pytest.mark.parametrize(("gib", "mib"), [(1, 1024), (4, 1024), (8, 2048), (16, 4096), (512, 4096)])
 def test_the_jvm_takes_a_quarter_of_the_memory_within_bounds(gib: int, mib: int) -> None:
     """Below a gigabyte Spark does not start; above four it only delays collecting garbage."""
-    assert session.memory_mib(gib * 2**30) == mib
+    assert memory_mib(gib * 2**30) == mib
 
 
 def test_the_machine_is_measured() -> None:
     """Whatever this machine is, it has a core and some memory."""
-    assert session.cores_count() >= 1
-    assert session.physical_bytes() > 2**26
+    assert cores_count() >= 1
+    assert physical_bytes() > 2**26
 
 
 def test_quick_sessions_compile_less() -> None:
     """Quick to start and quick to compute exclude each other; the default is to compute."""
     launcher = Launcher(Path("/nowhere"), 17)
 
-    assert "TieredStopAtLevel=1" in session.java_options(launcher, quick=True)
-    assert "TieredStopAtLevel" not in session.java_options(launcher, quick=False)
+    assert "TieredStopAtLevel=1" in java_options(launcher, quick=True)
+    assert "TieredStopAtLevel" not in java_options(launcher, quick=False)
 
 
 def test_the_log_settings_are_shipped() -> None:
     """Without the file Spark logs as it likes, and says so first."""
-    assert Path(session.__file__).with_name("log4j2.properties").is_file()
+    assert Path(java.__file__).with_name("log4j2.properties").is_file()
 
 
 @pytest.mark.parametrize(("version", "kind"), [(17, "jsa"), (21, "jsa"), (25, "aot")])

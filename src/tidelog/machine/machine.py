@@ -126,7 +126,8 @@ class Machine(Generic[S, D]):
         """Write one record; True if it landed, and then the state has it."""
         pending = self._pending
         if pending is not None and self._rollup is not None and pending.seqno <= self._rollup.seqno:
-            pending = None
+            # Named by a record whose answer was lost, or overtaken: the next one can be written.
+            pending = self._pending = None
         seqno = SeqNo(self.seqno + 1)
         record = Record(rollup=pending or self._rollup, diff=self.language.encode_diff(diff))
         if not await self.consensus.compare_and_set(self.key, seqno, records.encode_record(record)):

@@ -1,1 +1,27 @@
-"""Spark: data sources, jobs, and a session that starts quickly and keeps quiet."""
+"""Spark: a data source, an engine for ingestion, and a session that starts quickly and keeps quiet.
+
+Importing this starts no Java; only `session` does, when it is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+# At once, unlike the rest: the module of this name, whenever it was imported, would take its place.
+from tidelog.spark.session import session
+
+if TYPE_CHECKING:
+    from tidelog.spark.datasource import register
+    from tidelog.spark.engine import SparkEngine
+
+__all__ = ["SparkEngine", "register", "session"]
+
+_HOMES = {"SparkEngine": "tidelog.spark.engine", "register": "tidelog.spark.datasource"}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tidelog.spark' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -97,6 +98,14 @@ class TidelogDataSource(DataSource):
             )
             raise told_to_spark(error)
         return TidelogReader(self._pin, schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tidelog")`` known to a session.
+
+    Spark finds it by itself where tidelog is installed, unless another package breaks the search.
+    """
+    spark.dataSource.register(TidelogDataSource)
 
 
 class ScanPartition(InputPartition):
