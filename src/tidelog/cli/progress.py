@@ -157,6 +157,7 @@ def _tick_object(progress: Progress) -> dict[str, Any]:
         "won": tick.won,
         "dropped": dict(tick.dropped),
         "bytes": tick.size_bytes,
+        "store": done.store.to_dict(),
         "left_bytes": done.left_bytes,
         "seconds": round(done.duration_us / 1e6, 3),
     }

@@ -1,0 +1,116 @@
+"""Sources of files, and locations that were fed from them, for tests that compare who did it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.engine import Engine
+from tidelog.collection.ingest import Tick
+from tidelog.location import Location, open_location
+
+SCHEMA = "k bigint, at bigint, gone boolean, text varchar, amount decimal(20, 4), small utinyint"
+ARROW = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("at", pa.int64()),
+        ("gone", pa.bool_()),
+        ("text", pa.string()),
+        ("amount", pa.decimal128(20, 4)),
+        ("small", pa.uint8()),
+    ]
+)
+FIRST = 1_000_000
+
+Row = dict[str, Any]
+
+
+def changes(count: int) -> list[Row]:
+    """Give changes of few keys: several of one key at one time, some that take it away, and nulls."""
+    return [
+        {
+            "k": n * 7 % 23,
+            "at": FIRST + n // 5,
+            "gone": n % 11 == 0,
+            "text": None if n % 13 == 0 else f"line {n % 6}\nof two, with a comma",
+            "amount": None if n % 17 == 0 else f"{n % 9}.25",
+            "small": n % 256,
+        }
+        for n in range(count)
+    ]
+
+
+def write_files(folder: Path, format: str, rows: Sequence[Row], *, files: int = 3) -> str:
+    """Write rows as files, some with bad records between; give the pattern that names them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    step = -(-len(rows) // files)
+    for number in range(files):
+        share = rows[number * step : (number + 1) * step]
+        path = folder / f"{number}.{format}"
+        if format == "parquet":
+            bad = {**share[0], "at": None}
+            # More row groups than one, so that a file need not be taken at once.
+            pq.write_table(arrow_of([*share, bad]), path, row_group_size=max(1, step // 2))
+        else:
+            path.write_text(_json(share) if format == "json" else _csv(share))
+    return str(folder / f"*.{format}")
+
+
+def arrow_of(rows: Sequence[Row]) -> pa.Table:
+    """Give rows in the types of the schema."""
+    wire = ARROW.set(4, pa.field("amount", pa.string()))
+    return pa.Table.from_pylist(list(rows), schema=wire).cast(ARROW)
+
+
+async def make_source(root: Path, spec: SourceSpec) -> Location:
+    """Make a location with one source."""
+    location = await open_location(str(root), create=True)
+    await location.create_source(spec)
+    return location
+
+
+async def ingest(
+    location: Location, name: str, *, engine: Engine | None = None, bytes_max: int = 6_000
+) -> list[Tick]:
+    """Ingest all that there is; give the ticks."""
+    ingester = await location.ingester(name, engine=engine, bytes_max=bytes_max)
+    head = await ingester.source.head()
+    ticks = []
+    while (tick := await ingester.tick(head)) is not None:
+        ticks.append(tick)
+        if not tick.left_bytes:
+            break
+    return ticks
+
+
+def rows_of(table: pa.Table) -> list[str]:
+    """Give rows in an order of their own, as text, so that nulls compare as well."""
+    return sorted(repr(row) for row in table.to_pylist())
+
+
+def _json(rows: Sequence[Row]) -> str:
+    lines = [json.dumps(row) for row in rows]
+    lines.insert(3, '{"k": 1, "at":')
+    lines.insert(len(lines) // 2, json.dumps({**rows[0], "small": 300}))
+    lines.append(json.dumps({**rows[0], "at": None, "more": 1}))
+    return "".join(line + "\n" for line in lines)
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, ARROW.names, lineterminator="\n")
+    writer.writeheader()
+    for n, row in enumerate(rows):
+        writer.writerow({**row, "gone": str(row["gone"]).lower()})
+        if n == len(rows) // 2:
+            sink.write("1,2,3\n")
+            writer.writerow({**row, "gone": "maybe"})
+    return sink.getvalue()

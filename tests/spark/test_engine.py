@@ -1,0 +1,256 @@
+"""The Spark engine: it computes what the local one does, and fails as that does."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakes import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
+from tidelog.clock import SystemClock
+from tidelog.collection.compute import Job
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.engine import Computed
+from tidelog.collection.source import RawSource
+from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
+from tidelog.location import Location
+from tidelog.spark import SparkEngine
+from tidelog.spark.plan import TickSettings
+
+# Everything is cut as small as can be, so that messages of one key come from many tasks.
+CUT = TickSettings(small_bytes=0, task_bytes_min=1, range_bytes=1)
+WHOLE = TickSettings()
+
+
+def engine_for(
+    spark: SparkSession, location: Location, settings: TickSettings = WHOLE
+) -> SparkEngine:
+    return SparkEngine(spark, location_url=location.url, clock=location.clock, settings=settings)
+
+
+def spec_of(
+    files: str, *, format: str = "json", envelope: str = "upsert", shards: int = 1
+) -> SourceSpec:
+    keyed = envelope == "upsert"
+    return SourceSpec(
+        name="c",
+        files=files,
+        format=format,
+        envelope=envelope,
+        key=("k",) if keyed else (),
+        delete_when="gone" if keyed else None,
+        time_column="at",
+        schema=SCHEMA,
+        shards=shards,
+    )
+
+
+async def sums_of(location: Location) -> list[bytes]:
+    """Give each shard's T: equal sums are equal updates, each at its own time."""
+    found = []
+    for name in ("c", "c_errors"):
+        collection = await location.collection(name)
+        await collection.refresh()
+        found += [shard.state.sum_t for shard in collection.shards]
+    return found
+
+
+@pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["whole", "cut"])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("envelope", ["upsert", "none"])
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_both_engines_give_the_same_collection(
+    spark: SparkSession,
+    tmp_path: Path,
+    format: str,
+    envelope: str,
+    shards: int,
+    settings: TickSettings,
+) -> None:
+    """What an ingester commits must not depend on who computed it, or two would disagree."""
+    files = write_files(tmp_path / "in", format, changes(400))
+    spec = spec_of(files, format=format, envelope=envelope, shards=shards)
+
+    async def run() -> None:
+        by_hand = await make_source(tmp_path / "local", spec)
+        by_spark = await make_source(tmp_path / "spark", spec)
+        expected = await ingest(by_hand, "c")
+        ticks = await ingest(by_spark, "c", engine=engine_for(spark, by_spark, settings))
+
+        told = [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in ticks]
+        assert told == [
+            (t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in expected
+        ]
+        assert sum(t.bad for t in ticks) >= 3
+        assert await sums_of(by_spark) == await sums_of(by_hand)
+        for time in (FIRST - 1, *range(FIRST, FIRST + 80, 13)):
+            for name in ("c", "c_errors"):
+                ours = await (await by_spark.collection(name)).snapshot(time)
+                theirs = await (await by_hand.collection(name)).snapshot(time)
+                assert rows_of(ours) == rows_of(theirs)
+
+    asyncio.run(run())
+
+
+def test_the_first_bad_record_is_told_of_alike(spark: SparkSession, tmp_path: Path) -> None:
+    """With ``--strict`` it is all that a user is shown, so it must not hang on how work was cut."""
+    files = write_files(tmp_path / "in", "json", changes(300))
+
+    async def first_error(settings: TickSettings | None, root: str) -> str | None:
+        location = await make_source(tmp_path / root, spec_of(files))
+        engine = None if settings is None else engine_for(spark, location, settings)
+        ticks = await ingest(location, "c", engine=engine, bytes_max=10**6)
+        computed = ticks[0].computed
+        assert computed is not None
+        return computed.first_error
+
+    expected = asyncio.run(first_error(None, "local"))
+
+    assert expected is not None
+    assert asyncio.run(first_error(WHOLE, "whole")) == expected
+    assert asyncio.run(first_error(CUT, "cut")) == expected
+
+
+def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Costs are shown per run; the driver's own stores know nothing of what executors asked for."""
+    files = write_files(tmp_path / "in", "json", changes(2_000))
+
+    async def run(settings: TickSettings) -> Computed:
+        location = await make_source(tmp_path / str(settings.small_bytes), spec_of(files))
+        engine = engine_for(spark, location, settings)
+        computed = (await ingest(location, "c", engine=engine, bytes_max=10**6))[0].computed
+        assert computed is not None
+        return computed
+
+    for settings in (WHOLE, CUT):
+        computed = asyncio.run(run(settings))
+        stored = [p for parts in computed.parts for p in parts if p.path is not None]
+        assert stored
+        assert computed.usage.put_count >= len(stored)
+        assert computed.usage.get_count >= 3
+
+
+def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A state is read whole by everybody: many tasks' small parts would swell it at each tick."""
+    files = write_files(tmp_path / "in", "json", changes(30))
+
+    async def inline_of(settings: TickSettings, *, shards: int) -> int:
+        root = tmp_path / f"{settings.small_bytes}-{shards}"
+        location = await make_source(root, spec_of(files, shards=shards))
+        engine = engine_for(spark, location, settings)
+        ticks = await ingest(location, "c", engine=engine, bytes_max=10**6)
+        computed = ticks[0].computed
+        assert computed is not None
+        return sum(p.inline is not None for parts in computed.parts for p in parts)
+
+    assert asyncio.run(inline_of(WHOLE, shards=1)) == 1
+    assert asyncio.run(inline_of(CUT, shards=1)) == 0
+    assert asyncio.run(inline_of(CUT, shards=3)) > 0
+
+
+@dataclass
+class Meddler:
+    """An engine before which something happens, after the binding was minted."""
+
+    inner: SparkEngine
+    file: Path
+    text: str | None
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        if self.text is None:
+            self.file.unlink()
+        else:
+            self.file.write_text(self.text)
+        return await self.inner.compute(job, source)
+
+
+@pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["whole", "cut"])
+def test_errors_in_executors_come_back_as_they_are(
+    spark: SparkSession, tmp_path: Path, settings: TickSettings
+) -> None:
+    """Who reads a traceback of Py4J's learns nothing; a class and a sentence say what to do."""
+    files = write_files(tmp_path / "in", "json", changes(100))
+    file = tmp_path / "in" / "1.json"
+
+    async def run(text: str | None, root: str) -> None:
+        location = await make_source(tmp_path / root, spec_of(files))
+        engine = Meddler(engine_for(spark, location, settings), file, text)
+        await ingest(location, "c", engine=engine, bytes_max=10**6)
+
+    with pytest.raises(SourceRewritten) as rewritten:
+        asyncio.run(run(file.read_text().replace("line", "LINE"), "rewritten"))
+    with pytest.raises(GoneError) as gone:
+        asyncio.run(run(None, "gone"))
+
+    assert type(rewritten.value) is SourceRewritten
+    assert "1.json" in str(rewritten.value)
+    assert "Traceback" not in f"{rewritten.value} {gone.value}"
+
+
+@pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["whole", "cut"])
+def test_a_store_that_fails_in_executors_is_a_location_error(
+    spark: SparkSession, tmp_path: Path, settings: TickSettings
+) -> None:
+    """Nothing was committed then, so a follower goes on with the next tick."""
+    files = write_files(tmp_path / "in", "json", changes(2_000))
+
+    async def run() -> None:
+        location = await make_source(tmp_path / "lake", spec_of(files))
+        _, rendition = await location.source("c")
+        blocked = tmp_path / "lake" / "shard" / rendition.shards[0]
+        blocked.parent.mkdir(parents=True, exist_ok=True)
+        blocked.write_text("a file where there should be a directory")
+        await ingest(location, "c", engine=engine_for(spark, location, settings), bytes_max=10**6)
+
+    with pytest.raises(LocationError, match="file system"):
+        asyncio.run(run())
+
+
+def test_a_location_made_anew_at_its_old_place_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Workers keep stores open between ticks; what these remember of directories is void then."""
+    files = write_files(tmp_path / "in", "json", changes(2_000))
+
+    async def run() -> int:
+        location = await make_source(tmp_path / "lake", spec_of(files))
+        ticks = await ingest(location, "c", engine=engine_for(spark, location), bytes_max=10**6)
+        return sum(tick.rows for tick in ticks)
+
+    first = asyncio.run(run())
+    (tmp_path / "lake").rename(tmp_path / "old")
+
+    assert asyncio.run(run()) == first
+
+
+def test_a_location_that_executors_cannot_reach_is_refused(spark: SparkSession) -> None:
+    """Each of them would have a memory of its own."""
+    with pytest.raises(UsageError, match="memory://"):
+        SparkEngine(spark, location_url="memory://", clock=SystemClock())
+
+
+def test_a_stopped_session_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """A notebook's user stops the session, and ingests again."""
+
+    class Stopped:
+        class sparkContext:  # noqa: N801 - as Spark calls it
+            _jsc = None
+
+    files = write_files(tmp_path / "in", "json", changes(10))
+
+    async def run() -> None:
+        location = await make_source(tmp_path / "lake", spec_of(files))
+        engine = engine_for(Stopped(), location)  # type: ignore[arg-type]
+        await ingest(location, "c", engine=engine)
+
+    with pytest.raises(LocationError, match="session was stopped"):
+        asyncio.run(run())
