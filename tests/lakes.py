@@ -18,23 +18,22 @@ from tidelog.collection.ingest import Tick
 from tidelog.location import Location, open_location
 
 SCHEMA = "k bigint, at bigint, gone boolean, text varchar, amount decimal(20, 4), small utinyint"
-ARROW = pa.schema(
-    [
-        ("k", pa.int64()),
-        ("at", pa.int64()),
-        ("gone", pa.bool_()),
-        ("text", pa.string()),
-        ("amount", pa.decimal128(20, 4)),
-        ("small", pa.uint8()),
-    ]
-)
+TYPES: dict[str, pa.DataType] = {
+    "k": pa.int64(),
+    "at": pa.int64(),
+    "gone": pa.bool_(),
+    "text": pa.string(),
+    "amount": pa.decimal128(20, 4),
+    "small": pa.uint8(),
+}
+ARROW = pa.schema(TYPES)
 FIRST = 1_000_000
 
 Row = dict[str, Any]
 
 
 def changes(count: int) -> list[Row]:
-    """Give changes of few keys: several of one key at one time, some that take it away, and nulls."""
+    """Give changes of few keys: several of one at one time, some that take it away, and nulls."""
     return [
         {
             "k": n * 7 % 23,

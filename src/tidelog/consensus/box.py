@@ -1,6 +1,7 @@
 """Boxes: the one object in which a key's records lie when consensus is the object store itself.
 
-Shape: msgpack array ``[format, stamp, spills, records, writes]``; a spill names an immutable
+Shape: msgpack array ``[format, xxh3-128 of the body, body]``; the body is an array ``[format,
+    stamp, spills, records, writes]``; a spill names an immutable
     object that holds older records, a record is ``[seqno, write id, data]``, ``writes`` are the
     newest 64 ``[seqno, write id]``, kept when their records are truncated.
 Invariants: seqnos are dense over spills and records, oldest first; the newest record is always in
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+import xxhash
 
 from tidelog.errors import CorruptionError, UsageError
 
@@ -98,37 +100,53 @@ def truncate_records(box: Box, before: int, *, stamp: str) -> Box:
 
 
 def encode_box(box: Box) -> bytes:
-    return msgspec.msgpack.encode(box)
+    return _seal(msgspec.msgpack.encode(box))
 
 
 def decode_box(data: bytes, *, key: str) -> Box:
     """Read a box.
 
     Raises:
-        UsageError: a newer tidelog wrote it. CorruptionError: it is not a box.
+        UsageError: a newer tidelog wrote it. CorruptionError: it is not a box, or was changed.
     """
     try:
-        form = msgspec.msgpack.decode(data)[0]
-        if isinstance(form, int) and form > FORMAT:
-            raise UsageError(
-                "a newer tidelog wrote this: upgrade tidelog to read it", key=key, format=form
-            )
-        return msgspec.msgpack.decode(data, type=Box)
-    except (msgspec.MsgspecError, IndexError, TypeError, KeyError) as error:
+        return msgspec.msgpack.decode(_unseal(data, where=key), type=Box)
+    except _GARBAGE as error:
         raise CorruptionError("a consensus object cannot be read", key=key) from error
 
 
 def encode_spill(entries: tuple[Entry, ...]) -> bytes:
-    return msgspec.msgpack.encode(entries)
+    return _seal(msgspec.msgpack.encode(entries))
 
 
 def decode_spill(data: bytes, *, path: str) -> tuple[Entry, ...]:
     """Read spilled records.
 
     Raises:
-        CorruptionError: these are none.
+        UsageError: a newer tidelog wrote them. CorruptionError: these are none, or were changed.
     """
     try:
-        return msgspec.msgpack.decode(data, type=tuple[Entry, ...])
-    except msgspec.MsgspecError as error:
+        return msgspec.msgpack.decode(_unseal(data, where=path), type=tuple[Entry, ...])
+    except _GARBAGE as error:
         raise CorruptionError("spilled consensus records cannot be read", path=path) from error
+
+
+_GARBAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError)
+
+
+def _seal(body: bytes) -> bytes:
+    return msgspec.msgpack.encode((FORMAT, xxhash.xxh3_128_digest(body), body))
+
+
+def _unseal(data: bytes, *, where: str) -> bytes:
+    form, digest, body = msgspec.msgpack.decode(data)
+    if isinstance(form, int) and form > FORMAT:
+        raise UsageError(
+            "a newer tidelog wrote this: upgrade tidelog to read it", where=where, format=form
+        )
+    if form != FORMAT or digest != xxhash.xxh3_128_digest(body):
+        raise CorruptionError(
+            "a consensus object's bytes are not those that were written: restore it", where=where
+        )
+    checked: bytes = body
+    return checked

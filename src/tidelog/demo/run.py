@@ -127,7 +127,7 @@ class Demo:
             more = sum("tick" in line for line in _lines(second))
             out = second.stdout.read() if second.stdout else ""
             if second.wait() != 0:
-                raise DemoFailed("the second ingester failed: see above", code=second.returncode)
+                raise DemoFailed("the second ingester failed: see above")
         self.asked_after = json.loads(out)["store"]
         if ticks + more < TICKS_MIN:
             raise DemoFailed("there were fewer ticks than the demo promises", ticks=ticks + more)
@@ -201,7 +201,7 @@ class Demo:
 
 
 def _command() -> str:
-    """Give how the command line is called from here: by name where it is found, else by its path."""
+    """Give how the command line is called from here: by name, or by its path."""
     if shutil.which("tidelog"):
         return "tidelog"
     beside = Path(sys.executable).parent / "tidelog"

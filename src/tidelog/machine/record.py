@@ -75,5 +75,5 @@ def decode_record(data: bytes, *, key: str, seqno: SeqNo) -> Record:
                 format=found["v"],
             )
         return msgspec.convert(found, Record)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CorruptionError("a state record cannot be read", key=key, seqno=seqno) from error

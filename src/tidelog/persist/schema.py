@@ -50,10 +50,12 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
         UsageError: a name is reserved or taken twice (ignoring case, as SQL does), a type is not
             supported (maps have no equality), or a key column is missing.
     """
+    if not schema.names:
+        raise UsageError("a shard has at least one column: name some")
     key = list(schema.names) if key is None else key
     seen: dict[str, str] = {}
     for name in schema.names:
-        if name in _RESERVED:
+        if name.lower() in _RESERVED:
             raise UsageError(f"a column cannot be called {name}: it is tidelog's own")
         other = seen.setdefault(name.lower(), name)
         if other is not name and (other != name or schema.names.count(name) > 1):
@@ -76,11 +78,16 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
 
 
 def _check_column(name: str, dtype: pa.DataType) -> None:
+    if not name or "\0" in name:
+        raise UsageError(f"a column cannot be called {name!r}: SQL could not name it")
     # What SQL here cannot group by without changing it: durations become intervals, and so on.
     if pa.types.is_duration(dtype) or pa.types.is_null(dtype) or pa.types.is_decimal256(dtype):
         raise UsageError(
             f"column {name!r} cannot be of type {dtype}: give it another, such as bigint or varchar"
         )
+    for index in range(dtype.num_fields if pa.types.is_nested(dtype) else 0):
+        field = dtype.field(index)
+        _check_column(f"{name}.{field.name}" if field.name else "", field.type)
 
 
 def canonical_type(dtype: pa.DataType) -> pa.DataType:
@@ -103,7 +110,11 @@ def canonical_type(dtype: pa.DataType) -> pa.DataType:
         return pa.date32()
     if pa.types.is_time(dtype):
         return pa.time64("us")
-    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+    if (
+        pa.types.is_list(dtype)
+        or pa.types.is_large_list(dtype)
+        or pa.types.is_fixed_size_list(dtype)
+    ):
         return pa.list_(pa.field("item", canonical_type(dtype.value_type)))
     if pa.types.is_struct(dtype):
         return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in dtype])
@@ -124,6 +135,6 @@ def decode_schema(data: bytes) -> ShardSchema:
     try:
         marked = pa.ipc.read_schema(pa.py_buffer(data))
         count = int((marked.metadata or {})[b"tidelog.key_columns"])
-    except (pa.ArrowInvalid, KeyError, ValueError, OSError) as error:
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise CorruptionError("a shard's schema cannot be read") from error
     return ShardSchema(marked.remove_metadata(), count)

@@ -40,6 +40,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     lower: int
     upper: int | None
     sum_t: bytes
+    extra: dict[str, Any] = {}
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +115,10 @@ class ShardLanguage:
 
     def decode_state(self, data: bytes) -> State:
         found = _decode(data)
-        if found.get("format", 0) > FORMAT:
+        form = found.get("format")
+        if isinstance(form, int) and form > FORMAT:
             raise UsageError(
-                "a newer tidelog wrote this shard: upgrade tidelog to use it",
-                format=found["format"],
+                "a newer tidelog wrote this shard: upgrade tidelog to use it", format=form
             )
         return _closed(State, found)
 
@@ -167,7 +168,12 @@ def _advance(state: State, diff: Diff, upper: int | None) -> State:
 
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-_NESTED: Final[dict[str, type[msgspec.Struct]]] = {"batch": Batch, "batches": Batch, "parts": Part}
+_NESTED: Final[dict[str, type[msgspec.Struct]]] = {
+    "batch": Batch,
+    "batches": Batch,
+    "parts": Part,
+    "commits": Commit,
+}
 
 
 def _open(value: Any) -> Any:
@@ -208,5 +214,5 @@ def _closed(kind: type[_T], found: dict[str, Any]) -> _T:
 def _decode(data: bytes) -> dict[str, Any]:
     try:
         return msgspec.msgpack.decode(data, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptionError("a shard's state cannot be read") from error

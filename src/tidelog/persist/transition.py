@@ -71,8 +71,10 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
-        UsageError: the shard has another schema.
+        UsageError: the shard has another schema, or the interval does not hold the parts.
     """
+    check_interval(command.expected_upper, command.upper, rows=len(command.parts))
+    _check_bounds(command)
     if state.schema and state.schema != command.schema:
         raise UsageError("the shard has another schema: open it without one to see which")
     told = _told_before(state, command)
@@ -93,6 +95,19 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
         since=since,
     )
     return Decision(Appended(Verdict.COMMITTED, command.upper), diff)
+
+
+def _check_bounds(command: CompareAndAppend) -> None:
+    # Whoever wrote the parts has looked at each row; what they brought here may be something else.
+    for part in command.parts:
+        if command.expected_upper.passed(part.time_min) or not command.upper.passed(part.time_max):
+            raise UsageError(
+                "a part's times lie outside the interval that is written",
+                least=part.time_min,
+                greatest=part.time_max,
+                lower=command.expected_upper,
+                upper=command.upper,
+            )
 
 
 def _batch_of(command: CompareAndAppend) -> Batch | None:

@@ -1,0 +1,279 @@
+"""States: values that change by small diffs, and bytes that other versions can read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptionError, TidelogError, UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.part import Part
+from tidelog.persist.state import (
+    COMMITS_KEPT,
+    FORMAT,
+    Batch,
+    Commit,
+    Diff,
+    ShardLanguage,
+    State,
+    apply_diff,
+)
+from tidelog.persist.transition import (
+    CompareAndAppend,
+    decide_append,
+    decide_downgrade,
+    decide_hold,
+    decide_release,
+)
+from tidelog.rowhash import RowSum
+
+LANGUAGE = ShardLanguage()
+SCHEMA = b"a schema"
+
+
+def part(time: int, *, rows: int = 1, inline: bool = True, extra: dict[str, Any] | None = None) -> Part:
+    """Give a descriptor; its sums are numbers that can be followed."""
+    return Part(
+        path=None if inline else f"shard/s/part/00000000/{time}.parquet",
+        inline=b"data" if inline else None,
+        size_bytes=4,
+        xxh3=bytes(16),
+        rows=rows,
+        diffs=rows,
+        time_min=time,
+        time_max=time,
+        sum_v=RowSum(rows, 0).to_bytes(),
+        sum_t=RowSum(rows, time).to_bytes(),
+        extra=extra or {},
+    )
+
+
+def append(
+    state: State, upper: int | None, *, number: int = 0, rows: int = 1, named: bool = False
+) -> Diff:
+    """Give the diff of a commit from where the state stands."""
+    lower = state.upper_frontier
+    parts = [part(lower.time, rows=rows)] if rows else []
+    command = CompareAndAppend(
+        schema=SCHEMA,
+        parts=parts,
+        expected_upper=lower,
+        upper=Frontier.of(upper),
+        token=("w", number),
+        named=named,
+    )
+    diff = decide_append(state, command).diff
+    assert diff is not None
+    return diff
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Diff]:
+    """Give diffs that were each decided over the state before them."""
+    state = LANGUAGE.initial()
+    found: list[Diff] = []
+    for number in range(draw(st.integers(0, 90 if draw(st.booleans()) else 12))):
+        diff: Diff | None = None
+        match draw(st.integers(0, 5)):
+            case 0 | 1 | 2 if state.upper is not None:
+                step = draw(st.integers(1, 3))
+                upper = state.upper + step if draw(st.integers(0, 40)) else None
+                rows, named = draw(st.integers(0, 2)), draw(st.booleans())
+                diff = append(state, upper, number=number, rows=rows, named=named)
+            case 3:
+                name = draw(st.sampled_from("ab"))
+                diff = decide_hold(state, name, None, schema=SCHEMA).diff
+            case 4 if state.holds:
+                name = draw(st.sampled_from(sorted(state.holds)))
+                since = Frontier.of(draw(st.none() | st.integers(0, 30)))
+                diff = decide_downgrade(state, name, since).diff
+            case 5 if state.holds:
+                diff = decide_release(state, draw(st.sampled_from(sorted(state.holds)))).diff
+            case _:
+                diff = None
+        if diff is not None:
+            found.append(diff)
+            state = apply_diff(state, diff)
+    return found
+
+
+@given(history=histories(), data=st.data())
+def test_a_state_from_any_rollup_and_the_diffs_after_it_is_the_state(
+    history: list[Diff], data: st.DataObject
+) -> None:
+    """apply(diffs over rollup) == state at every seqno, through bytes on both sides."""
+    states = [LANGUAGE.initial()]
+    for diff in history:
+        states.append(LANGUAGE.apply(states[-1], diff))
+    start = data.draw(st.integers(0, len(history)), label="rollup")
+
+    state = LANGUAGE.decode_state(LANGUAGE.encode_state(states[start]))
+    for diff in history[start:]:
+        state = LANGUAGE.apply(state, LANGUAGE.decode_diff(LANGUAGE.encode_diff(diff)))
+
+    assert state == states[-1]
+
+
+@given(history=histories())
+def test_frontiers_never_go_back(history: list[Diff]) -> None:
+    """What was readable or complete once is so for ever, or said to be given up."""
+    state = LANGUAGE.initial()
+    for diff in history:
+        after = LANGUAGE.apply(state, diff)
+        assert state.since_frontier <= after.since_frontier
+        assert state.upper_frontier <= after.upper_frontier
+        assert all(after.since_frontier <= Frontier.of(t) for t in after.holds.values())
+        state = after
+
+
+@given(history=histories())
+def test_sums_and_counts_are_those_of_all_parts(history: list[Diff]) -> None:
+    """Replicas are compared by them, and users are told them."""
+    state = LANGUAGE.initial()
+    for diff in history:
+        state = LANGUAGE.apply(state, diff)
+    parts = [p for b in state.batches for p in b.parts]
+    total = RowSum.zero()
+    for each in parts:
+        total = total + each.t
+
+    assert state.sum_t == total.to_bytes()
+    assert state.sum_at(state.upper_frontier) in (total, None)
+    assert state.rows == sum(p.rows for p in parts)
+    assert state.inline_bytes == sum(p.size_bytes for p in parts if p.inline is not None)
+    assert len(state.commits) <= COMMITS_KEPT
+
+
+def test_sums_are_remembered_at_the_last_uppers_and_no_others() -> None:
+    """Two writers with other boundaries compare at those that they share."""
+    state = State()
+    for number in range(COMMITS_KEPT + 10):
+        state = apply_diff(state, append(state, 2 * number + 2, number=number))
+
+    assert state.sum_at(Frontier.at(0)) is None
+    assert state.sum_at(Frontier.at(3)) is None
+    assert state.sum_at(Frontier.at(2 * COMMITS_KEPT)) is not None
+    assert state.commits_forgotten
+    assert State().sum_at(Frontier.at(0)) == RowSum.zero()
+
+
+def _found(value: Any, place: tuple[str | int, ...]) -> dict[str, Any]:
+    for step in place:
+        value = value[step]
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize(
+    "place",
+    [(), ("batches", 0), ("batches", 0, "parts", 0), ("batches", 1, "parts", 0), ("commits", 0)],
+    ids=str,
+)
+def test_fields_that_this_version_does_not_know_survive(place: tuple[str | int, ...]) -> None:
+    """An older tidelog beside a newer one drops nothing that the newer one wrote."""
+    state = State()
+    for number in range(2):
+        state = apply_diff(state, append(state, number + 1, number=number))
+    written: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(state))
+    _found(written, place)["later"] = {"deep": [1, None]}
+
+    read = LANGUAGE.decode_state(msgspec.msgpack.encode(written))
+    read = apply_diff(read, append(read, 9, number=9))
+    again: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(read))
+
+    assert _found(again, place)["later"] == {"deep": [1, None]}
+
+
+@pytest.mark.parametrize("place", [(), ("batch",), ("batch", "parts", 0)], ids=str)
+def test_fields_of_a_diff_that_are_not_known_reach_the_state(place: tuple[str | int, ...]) -> None:
+    """A batch is the same batch, whether it came by a diff or by a rollup."""
+    diff = append(State(), 1)
+    written: Any = msgspec.msgpack.decode(LANGUAGE.encode_diff(diff))
+    _found(written, place)["later"] = 1
+
+    read = LANGUAGE.decode_diff(msgspec.msgpack.encode(written))
+
+    assert _found(msgspec.msgpack.decode(LANGUAGE.encode_diff(read)), place)["later"] == 1
+    if place:
+        state = apply_diff(State(), read)
+        again: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(state))
+        assert _found(again["batches"][0], place[1:])["later"] == 1
+
+
+def test_a_state_of_a_newer_format_is_refused() -> None:
+    """What an older tidelog cannot understand, it must not touch."""
+    written: Any = msgspec.msgpack.decode(LANGUAGE.encode_state(State()))
+    written["format"] = FORMAT + 1
+
+    with pytest.raises(UsageError, match="newer tidelog"):
+        LANGUAGE.decode_state(msgspec.msgpack.encode(written))
+
+
+@given(data=st.binary(max_size=80))
+def test_garbage_is_neither_a_state_nor_a_diff(data: bytes) -> None:
+    """A value or a named error, nothing else."""
+    for decode in (LANGUAGE.decode_state, LANGUAGE.decode_diff):
+        try:
+            decode(data)
+        except (CorruptionError, UsageError):
+            continue
+
+
+@given(history=histories(), data=st.data())
+def test_bytes_that_were_changed_are_a_value_or_a_named_error(
+    history: list[Diff], data: st.DataObject
+) -> None:
+    """A checksum finds them before; but nothing that gets here may end in a traceback."""
+    state = LANGUAGE.initial()
+    for diff in history:
+        state = LANGUAGE.apply(state, diff)
+    octets = bytearray(LANGUAGE.encode_state(state))
+    place = data.draw(st.integers(0, len(octets) - 1), label="place")
+    octets[place] = data.draw(st.integers(0, 255), label="octet")
+
+    try:
+        LANGUAGE.decode_state(bytes(octets))
+    except TidelogError:
+        return
+
+
+def test_a_diff_is_as_large_as_the_change() -> None:
+    """Bytes of a change do not know how many batches there are, or each would be dearer."""
+    state = State()
+    sizes: list[int] = []
+    for number in range(1_000):
+        diff = append(state, number + 1, number=number % 100)
+        sizes.append(len(LANGUAGE.encode_diff(diff)))
+        state = apply_diff(state, diff)
+
+    # The first one brings the schema; the others differ by the width of their numbers.
+    assert max(sizes[1:]) - min(sizes[1:]) < 24
+    assert len(state.batches) == 1_000
+
+
+def test_a_thousand_empty_commits_leave_a_small_state() -> None:
+    """Progress without data is the rule for most shards: it must cost nothing that stays."""
+    state = apply_diff(State(), append(State(), 1))
+    for number in range(1, 1_001):
+        state = apply_diff(state, append(state, number + 1, number=number, rows=0))
+
+    assert len(state.batches) == 1
+    assert state.upper == 1_001
+    assert len(LANGUAGE.encode_state(state)) < 10_000
+
+
+def test_values_of_the_state_are_what_they_say() -> None:
+    """The empty frontier is none of the numbers, in fields and in their bytes."""
+    diff = append(State(), None)
+    state = LANGUAGE.decode_state(LANGUAGE.encode_state(apply_diff(State(), diff)))
+
+    assert state.upper is None
+    assert state.upper_frontier == Frontier.empty()
+    assert state.batches == (Batch(lower=0, upper=None, parts=(part(0),)),)
+    assert state.commits == (
+        Commit(writer="w", number=0, lower=0, upper=None, sum_t=part(0).sum_t),
+    )

@@ -1,0 +1,213 @@
+"""Updates: consolidation is addition, by values as SQL groups them; the model does it in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tables import KINDS, schema_of, shard_updates, table_of
+from tidelog.errors import UsageError
+from tidelog.frontier import TIME_MAX, Frontier
+from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.updates import (
+    accumulate,
+    conform,
+    consolidate,
+    prepare_updates,
+    sort_updates,
+    time_bounds,
+)
+from tidelog.testing import models
+from tidelog.testing.models import contents_of, updates_of
+
+ALL = Frontier.at(0)
+END = Frontier.empty()
+
+
+@given(drawn=shard_updates(), as_of=st.integers(-1, 6))
+def test_contents_are_those_of_the_model(drawn: tuple[ShardSchema, pa.Table], as_of: int) -> None:
+    """No row that adds up to nothing, none twice, whatever the types: floats, nulls, nested."""
+    schema, table = drawn
+
+    found = accumulate([table], schema, as_of=as_of)
+
+    assert contents_of(found) == models.accumulate(updates_of(table), as_of)
+    assert found.schema.names == [*schema.names, DIFF]
+
+
+@given(drawn=shard_updates(), after=st.integers(-1, 6), until=st.none() | st.integers(-1, 6))
+def test_changes_are_those_of_the_model(
+    drawn: tuple[ShardSchema, pa.Table], after: int, until: int | None
+) -> None:
+    """By row and time, in the order of times, each once."""
+    schema, table = drawn
+
+    found = consolidate([table], schema, after=after, until=until)
+
+    given_back = updates_of(found)
+    wanted = models.consolidate(updates_of(table), after=after, until=until)
+    assert models.consolidate(given_back) == wanted
+    assert len(given_back) == len(wanted)
+    assert [u.time for u in given_back] == sorted(u.time for u in given_back)
+    assert found.schema.equals(schema.updates)
+
+
+@given(drawn=shard_updates(), data=st.data())
+def test_how_updates_are_cut_into_tables_does_not_matter(
+    drawn: tuple[ShardSchema, pa.Table], data: st.DataObject
+) -> None:
+    """Parts are cut by size and by chance; contents must not know."""
+    schema, table = drawn
+    cut = data.draw(st.integers(0, table.num_rows), label="cut")
+    pieces = [table.slice(cut), schema.updates.empty_table(), table.slice(0, cut)]
+
+    whole, cut_up = accumulate([table], schema, as_of=9), accumulate(pieces, schema, as_of=9)
+
+    assert contents_of(whole) == contents_of(cut_up)
+
+
+@given(drawn=shard_updates(), as_of=st.integers(0, 5))
+def test_contents_and_later_changes_make_the_whole(
+    drawn: tuple[ShardSchema, pa.Table], as_of: int
+) -> None:
+    """A snapshot and a listener at one time, together."""
+    schema, table = drawn
+
+    total = models.accumulate(updates_of(table), 9)
+    before = contents_of(accumulate([table], schema, as_of=as_of))
+    for update in updates_of(consolidate([table], schema, after=as_of)):
+        before[update.row] += update.diff
+
+    assert {row: n for row, n in before.items() if n} == total
+
+
+@given(drawn=shard_updates())
+def test_prepared_updates_are_the_same_updates(drawn: tuple[ShardSchema, pa.Table]) -> None:
+    """What is written is what was given, in another order and without what adds nothing."""
+    schema, table = drawn
+
+    ready = prepare_updates(table, schema, lower=ALL, upper=END)
+
+    assert models.consolidate(updates_of(ready)) == models.consolidate(updates_of(table))
+    assert ready.schema.equals(schema.updates)
+    assert updates_of(sort_updates(ready, schema)) == updates_of(ready)
+
+
+def test_updates_of_zero_are_not_written() -> None:
+    """They add nothing, and would be read for ever."""
+    schema = schema_of(["int64"], keys=1)
+    table = table_of(schema, [(1, 0, 0), (2, 0, 1), (3, 7, 0)])
+
+    ready = prepare_updates(table, schema, lower=ALL, upper=Frontier.at(5))
+
+    assert [u.row for u in updates_of(ready)] == [(2,)]
+
+
+@pytest.mark.parametrize(("time", "lower", "upper"), [(4, 5, 9), (9, 5, 9), (10, 5, 9)])
+def test_times_outside_of_the_interval_are_refused(time: int, lower: int, upper: int) -> None:
+    """An update below lower would change what is complete; one from upper on, what is to come."""
+    schema = schema_of(["int64"], keys=1)
+
+    with pytest.raises(UsageError, match="outside the interval"):
+        prepare_updates(
+            table_of(schema, [(1, 6, 1), (1, time, 1)]),
+            schema,
+            lower=Frontier.at(lower),
+            upper=Frontier.at(upper),
+        )
+
+
+def test_the_last_time_there_is_can_be_written() -> None:
+    """Frontiers end at 2^63-1, and so do the integers of a part."""
+    schema = schema_of(["int64"], keys=1)
+    table = table_of(schema, [(1, TIME_MAX, 1)])
+
+    assert time_bounds(prepare_updates(table, schema, lower=ALL, upper=END)) == (
+        TIME_MAX,
+        TIME_MAX,
+    )
+    assert contents_of(accumulate([table], schema, as_of=TIME_MAX)) == {(1,): 1}
+    assert contents_of(accumulate([table], schema, as_of=TIME_MAX - 1)) == {}
+
+
+def _changed(name: str, values: list[Any], dtype: pa.DataType) -> pa.Table:
+    schema = schema_of(["int64", "string"], keys=1)
+    table = table_of(schema, [(1, "x", 0, 1)])
+    if name not in table.column_names:
+        return table
+    position = table.column_names.index(name)
+    return table.set_column(position, name, pa.array(values, dtype))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        _changed("c0", [1], pa.int64()).drop_columns(["c0"]),
+        _changed("c0", [1], pa.int64()).drop_columns([TIME]),
+        _changed("c0", [1], pa.int64()).drop_columns([DIFF]),
+        _changed("c0", ["one"], pa.string()),
+        _changed("c0", [1.5], pa.float64()),
+        _changed("c0", [2**64 - 1], pa.uint64()),
+        _changed("c1", [b"\xff"], pa.binary()),
+        _changed(TIME, [None], pa.int64()),
+        _changed(DIFF, [None], pa.int64()),
+        _changed(TIME, [-1], pa.int64()),
+        _changed(TIME, [2**63], pa.uint64()),
+        _changed(DIFF, [0.5], pa.float64()),
+    ],
+    ids=range(12),
+)
+def test_tables_that_do_not_fit_are_refused(table: pa.Table) -> None:
+    """With a sentence, before anything is written; never with a value that was bent."""
+    schema = schema_of(["int64", "string"], keys=1)
+
+    with pytest.raises(UsageError):
+        prepare_updates(table, schema, lower=ALL, upper=END)
+
+
+def test_columns_come_in_any_order_and_in_kindred_types() -> None:
+    """Other libraries have other strings and integers of other widths."""
+    schema = schema_of(["int64", "string"], keys=1)
+    table = pa.table(
+        {
+            DIFF: pa.array([1], pa.int8()),
+            "extra": [True],
+            "c1": pa.array(["x"]).dictionary_encode(),
+            TIME: pa.array([0], pa.uint32()),
+            "c0": pa.array([7], pa.int16()),
+        }
+    )
+
+    assert updates_of(conform(table, schema.updates)) == [models.Update((7, "x"), 0, 1)]
+
+
+def test_many_rows_are_grouped_as_few_are() -> None:
+    """Above some size the engine works in parallel and spills; that must not show."""
+    schema = schema_of(["int64", "float64"], keys=1)
+    rows = 300_000
+    table = pa.table(
+        {
+            "c0": pa.array([n % 1_000 for n in range(rows)]),
+            "c1": pa.array([(0.0, -0.0, float("nan"))[n % 3] for n in range(rows)]),
+            TIME: pa.array([n % 7 for n in range(rows)]),
+            DIFF: pa.array([1 - 2 * (n % 2) for n in range(rows)]),
+        },
+        schema=schema.updates,
+    )
+
+    found = accumulate([table.slice(0, 100_000), table.slice(100_000)], schema, as_of=4)
+
+    assert contents_of(found) == models.accumulate(updates_of(table), 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nulls_of_every_type_are_grouped(kind: str) -> None:
+    """SQL says that null equals nothing, but grouping puts nulls together: so must contents."""
+    schema = schema_of([kind, "int8"], keys=1)
+    table = table_of(schema, [(None, None, 0, 1), (None, None, 1, 1), (None, 1, 0, 1)])
+
+    assert contents_of(accumulate([table], schema, as_of=1)) == {(None, None): 2, (None, 1): 1}

@@ -1,0 +1,342 @@
+"""``format("tidelog")``: what a collection held at a time, whatever is committed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lakes import FIRST, SCHEMA, arrow_of, changes, ingest, make_source, rows_of, write_files
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.times import format_time
+from tidelog.location import Location, open_location
+from tidelog.persist.schema import DIFF
+from tidelog.spark import register
+from tidelog.spark.java import find_launcher
+from tidelog.spark.types import arrow_schema, spark_schema
+
+LAST = FIRST + 239 // 5
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A location with two collections of the same changes: ``keyed``, and ``appended``."""
+    root = tmp_path_factory.mktemp("lake")
+    files = write_files(root / "in", "json", changes(240))
+
+    async def make() -> None:
+        location = await open_location(str(root / "lake"), create=True)
+        for name, shards in (("keyed", 3), ("appended", 1)):
+            await location.create_source(spec_of(files, name, shards=shards))
+            await ingest(location, name)
+
+    asyncio.run(make())
+    return str(root / "lake")
+
+
+def spec_of(files: str, name: str, *, shards: int = 1) -> SourceSpec:
+    keyed = name == "keyed"
+    return SourceSpec(
+        name=name,
+        files=files,
+        envelope="upsert" if keyed else "none",
+        key=("k",) if keyed else (),
+        delete_when="gone" if keyed else None,
+        time_column="at",
+        schema=SCHEMA,
+        shards=shards,
+    )
+
+
+def load(spark: SparkSession, location: str, name: str, **options: str) -> DataFrame:
+    return spark.read.format("tidelog").options(location=location, **options).load(name)
+
+
+def snapshot(location: str, name: str, as_of: int | None = None) -> pa.Table:
+    """Give what the library says, each row as often as it is there, in Spark's types."""
+
+    async def read() -> pa.Table:
+        collection = await (await open_location(location)).collection(name)
+        return await collection.snapshot(as_of)
+
+    table = asyncio.run(read())
+    times = [n for n, diff in enumerate(table.column(DIFF).to_pylist()) for _ in range(diff)]
+    data = table.drop_columns([DIFF]).take(pa.array(times, pa.int64()))
+    return data.cast(arrow_schema(spark_schema(data.schema)))
+
+
+def said(spark: SparkSession, location: str, name: str, **options: str) -> str:
+    """Give what a read that must fail says."""
+    with pytest.raises(PySparkException) as raised:
+        load(spark, location, name, **options).collect()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["keyed", "appended", "keyed_errors", "appended_errors"])
+def test_a_read_gives_what_the_library_gives(spark: SparkSession, lake: str, name: str) -> None:
+    """One collection has one content at one time, whoever asks for it."""
+    for time in (None, FIRST + 3, FIRST + 20, LAST):
+        options = {} if time is None else {"asOf": str(time)}
+        found = load(spark, lake, name, **options).toArrow()
+
+        assert rows_of(found) == rows_of(snapshot(lake, name, time))
+
+
+def test_a_time_may_be_written_as_iso(spark: SparkSession, lake: str) -> None:
+    """Nobody remembers milliseconds since 1970."""
+    time = FIRST + 20
+    found = load(spark, lake, "keyed", asOf=format_time(time)).toArrow()
+
+    assert rows_of(found) == rows_of(snapshot(lake, "keyed", time))
+
+
+def test_columns_are_read_as_asked_for(spark: SparkSession, lake: str) -> None:
+    """What is left out is neither fetched nor told apart: equal rows are still counted apart."""
+    found = load(spark, lake, "keyed", columns="text, k").toArrow()
+
+    assert found.column_names == ["text", "k"]
+    assert rows_of(found) == rows_of(snapshot(lake, "keyed").select(["text", "k"]))
+
+
+def test_sql_reads_it_too(spark: SparkSession, lake: str) -> None:
+    """A temporary view is how SQL names a source with options."""
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW seen USING tidelog "
+        f"OPTIONS (path 'keyed', location '{lake}', asOf '{LAST}')"
+    )
+    found = spark.sql("SELECT count(*) AS n, sum(k) AS k FROM seen").collect()[0]
+
+    expected = snapshot(lake, "keyed", LAST)
+    assert found["n"] == expected.num_rows
+    assert found["k"] == sum(expected.column("k").to_pylist())
+
+
+def test_a_dataframe_stays_at_its_time_while_others_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A join with itself is planned twice: were the time chosen then, its sides could differ."""
+    rows = changes(120)
+    files = write_files(tmp_path / "in", "json", rows[:60], files=1)
+
+    async def feed() -> None:
+        location = await open_location(str(tmp_path / "lake"))
+        await ingest(location, "keyed")
+
+    async def make() -> Location:
+        return await make_source(tmp_path / "lake", spec_of(files, "keyed"))
+
+    asyncio.run(make())
+    asyncio.run(feed())
+    place = str(tmp_path / "lake")
+    loaded = load(spark, place, "keyed")
+    before = rows_of(snapshot(place, "keyed"))
+    with (tmp_path / "in" / "0.json").open("a") as file:
+        file.writelines(line + "\n" for line in _later(rows[60:]))
+    # Planned only after the commit, and both times.
+    asyncio.run(feed())
+    joined = (
+        loaded.alias("a")
+        .join(loaded.alias("b"), "k", "full")
+        .selectExpr("a.at AS one", "b.at AS other")
+    )
+
+    assert rows_of(snapshot(place, "keyed")) != before
+    assert rows_of(loaded.toArrow()) == before
+    sides = joined.collect()
+    assert len(sides) == len(before)
+    assert all(row["one"] == row["other"] for row in sides)
+    assert rows_of(load(spark, place, "keyed").toArrow()) != before
+
+
+def _later(rows: list[dict[str, object]]) -> list[str]:
+    import json
+
+    return [json.dumps(row) for row in rows]
+
+
+def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path) -> None:
+    """Unsigned integers, which Spark lacks, must come with their values, and so must the rest."""
+    naive = datetime.datetime(2013, 1, 15, 14, 0, 0, 123456)
+    least = {
+        "k": 1,
+        "b": True,
+        "i8": -(2**7),
+        "i16": -(2**15),
+        "i32": -(2**31),
+        "i64": -(2**63),
+        "u8": 0,
+        "u16": 0,
+        "u32": 0,
+        "u64": 0,
+        "f32": -1.5,
+        "f64": float("-inf"),
+        "s": "",
+        "bin": b"\x00\xff",
+        "d": datetime.date(1, 1, 1),
+        "t": datetime.time(0),
+        "ts": naive,
+        "tz": naive.replace(tzinfo=datetime.UTC),
+        "dec": Decimal("-1.0000000001"),
+        "l": [2**64 - 1, None],
+        "st": {"x": 2**32 - 1, "y": [{"z": naive}]},
+    }
+    most = {
+        **least,
+        "k": 2,
+        "i64": 2**63 - 1,
+        "u8": 2**8 - 1,
+        "u16": 2**16 - 1,
+        "u32": 2**32 - 1,
+        "u64": 2**64 - 1,
+        "d": datetime.date(9999, 12, 31),
+        "t": datetime.time(23, 59, 59, 999999),
+        "l": [],
+        "st": {"x": None, "y": None},
+    }
+    nothing = dict.fromkeys(least) | {"k": 3}
+    schema = pa.schema(
+        {
+            "k": pa.int64(),
+            "b": pa.bool_(),
+            **{f"i{n}": getattr(pa, f"int{n}")() for n in (8, 16, 32, 64)},
+            **{f"u{n}": getattr(pa, f"uint{n}")() for n in (8, 16, 32, 64)},
+            "f32": pa.float32(),
+            "f64": pa.float64(),
+            "s": pa.string(),
+            "bin": pa.binary(),
+            "d": pa.date32(),
+            "t": pa.time64("us"),
+            "ts": pa.timestamp("us"),
+            "tz": pa.timestamp("us", tz="UTC"),
+            "dec": pa.decimal128(38, 10),
+            "l": pa.list_(pa.uint64()),
+            "st": pa.struct(
+                {"x": pa.uint32(), "y": pa.list_(pa.struct({"z": pa.timestamp("us")}))}
+            ),
+        }
+    )
+    (tmp_path / "in").mkdir()
+    table = pa.Table.from_pylist([least, most, nothing], schema=schema)
+    pq.write_table(table, tmp_path / "in" / "0.parquet")
+    spec = SourceSpec(
+        name="c", files=str(tmp_path / "in"), format="parquet", envelope="upsert", key=("k",)
+    )
+
+    async def make() -> None:
+        location = await make_source(tmp_path / "lake", spec)
+        assert [tick.bad for tick in await ingest(location, "c")] == [0]
+
+    asyncio.run(make())
+    found = load(spark, str(tmp_path / "lake"), "c").orderBy("k").toArrow()
+
+    assert found.schema.field("u64").type == pa.decimal128(20, 0)
+    assert found.schema.field("ts").type == pa.timestamp("us")
+    assert rows_of(found) == rows_of(table.cast(arrow_schema(spark_schema(schema))))
+
+
+def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Path) -> None:
+    """What stands on the first line is all that most people read."""
+    told = {
+        said(spark, lake, "keyed", asof="yesterday"): "[TIDELOG_USAGE_ERROR] asOf 'yesterday'",
+        said(spark, lake, "keyed", versionAsOf="3"): (
+            "[TIDELOG_UNKNOWN_OPTION] there is no option 'versionasof': the options are "
+            "location, asOf, columns"
+        ),
+        said(spark, lake, "keyed", columns="k,nothing"): (
+            "[TIDELOG_USAGE_ERROR] there is no column 'nothing': the columns are k, at, gone"
+        ),
+        said(spark, lake, "other"): (
+            "[TIDELOG_NO_SUCH_COLLECTION] there is no collection 'other': there are appended, keyed"
+        ),
+        said(spark, lake, ""): "[TIDELOG_OPTION_MISSING] name the collection to be read",
+        said(spark, str(tmp_path), "keyed"): "[TIDELOG_NO_SUCH_LOCATION] there is no location at",
+        said(spark, lake, "keyed", asOf="2013-01-15"): (
+            "[TIDELOG_AS_OF_NOT_COMPLETE] 'keyed' is complete up to 1970-01-01T00:16:40"
+        ),
+    }
+
+    for message, expected in told.items():
+        assert expected in message
+        assert "Traceback" not in message
+
+
+def test_a_missing_location_is_told(spark: SparkSession) -> None:
+    """It may also come from the environment, which the message says."""
+    with pytest.raises(PySparkException, match=r"\[TIDELOG_OPTION_MISSING\] .*TIDELOG_LOCATION"):
+        spark.read.format("tidelog").load("keyed")
+
+
+def test_a_schema_of_the_users_is_refused(spark: SparkSession, lake: str) -> None:
+    """It would be a cast, or a loss, that nobody sees."""
+    reader = spark.read.format("tidelog").option("location", lake).schema("k int")
+
+    with pytest.raises(PySparkException, match="a collection has a schema of its own"):
+        reader.load("keyed").collect()
+
+
+def test_a_collection_made_anew_is_not_read_for_the_old_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The name is the same, and the contents are others."""
+    files = write_files(tmp_path / "in", "json", changes(30), files=1)
+    place = str(tmp_path / "lake")
+
+    async def make() -> None:
+        location = await open_location(place, create=True)
+        await location.create_source(spec_of(files, "keyed"))
+        await ingest(location, "keyed")
+
+    async def drop() -> None:
+        await (await open_location(place)).drop_source("keyed")
+
+    asyncio.run(make())
+    loaded = load(spark, place, "keyed")
+    asyncio.run(drop())
+    asyncio.run(make())
+
+    with pytest.raises(PySparkException, match=r"was made anew .*: load it again"):
+        loaded.collect()
+
+
+def test_registering_it_again_does_no_harm(spark: SparkSession, lake: str) -> None:
+    """It is found without; but one package that is broken hides all that are found so."""
+    register(spark)
+
+    assert load(spark, lake, "appended").count() == snapshot(lake, "appended").num_rows
+
+
+def test_a_plain_session_reads_it(lake: str) -> None:
+    """No helper, no settings, no registration, and the location from the environment."""
+    script = (
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "print('rows', spark.read.format('tidelog').load('keyed').count())\n"
+    )
+    plain = {
+        **os.environ,
+        "JAVA_HOME": str(find_launcher(os.environ).home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TIDELOG_LOCATION": lake,
+    }
+    answer = subprocess.run(
+        [sys.executable, "-c", script], env=plain, capture_output=True, text=True, check=False
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    assert f"rows {snapshot(lake, 'keyed').num_rows}" in answer.stdout
+
+
+def test_arrow_rows_are_those_of_the_files() -> None:
+    """The helper that the other tests compare with must not lose rows itself."""
+    assert arrow_of(changes(10)).num_rows == 10
