@@ -6,6 +6,7 @@ Source: persist, "Consensus"; the anchor notes, T1 and T2.
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -528,6 +529,29 @@ def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_alone() 
         with pytest.raises(UsageError, match="newer tidelog"):
             await on(store).compare_and_set("k", SeqNo(3), b"3")
         assert store.objects["consensus/k"].data == newer
+
+    asyncio.run(run())
+
+
+def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
+    """Nothing refers to a box by checksum, so it carries its own; so do spills."""
+    store = MemoryStore()
+
+    async def run() -> None:
+        await fill(on(store), "k", 140)
+        dice = random.Random(1)
+        for key in list(store.objects):
+            whole = store.objects[key]
+            for _ in range(100):
+                place = dice.randrange(len(whole.data))
+                flipped = bytearray(whole.data)
+                flipped[place] ^= 1 << dice.randrange(8)
+                await store.put(key, bytes(flipped))
+                with pytest.raises((CorruptionError, UsageError)):
+                    await on(store).scan("k", SeqNo(1))
+            store.objects[key] = whole
+        assert len(store.objects) == 2
+        assert await on(store).scan("k", SeqNo(1)) == records(1, 140)
 
     asyncio.run(run())
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import os
 import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakes import FIRST, SCHEMA, arrow_of, changes, ingest, make_source, rows_of, write_files
+from lakes import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.times import format_time
 from tidelog.location import Location, open_location
@@ -70,8 +72,8 @@ def snapshot(location: str, name: str, as_of: int | None = None) -> pa.Table:
         return await collection.snapshot(as_of)
 
     table = asyncio.run(read())
-    times = [n for n, diff in enumerate(table.column(DIFF).to_pylist()) for _ in range(diff)]
-    data = table.drop_columns([DIFF]).take(pa.array(times, pa.int64()))
+    often = np.repeat(np.arange(table.num_rows), table.column(DIFF).to_numpy())
+    data = table.drop_columns([DIFF]).take(often)
     return data.cast(arrow_schema(spark_schema(data.schema)))
 
 
@@ -118,7 +120,7 @@ def test_sql_reads_it_too(spark: SparkSession, lake: str) -> None:
 
     expected = snapshot(lake, "keyed", LAST)
     assert found["n"] == expected.num_rows
-    assert found["k"] == sum(expected.column("k").to_pylist())
+    assert found["k"] == expected.column("k").to_numpy().sum()
 
 
 def test_a_dataframe_stays_at_its_time_while_others_commit(
@@ -141,7 +143,7 @@ def test_a_dataframe_stays_at_its_time_while_others_commit(
     loaded = load(spark, place, "keyed")
     before = rows_of(snapshot(place, "keyed"))
     with (tmp_path / "in" / "0.json").open("a") as file:
-        file.writelines(line + "\n" for line in _later(rows[60:]))
+        file.writelines(json.dumps(row) + "\n" for row in rows[60:])
     # Planned only after the commit, and both times.
     asyncio.run(feed())
     joined = (
@@ -158,15 +160,10 @@ def test_a_dataframe_stays_at_its_time_while_others_commit(
     assert rows_of(load(spark, place, "keyed").toArrow()) != before
 
 
-def _later(rows: list[dict[str, object]]) -> list[str]:
-    import json
-
-    return [json.dumps(row) for row in rows]
-
-
 def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path) -> None:
     """Unsigned integers, which Spark lacks, must come with their values, and so must the rest."""
-    naive = datetime.datetime(2013, 1, 15, 14, 0, 0, 123456)
+    moment = datetime.datetime(2013, 1, 15, 14, 0, 0, 123456, datetime.UTC)
+    naive = moment.replace(tzinfo=None)
     least = {
         "k": 1,
         "b": True,
@@ -185,7 +182,7 @@ def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path)
         "d": datetime.date(1, 1, 1),
         "t": datetime.time(0),
         "ts": naive,
-        "tz": naive.replace(tzinfo=datetime.UTC),
+        "tz": moment,
         "dec": Decimal("-1.0000000001"),
         "l": [2**64 - 1, None],
         "st": {"x": 2**32 - 1, "y": [{"z": naive}]},
@@ -221,7 +218,7 @@ def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path)
             "dec": pa.decimal128(38, 10),
             "l": pa.list_(pa.uint64()),
             "st": pa.struct(
-                {"x": pa.uint32(), "y": pa.list_(pa.struct({"z": pa.timestamp("us")}))}
+                [("x", pa.uint32()), ("y", pa.list_(pa.struct([("z", pa.timestamp("us"))])))]
             ),
         }
     )
@@ -335,8 +332,3 @@ def test_a_plain_session_reads_it(lake: str) -> None:
 
     assert answer.returncode == 0, answer.stderr
     assert f"rows {snapshot(lake, 'keyed').num_rows}" in answer.stdout
-
-
-def test_arrow_rows_are_those_of_the_files() -> None:
-    """The helper that the other tests compare with must not lose rows itself."""
-    assert arrow_of(changes(10)).num_rows == 10

@@ -1,9 +1,9 @@
 """Boxes: the one object in which a key's records lie when consensus is the object store itself.
 
 Shape: msgpack array ``[format, xxh3-128 of the body, body]``; the body is an array ``[format,
-    stamp, spills, records, writes]``; a spill names an immutable
-    object that holds older records, a record is ``[seqno, write id, data]``, ``writes`` are the
-    newest 64 ``[seqno, write id]``, kept when their records are truncated.
+    stamp, spills, records, writes]``. A spill names an immutable object, sealed alike, that holds
+    older records; a record is ``[seqno, write id, data]``; ``writes`` are the newest 64 ``[seqno,
+    write id]``, kept when their records are truncated.
 Invariants: seqnos are dense over spills and records, oldest first; the newest record is always in
     the box; ``stamp`` differs between any two bodies, since a store's e_tag may be a hash of them.
 Does no I/O: see `tidelog.consensus.store`.
@@ -12,7 +12,7 @@ Source: persist, "Consensus"; style.md, "Errors".
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import xxhash
@@ -109,8 +109,9 @@ def decode_box(data: bytes, *, key: str) -> Box:
     Raises:
         UsageError: a newer tidelog wrote it. CorruptionError: it is not a box, or was changed.
     """
+    body = _unseal(data, where=key)
     try:
-        return msgspec.msgpack.decode(_unseal(data, where=key), type=Box)
+        return msgspec.msgpack.decode(body, type=Box)
     except _GARBAGE as error:
         raise CorruptionError("a consensus object cannot be read", key=key) from error
 
@@ -125,13 +126,14 @@ def decode_spill(data: bytes, *, path: str) -> tuple[Entry, ...]:
     Raises:
         UsageError: a newer tidelog wrote them. CorruptionError: these are none, or were changed.
     """
+    body = _unseal(data, where=path)
     try:
-        return msgspec.msgpack.decode(_unseal(data, where=path), type=tuple[Entry, ...])
+        return msgspec.msgpack.decode(body, type=tuple[Entry, ...])
     except _GARBAGE as error:
         raise CorruptionError("spilled consensus records cannot be read", path=path) from error
 
 
-_GARBAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError)
+_GARBAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def _seal(body: bytes) -> bytes:
@@ -139,14 +141,21 @@ def _seal(body: bytes) -> bytes:
 
 
 def _unseal(data: bytes, *, where: str) -> bytes:
-    form, digest, body = msgspec.msgpack.decode(data)
+    try:
+        form, *sealed = msgspec.msgpack.decode(data, type=tuple[Any, ...])
+    except (*_GARBAGE, ValueError) as error:
+        raise CorruptionError("a consensus object cannot be read", where=where) from error
     if isinstance(form, int) and form > FORMAT:
         raise UsageError(
             "a newer tidelog wrote this: upgrade tidelog to read it", where=where, format=form
         )
-    if form != FORMAT or digest != xxhash.xxh3_128_digest(body):
+    body = sealed[-1] if sealed else None
+    if not isinstance(body, bytes) or [form, *sealed] != [
+        FORMAT,
+        xxhash.xxh3_128_digest(body),
+        body,
+    ]:
         raise CorruptionError(
             "a consensus object's bytes are not those that were written: restore it", where=where
         )
-    checked: bytes = body
-    return checked
+    return body

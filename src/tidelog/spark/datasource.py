@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -30,13 +30,12 @@ from tidelog.errors import (
     CorruptionError,
     NoSuchCollection,
     ObjectNotFound,
-    TidelogError,
     UsageError,
 )
 from tidelog.location import open_location
 from tidelog.persist.part import Part
 from tidelog.persist.schema import decode_schema, encode_schema
-from tidelog.spark.options import ReadSettings, check_columns, read_settings, told_to_spark
+from tidelog.spark.options import ReadSettings, check_columns, read_settings, told_as_spark_tells
 from tidelog.spark.scan import (
     PARTITION_BYTES,
     Scan,
@@ -57,8 +56,6 @@ from tidelog.store.urls import open_store
 FOOTERS_MAX: Final = 16
 FOOTER_BYTES: Final = 64 * 1024
 READS_MAX: Final = 8
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +83,19 @@ class TidelogDataSource(DataSource):
         return "tidelog"
 
     def schema(self) -> StructType:
-        pin = self._pin = _run(choose_pin(read_settings(self.options, os.environ)))
-        data = decode_schema(pin.schema).data
-        return spark_schema(pa.schema([data.field(name) for name in pin.columns]))
+        with told_as_spark_tells():
+            pin = self._pin = asyncio.run(choose_pin(read_settings(self.options, os.environ)))
+            data = decode_schema(pin.schema).data
+            return spark_schema(pa.schema([data.field(name) for name in pin.columns]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if self._pin is None:
-            error = UsageError(
-                "a collection has a schema of its own: leave schema() out, and name the columns "
-                "that you want with the option 'columns'"
-            )
-            raise told_to_spark(error)
-        return TidelogReader(self._pin, schema)
+        with told_as_spark_tells():
+            if self._pin is None:
+                raise UsageError(
+                    "a collection has a schema of its own: leave schema() out, and name the "
+                    "columns that you want with the option 'columns'"
+                )
+            return TidelogReader(self._pin, schema)
 
 
 def register(spark: SparkSession) -> None:
@@ -123,21 +121,20 @@ class TidelogReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        scans = _run(plan_scans(self._pin))
+        with told_as_spark_tells():
+            scans = asyncio.run(plan_scans(self._pin))
         return [ScanPartition(msgspec.msgpack.encode(packed)) for packed in pack_scans(scans)]
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if partition is None:  # Spark's own, where there are none.
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # Spark makes such a partition where there are none.
             return
         use_one_core()
         target = arrow_schema(self._schema)
         store = open_store(self._pin.location_url, clock=SystemClock())
-        for scan in msgspec.msgpack.decode(partition.value, type=list[Scan]):
-            try:
-                for table in contents(_run(load_tables(scan, store)), scan):
+        with told_as_spark_tells():
+            for scan in msgspec.msgpack.decode(partition.value, type=list[Scan]):
+                for table in contents(asyncio.run(load_tables(scan, store)), scan):
                     yield from batches_of(table, target)
-            except TidelogError as error:
-                raise told_to_spark(error) from None
 
 
 async def choose_pin(settings: ReadSettings) -> Pin:
@@ -232,10 +229,3 @@ async def _load_groups(part: Part, store: Store) -> list[tuple[Any, int]]:
     if length > len(tail):
         tail = (await store.get(path, start=end - length, limit=end)).data
     return list(read_groups(read_footer(tail[-length:])))
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return asyncio.run(work)
-    except TidelogError as error:
-        raise told_to_spark(error) from None

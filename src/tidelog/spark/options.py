@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,10 +84,18 @@ def check_columns(wanted: tuple[str, ...], known: list[str]) -> None:
         raise UsageError("the option 'columns' names a column twice", columns=", ".join(wanted))
 
 
-def told_to_spark(error: TidelogError) -> SourceError:
-    """Give an error as users of Spark are used to see them."""
-    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).upper()
-    return SourceError(f"[TIDELOG_{kind}] {error}")
+@contextmanager
+def told_as_spark_tells() -> Iterator[None]:
+    """Raise errors of ours as users of Spark are used to see them.
+
+    Raises:
+        SourceError: in place of a TidelogError.
+    """
+    try:
+        yield
+    except TidelogError as error:
+        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).upper()
+        raise SourceError(f"[TIDELOG_{kind}] {error}") from None
 
 
 def _columns(text: str) -> tuple[str, ...]:

@@ -1,0 +1,320 @@
+"""Transitions: each branch of each decision, over states that lead there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tidelog.errors import InvariantError, Outcome, OutcomeUnknown, UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.part import Part
+from tidelog.persist.state import COMMITS_KEPT, Diff, State, apply_diff
+from tidelog.persist.transition import (
+    Appended,
+    CompareAndAppend,
+    Verdict,
+    check_interval,
+    decide_append,
+    decide_downgrade,
+    decide_hold,
+    decide_release,
+    difference,
+)
+from tidelog.rowhash import RowSum
+
+SCHEMA = b"a schema"
+COMMITTED, ALREADY, MISMATCH = Verdict.COMMITTED, Verdict.ALREADY, Verdict.MISMATCH
+
+
+def part(time_min: int, time_max: int | None = None) -> Part:
+    return Part(
+        inline=b"",
+        size_bytes=0,
+        xxh3=b"",
+        rows=1,
+        diffs=1,
+        time_min=time_min,
+        time_max=time_min if time_max is None else time_max,
+        sum_v=RowSum(1, 1).to_bytes(),
+        sum_t=RowSum(1, time_min).to_bytes(),
+    )
+
+
+def command(lower: int, upper: int | None, token: tuple[str, int], **changed: Any) -> CompareAndAppend:
+    parts = [part(lower)] if upper != lower else []
+    told: Mapping[str, Any] = {"schema": SCHEMA, "parts": parts, **changed}
+    return CompareAndAppend(
+        expected_upper=Frontier.at(lower), upper=Frontier.of(upper), token=token, **told
+    )
+
+
+def after(state: State, *commands: CompareAndAppend) -> State:
+    for each in commands:
+        diff = decide_append(state, each).diff
+        assert diff is not None
+        state = apply_diff(state, diff)
+    return state
+
+
+def walk(count: int, *, start: int = 0, writer: str = "w", **changed: Any) -> State:
+    """Give a state after commits of [n, n+1), each with its own token."""
+    state = State()
+    for number in range(start, start + count):
+        state = after(state, command(number, number + 1, (writer, number), **changed))
+    return state
+
+
+def answer(state: State, asked: CompareAndAppend) -> tuple[Verdict, int | None, bool]:
+    """Give the verdict, the upper told, and whether anything is to be written."""
+    decision = decide_append(state, asked)
+    upper = decision.result.upper
+    return decision.result.verdict, None if upper.is_empty else upper.time, decision.diff is not None
+
+
+FINISHED = after(walk(2), command(2, None, ("w", 2)))
+TOLD = {
+    "the first": (State(), command(0, 3, ("w", 0)), (COMMITTED, 3, True)),
+    "the next": (walk(2), command(2, 5, ("w", 9)), (COMMITTED, 5, True)),
+    "without updates": (walk(2), command(2, 5, ("w", 9), parts=[]), (COMMITTED, 5, True)),
+    "the last of all": (walk(2), command(2, None, ("w", 9)), (COMMITTED, None, True)),
+    "a heartbeat": (walk(2), command(2, 2, ("w", 9)), (COMMITTED, 2, False)),
+    "a heartbeat in the past": (walk(2), command(1, 1, ("w", 9)), (MISMATCH, 2, False)),
+    "too early": (walk(2), command(1, 5, ("w", 9)), (MISMATCH, 2, False)),
+    "with a hole": (walk(2), command(3, 5, ("w", 9)), (MISMATCH, 2, False)),
+    "told again": (walk(2), command(1, 2, ("w", 1)), (ALREADY, 2, False)),
+    "told again, though others went on": (
+        after(walk(2), command(2, 7, ("x", 0))),
+        command(1, 2, ("w", 1)),
+        (ALREADY, 2, False),
+    ),
+    "the same number of somebody else": (walk(2), command(1, 2, ("x", 1)), (MISMATCH, 2, False)),
+    "to a finished shard": (FINISHED, command(2, 5, ("w", 9)), (MISMATCH, None, False)),
+    "the finish, told again": (FINISHED, command(2, None, ("w", 2)), (ALREADY, None, False)),
+    "named, the first": (State(), command(0, 1, ("n", 0), named=True), (COMMITTED, 1, True)),
+    "named, told again": (
+        walk(2, writer="n", named=True),
+        command(1, 2, ("n", 1), named=True),
+        (ALREADY, 2, False),
+    ),
+    "named, told again after more than are kept": (
+        after(
+            walk(2, writer="n", named=True),
+            *(command(n, n + 1, ("w", n)) for n in range(2, 2 + 2 * COMMITS_KEPT)),
+        ),
+        command(1, 2, ("n", 1), named=True),
+        (ALREADY, 2, False),
+    ),
+    "named, a later number": (
+        walk(2, writer="n", named=True),
+        command(2, 3, ("n", 5), named=True),
+        (COMMITTED, 3, True),
+    ),
+    "named, a later number at an older upper": (
+        walk(2, writer="n", named=True),
+        command(1, 3, ("n", 5), named=True),
+        (MISMATCH, 2, False),
+    ),
+    "kept, though the oldest are forgotten": (
+        walk(COMMITS_KEPT + 5),
+        command(6, 7, ("w", 6)),
+        (ALREADY, 7, False),
+    ),
+    "lost, among those that are kept": (
+        walk(COMMITS_KEPT + 5),
+        command(6, 7, ("x", 6)),
+        (MISMATCH, COMMITS_KEPT + 5, False),
+    ),
+    "fresh, however old": (
+        walk(COMMITS_KEPT + 5),
+        command(0, 1, ("x", 0), fresh=True),
+        (MISMATCH, COMMITS_KEPT + 5, False),
+    ),
+    "ahead of all, when some are forgotten": (
+        walk(COMMITS_KEPT + 5),
+        command(COMMITS_KEPT + 9, COMMITS_KEPT + 10, ("x", 0)),
+        (MISMATCH, COMMITS_KEPT + 5, False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_append_is_decided(name: str) -> None:
+    """A wrong yes loses or doubles data; a wrong no makes the caller do so."""
+    state, asked, wanted = TOLD[name]
+
+    assert answer(state, asked) == wanted
+
+
+@pytest.mark.parametrize(
+    ("state", "asked"),
+    [
+        (walk(COMMITS_KEPT + 5), command(2, 3, ("w", 2))),
+        (walk(COMMITS_KEPT + 5), command(2, 3, ("x", 2))),
+        (walk(3, writer="n", named=True), command(0, 1, ("n", 0), named=True)),
+    ],
+    ids=["its own, forgotten", "another's, forgotten", "older than the newest of its name"],
+)
+def test_what_cannot_be_known_is_said_to_be_unknown(state: State, asked: CompareAndAppend) -> None:
+    """Neither yes nor no: nobody can tell any more."""
+    with pytest.raises(OutcomeUnknown) as caught:
+        decide_append(state, asked)
+    assert caught.value.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        command(2, 3, ("w", 9), schema=b"another"),
+        command(2, 5, ("w", 9), parts=[part(1)]),
+        command(2, 5, ("w", 9), parts=[part(2), part(5)]),
+        command(2, 5, ("w", 9), parts=[part(3, 5)]),
+        command(2, 2, ("w", 9), parts=[part(2)]),
+        command(2, 1, ("w", 9), parts=[]),
+    ],
+    ids=["schema", "below lower", "at upper", "past upper", "in no time", "backwards"],
+)
+def test_a_wrong_append_is_refused(asked: CompareAndAppend) -> None:
+    """Parts may come from anywhere; an interval that does not hold them is nobody's data."""
+    with pytest.raises(UsageError):
+        decide_append(walk(2), asked)
+
+
+def test_check_interval_says_what_is_wrong() -> None:
+    """Without a state, and so without a request."""
+    check_interval(Frontier.at(1), Frontier.at(1), rows=0)
+    check_interval(Frontier.at(1), Frontier.empty(), rows=5)
+    with pytest.raises(UsageError, match="past upper"):
+        check_interval(Frontier.at(2), Frontier.at(1), rows=0)
+    with pytest.raises(UsageError, match="empty interval"):
+        check_interval(Frontier.at(1), Frontier.at(1), rows=1)
+    with pytest.raises(UsageError, match="past upper"):
+        check_interval(Frontier.empty(), Frontier.at(1), rows=0)
+
+
+def test_an_append_without_updates_brings_no_batch() -> None:
+    """Progress is a number; only data is a batch."""
+    diff = decide_append(walk(2), command(2, 5, ("w", 9), parts=[])).diff
+
+    assert diff is not None
+    assert diff.batch is None
+
+
+def test_the_first_append_brings_schema_and_first_holds_and_no_other_does() -> None:
+    """A shard is made by its first write, whoever does it."""
+    holds = {"history": Frontier.at(0)}
+    first = decide_append(State(), command(0, 1, ("w", 0), first_holds=holds)).diff
+    second = decide_append(walk(1), command(1, 2, ("w", 1), first_holds=holds)).diff
+
+    assert first is not None
+    assert (first.schema, first.holds) == (SCHEMA, {"history": 0})
+    assert second is not None
+    assert (second.schema, second.holds) == (None, {})
+
+
+def test_holds_move_with_an_append_and_never_back() -> None:
+    """An ingester lets go of its past in the commit by which it goes on."""
+    state = after(State(), command(0, 5, ("w", 0), holds={"a": Frontier.at(0)}))
+    state = after(state, command(5, 9, ("w", 1), holds={"a": Frontier.at(4)}))
+    assert (state.holds, state.since) == ({"a": 4}, 4)
+
+    state = after(state, command(9, 10, ("w", 2), holds={"a": Frontier.at(1)}))
+    assert (state.holds, state.since) == ({"a": 4}, 4)
+
+    state = after(state, command(10, 11, ("w", 3), holds={"a": Frontier.empty()}))
+    assert (state.holds, state.since) == ({"a": None}, None)
+
+
+def test_a_heartbeat_that_moves_a_hold_is_a_change() -> None:
+    """Nothing is written for nothing; but a hold is something."""
+    state = walk(3)
+    decision = decide_append(state, command(3, 3, ("w", 9), holds={"a": Frontier.at(1)}))
+
+    assert decision.result == Appended(COMMITTED, Frontier.at(3))
+    assert decision.diff is not None
+    moved = apply_diff(state, decision.diff)
+    assert (moved.upper, moved.since, moved.batches) == (3, 1, state.batches)
+
+
+def test_since_is_the_least_of_all_holds() -> None:
+    """It moves with the slowest alone, and never by itself."""
+    state = walk(9)
+
+    def do(diff: Diff | None) -> None:
+        nonlocal state
+        assert diff is not None
+        state = apply_diff(state, diff)
+
+    do(decide_hold(state, "a", None, schema=SCHEMA).diff)
+    do(decide_hold(state, "b", Frontier.at(2), schema=SCHEMA).diff)
+    assert state.since == 0
+    do(decide_downgrade(state, "b", Frontier.at(8)).diff)
+    assert state.since == 0
+    decision = decide_downgrade(state, "a", Frontier.at(5))
+    do(decision.diff)
+    assert decision.result == Frontier.at(5)
+    assert state.since == 5
+    do(decide_release(state, "a").diff)
+    assert (state.since, state.holds) == (5, {"b": 8})
+    do(decide_release(state, "b").diff)
+    assert (state.since, state.holds) == (5, {})
+    with pytest.raises(UsageError, match="below since"):
+        decide_hold(state, "c", Frontier.at(4), schema=SCHEMA)
+    do(decide_hold(state, "c", None, schema=SCHEMA).diff)
+    assert state.holds == {"c": 5}
+
+
+def test_what_is_so_already_is_not_written_again() -> None:
+    """Callers repeat themselves after a lost answer: that must be free, and must not undo."""
+    state = State(since=3, schema=SCHEMA, holds={"a": 5}, upper=9)
+
+    assert decide_hold(state, "a", Frontier.at(9), schema=SCHEMA).result == Frontier.at(5)
+    assert decide_hold(state, "a", Frontier.at(9), schema=SCHEMA).diff is None
+    assert decide_downgrade(state, "a", Frontier.at(5)).diff is None
+    assert decide_downgrade(state, "a", Frontier.at(4)).result == Frontier.at(3)
+    assert decide_release(state, "b").result is False
+    assert decide_release(state, "b").diff is None
+    with pytest.raises(UsageError, match="no such hold"):
+        decide_downgrade(state, "b", Frontier.at(9))
+
+
+def test_a_hold_on_a_shard_that_nobody_wrote_makes_it() -> None:
+    """Who wants to read from the beginning must be able to say so before the first write."""
+    diff = decide_hold(State(), "a", None, schema=SCHEMA).diff
+
+    assert diff is not None
+    assert diff.schema == SCHEMA
+    state = apply_diff(State(), diff)
+    assert answer(state, command(0, 1, ("w", 0))) == (COMMITTED, 1, True)
+
+
+def test_the_last_hold_may_let_go_of_everything() -> None:
+    """Then nobody can read any more, and that is what since says."""
+    state = State(schema=SCHEMA, holds={"a": 0, "b": 2}, upper=9)
+    diff = decide_downgrade(state, "a", Frontier.empty()).diff
+    assert diff is not None
+    state = apply_diff(state, diff)
+    assert state.since == 2
+    diff = decide_downgrade(state, "b", Frontier.empty()).diff
+    assert diff is not None
+
+    assert apply_diff(state, diff).since_frontier == Frontier.empty()
+
+
+def test_sums_between_uppers_that_are_known() -> None:
+    """Replicas compare what they brought for an interval with what stands there."""
+    state = walk(3)
+
+    assert difference(state, Frontier.at(1), Frontier.at(3)) == RowSum(2, 3)
+    assert difference(state, Frontier.at(0), Frontier.at(1)) == RowSum(1, 0)
+    assert difference(after(State(), command(0, 5, ("w", 0))), Frontier.at(2), Frontier.at(5)) is None
+    assert difference(FINISHED, Frontier.at(2), Frontier.empty()) == RowSum(1, 2)
+
+
+def test_a_finished_shard_does_not_advance() -> None:
+    """No diff that was decided does that; one that was not is a bug, and stops."""
+    with pytest.raises(InvariantError):
+        apply_diff(FINISHED, Diff(upper=(9,), token=("w", 3)))
+    with pytest.raises(InvariantError):
+        apply_diff(walk(1), Diff(upper=(9,)))
