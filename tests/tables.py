@@ -89,9 +89,7 @@ def updates(
 
 
 @st.composite
-def shard_updates(
-    draw: st.DrawFn, *, max_size: int = 12
-) -> tuple[ShardSchema, pa.Table]:
+def shard_updates(draw: st.DrawFn, *, max_size: int = 12) -> tuple[ShardSchema, pa.Table]:
     schema, kinds = draw(schemas())
     return schema, draw(updates(schema, kinds, max_size=max_size))
 

@@ -127,9 +127,7 @@ def test_what_has_no_equality_in_sql_is_refused(dtype: pa.DataType) -> None:
         ([], None),
     ],
 )
-def test_names_that_would_be_confused_are_refused(
-    names: list[str], key: list[str] | None
-) -> None:
+def test_names_that_would_be_confused_are_refused(names: list[str], key: list[str] | None) -> None:
     """SQL ignores case, and two columns of a shard are tidelog's own."""
     with pytest.raises(UsageError):
         shard_schema(pa.schema([pa.field(n, pa.int64()) for n in names]), key=key)

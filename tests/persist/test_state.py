@@ -35,7 +35,9 @@ LANGUAGE = ShardLanguage()
 SCHEMA = b"a schema"
 
 
-def part(time: int, *, rows: int = 1, inline: bool = True, extra: dict[str, Any] | None = None) -> Part:
+def part(
+    time: int, *, rows: int = 1, inline: bool = True, extra: dict[str, Any] | None = None
+) -> Part:
     """Give a descriptor; its sums are numbers that can be followed."""
     return Part(
         path=None if inline else f"shard/s/part/00000000/{time}.parquet",

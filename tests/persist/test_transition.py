@@ -42,7 +42,9 @@ def part(time_min: int, time_max: int | None = None) -> Part:
     )
 
 
-def command(lower: int, upper: int | None, token: tuple[str, int], **changed: Any) -> CompareAndAppend:
+def command(
+    lower: int, upper: int | None, token: tuple[str, int], **changed: Any
+) -> CompareAndAppend:
     parts = [part(lower)] if upper != lower else []
     told: Mapping[str, Any] = {"schema": SCHEMA, "parts": parts, **changed}
     return CompareAndAppend(
@@ -70,7 +72,11 @@ def answer(state: State, asked: CompareAndAppend) -> tuple[Verdict, int | None, 
     """Give the verdict, the upper told, and whether anything is to be written."""
     decision = decide_append(state, asked)
     upper = decision.result.upper
-    return decision.result.verdict, None if upper.is_empty else upper.time, decision.diff is not None
+    return (
+        decision.result.verdict,
+        None if upper.is_empty else upper.time,
+        decision.diff is not None,
+    )
 
 
 FINISHED = after(walk(2), command(2, None, ("w", 2)))
@@ -308,7 +314,9 @@ def test_sums_between_uppers_that_are_known() -> None:
 
     assert difference(state, Frontier.at(1), Frontier.at(3)) == RowSum(2, 3)
     assert difference(state, Frontier.at(0), Frontier.at(1)) == RowSum(1, 0)
-    assert difference(after(State(), command(0, 5, ("w", 0))), Frontier.at(2), Frontier.at(5)) is None
+    assert (
+        difference(after(State(), command(0, 5, ("w", 0))), Frontier.at(2), Frontier.at(5)) is None
+    )
     assert difference(FINISHED, Frontier.at(2), Frontier.empty()) == RowSum(1, 2)
 
 

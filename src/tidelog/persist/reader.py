@@ -77,7 +77,8 @@ class PartReader:
         return table
 
     def _keep(self, path: str, table: pa.Table) -> None:
-        if table.nbytes > self.cache_bytes:
+        # Somebody may have read the same part meanwhile: what is kept is counted once.
+        if table.nbytes > self.cache_bytes or path in self._kept:
             return
         self._kept[path] = table
         self._kept_bytes += table.nbytes

@@ -1,0 +1,125 @@
+"""Writing parts: bounded memory, bounded records, and nothing that counts before a state names it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+import pytest
+
+from tables import schema_of, table_of
+from tidelog.clock import SystemClock
+from tidelog.errors import LocationError, Outcome, UsageError
+from tidelog.frontier import Frontier
+from tidelog.ids import ShardId
+from tidelog.persist.part import decode_part
+from tidelog.persist.updates import prepare_updates
+from tidelog.persist.writer import RECORD_BYTES_MAX, PartWriter, cut
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing import Fault, Faulty
+from tidelog.testing.models import updates_of
+
+SCHEMA = schema_of(["string", "int64"], keys=1)
+
+
+def rows(count: int) -> pa.Table:
+    table = table_of(SCHEMA, [(f"key {n:06}", n, 0, 1) for n in range(count)])
+    return prepare_updates(table, SCHEMA, lower=Frontier.at(0), upper=Frontier.at(1))
+
+
+def writer(store: Store, **changed: int) -> PartWriter:
+    return PartWriter(
+        store=store, clock=SystemClock(), shard=ShardId("s"), schema=SCHEMA, **changed
+    )
+
+
+def test_parts_are_cut_and_together_are_the_whole() -> None:
+    """However large the updates, a part is not; in order, nothing twice, nothing missing."""
+    store = MemoryStore()
+
+    async def run() -> None:
+        parts = await writer(store, part_bytes=20_000).write(rows(5_000))
+
+        assert len(parts) > 5
+        paths = [p.path for p in parts]
+        assert sorted(store.objects) == sorted(p for p in paths if p is not None)
+        found = [
+            update
+            for part in parts
+            for update in updates_of(decode_part(part, store.objects[part.path or ""].data, SCHEMA))
+        ]
+        assert found == updates_of(rows(5_000))
+
+    asyncio.run(run())
+
+
+def test_at_most_two_uploads_are_under_way() -> None:
+    """A writer that is faster than its store waits, and holds no more than that."""
+    under_way = most = 0
+
+    class Counting(MemoryStore):
+        async def put(
+            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        ) -> str:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.001)
+            under_way -= 1
+            return await super().put(key, data, if_absent=if_absent, if_match=if_match)
+
+    asyncio.run(writer(Counting(), part_bytes=20_000).write(rows(5_000)))
+
+    assert most == 2
+
+
+def test_nothing_is_written_for_nothing() -> None:
+    """An empty append must cost no request."""
+    store = MemoryStore()
+
+    assert asyncio.run(writer(store).write(rows(0))) == []
+    assert not store.objects
+
+
+def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None:
+    """One round trip is what a small commit costs."""
+    store = MemoryStore()
+
+    (inline,) = asyncio.run(writer(store).write(rows(3)))
+    assert (inline.path, len(store.objects)) == (None, 0)
+    (outside,) = asyncio.run(writer(store).write(rows(3), inline=False))
+    assert outside.path in store.objects
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -> None:
+    """What landed of it is garbage: for the caller, nothing happened, and it can try again."""
+    faulty = Faulty(MemoryStore(), toss=lambda r: Fault(happened=r.index != 3, told=told))
+
+    with pytest.raises(LocationError) as caught:
+        asyncio.run(writer(faulty, part_bytes=20_000).write(rows(5_000)))
+    assert caught.value.outcome is Outcome.NOT_APPLIED
+
+
+def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
+    """The bound is on a record, not on the mean of all."""
+    small = [(f"k{n}", n, 0, 1) for n in range(1_000)]
+    large = [("x" * (RECORD_BYTES_MAX + 1), 0, 0, 1)]
+
+    assert len(cut(table_of(SCHEMA, small), 1_000)) > 10
+    with pytest.raises(UsageError, match="8 MiB"):
+        cut(table_of(SCHEMA, [*small, *large, *small]), 64 << 20)
+    with pytest.raises(UsageError, match="8 MiB"):
+        cut(table_of(SCHEMA, large), 64 << 20)
+    assert (
+        len(cut(table_of(SCHEMA, [("x" * (1 << 20), n, 0, 1) for n in range(20)]), 64 << 20)) == 1
+    )
+
+
+def test_parts_carry_the_epoch_they_were_begun_under() -> None:
+    """By that the sweeper knows what can never be linked any more."""
+    (part,) = asyncio.run(writer(MemoryStore(), write_epoch=17).write(rows(3), inline=False))
+
+    assert part.path is not None
+    assert part.path.startswith("shard/s/part/00000011/")
