@@ -69,7 +69,7 @@ def arrow_of(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=wire).cast(ARROW)
 
 
-async def make_source(root: Path, spec: SourceSpec) -> Location:
+async def make_source(root: Path | str, spec: SourceSpec) -> Location:
     """Make a location with one source."""
     location = await open_location(str(root), create=True)
     await location.create_source(spec)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, shard_schema
 
-_NAIVE = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))
+_NAIVE = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))  # noqa: DTZ001 - naive is the point
 
 # A type, and values of it; small ranges, so that equal values meet.
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

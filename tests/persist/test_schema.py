@@ -22,6 +22,10 @@ def one(dtype: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field("c", dtype)])
 
 
+def columns(**types: pa.DataType) -> pa.Schema:
+    return pa.schema(types)
+
+
 @given(drawn=schemas())
 def test_a_schema_reads_back(drawn: tuple[ShardSchema, list[str]]) -> None:
     """A shard is read by processes that know nothing but its bytes."""
@@ -39,7 +43,7 @@ def test_garbage_is_no_schema(data: bytes) -> None:
 
 def test_flipped_bits_never_pass_for_something_else_unnamed() -> None:
     """Arrow's reader meets bytes that it did not write: an error of ours, or a schema."""
-    whole = encode_schema(shard_schema(pa.schema([("a", pa.int64()), ("b", pa.string())])))
+    whole = encode_schema(shard_schema(columns(a=pa.int64(), b=pa.string())))
     for place in range(0, len(whole), 7):
         flipped = bytearray(whole)
         flipped[place] ^= 0xFF
@@ -51,7 +55,7 @@ def test_flipped_bits_never_pass_for_something_else_unnamed() -> None:
 
 def test_keys_come_first_in_the_order_they_are_named() -> None:
     """Parts are sorted by key, so the key is the first columns."""
-    given_ = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.bool_())])
+    given_ = columns(a=pa.int64(), b=pa.string(), c=pa.bool_())
     schema = shard_schema(given_, key=["c", "a"])
 
     assert schema.names == ["c", "a", "b"]

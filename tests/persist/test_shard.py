@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -459,8 +460,9 @@ def test_a_listener_follows_until_the_end(place: Place) -> None:
         told: list[tuple[Frontier, Frontier, int]] = []
 
         async def listen() -> None:
-            async for progress in place.shard().listen(0):
-                told.append((progress.lower, progress.upper, progress.updates.num_rows))
+            told.extend(
+                [(p.lower, p.upper, p.updates.num_rows) async for p in place.shard().listen(0)]
+            )
 
         async def write() -> None:
             await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
@@ -475,7 +477,7 @@ def test_a_listener_follows_until_the_end(place: Place) -> None:
             group.create_task(write())
         assert told[0][0] == Frontier.at(1)
         assert told[-1][1] == Frontier.empty()
-        assert all(before[1] == after[0] for before, after in zip(told, told[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in pairwise(told))
         assert sum(count for _, _, count in told) == 3
 
     asyncio.run(run())

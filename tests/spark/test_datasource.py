@@ -23,7 +23,6 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.times import format_time
 from tidelog.location import Location, open_location
 from tidelog.persist.schema import DIFF
-from tidelog.spark import register
 from tidelog.spark.java import find_launcher
 from tidelog.spark.types import arrow_schema, spark_schema
 
@@ -303,13 +302,6 @@ def test_a_collection_made_anew_is_not_read_for_the_old_one(
 
     with pytest.raises(PySparkException, match=r"was made anew .*: load it again"):
         loaded.collect()
-
-
-def test_registering_it_again_does_no_harm(spark: SparkSession, lake: str) -> None:
-    """It is found without; but one package that is broken hides all that are found so."""
-    register(spark)
-
-    assert load(spark, lake, "appended").count() == snapshot(lake, "appended").num_rows
 
 
 def test_a_plain_session_reads_it(lake: str) -> None:

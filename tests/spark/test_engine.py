@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakes import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
+from servers import MotoServer
 from tidelog.clock import SystemClock
 from tidelog.collection.compute import Job
 from tidelog.collection.create import SourceSpec
@@ -19,6 +20,7 @@ from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location
 from tidelog.spark import SparkEngine
 from tidelog.spark.plan import TickSettings
+from tidelog.store.urls import open_store
 
 # Everything is cut as small as can be, so that messages of one key come from many tasks.
 CUT = TickSettings(small_bytes=0, task_bytes_min=1, task_bytes_max=1_500, range_bytes=1)
@@ -102,6 +104,31 @@ def test_both_engines_give_the_same_collection(
                 ours = await (await by_spark.collection(name)).snapshot(time)
                 theirs = await (await by_hand.collection(name)).snapshot(time)
                 assert rows_of(ours) == rows_of(theirs)
+
+    asyncio.run(run())
+
+
+def test_executors_reach_buckets_as_they_reach_disks(
+    spark: SparkSession, tmp_path: Path, moto: MotoServer
+) -> None:
+    """Stores stay open from one tick to the next, over event loops that come and go."""
+    files = write_files(tmp_path / "in", "csv", changes(240))
+    place = moto.url("spark/lake")
+
+    async def run() -> None:
+        inputs = open_store(moto.url("spark/in"), clock=SystemClock())
+        for file in (tmp_path / "in").iterdir():
+            await inputs.put(file.name, file.read_bytes())
+        by_hand = await make_source(tmp_path / "local", spec_of(files, format="csv"))
+        await ingest(by_hand, "c")
+        by_spark = await make_source(place, spec_of(moto.url("spark/in"), format="csv"))
+        await ingest(by_spark, "c", engine=engine_for(spark, by_spark, CUT))
+
+        read = spark.read.format("tidelog").option("location", place).load("c").toArrow()
+        expected = await (await by_hand.collection("c")).snapshot()
+        assert read.num_rows == expected.num_rows > 0
+        # Errors name their files, which lie elsewhere.
+        assert (await sums_of(by_spark))[0] == (await sums_of(by_hand))[0]
 
     asyncio.run(run())
 

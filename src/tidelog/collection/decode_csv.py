@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,17 @@ import pyarrow.csv as pcsv
 from tidelog.collection.lines import record_ends, split_records
 from tidelog.collection.records import Int64s, Misfit, Records, gather, shown
 
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+_NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+_BEFORE_OPENING: Final = list(b',"\n')
+_AFTER_CLOSING: Final = list(b',"\n\r')
+
 
 def header_names(header: bytes) -> list[str]:
     """Give the column names of a header line."""
     text = header.decode("utf-8-sig", errors="replace").strip("\r\n")
-    return next(csv.reader([text]), [])
+    return _fields(text) or text.split(",")
 
 
 def decode_csv(data: bytes, wanted: pa.Schema, *, base: int, header: bytes) -> Records:
@@ -28,7 +35,9 @@ def decode_csv(data: bytes, wanted: pa.Schema, *, base: int, header: bytes) -> R
     skip = len(header) if base == 0 else 0
     body = data[skip:]
     starts, ends = split_records(body, quoted=True)
-    known = {n: i for i, n in enumerate(names)}
+    # Of two columns of one name, the first is the one whose type was inferred under that name.
+    known = {n: i for i, n in reversed(list(enumerate(names)))}
+    odd = _odd_records(body, starts)
     tables: list[pa.Table] = []
     kept: list[Int64s] = []
     misfits: list[Misfit] = []
@@ -38,7 +47,8 @@ def decode_csv(data: bytes, wanted: pa.Schema, *, base: int, header: bytes) -> R
         if not len(rows):
             return
         chunk = gather(body, starts, ends, rows)
-        found = _parse_chunk(chunk, names, len(rows))
+        together = len(rows) == 1 or not odd[rows].any()
+        found = _parse_chunk(chunk, names, len(rows)) if together else None
         if found is not None:
             tables.append(found)
             kept.append(rows)
@@ -97,6 +107,31 @@ def _parse_chunk(chunk: bytes, names: list[str], records: int) -> pa.Table | Non
     return table if table.num_rows == records else None
 
 
+def _odd_records(body: bytes, starts: Int64s) -> Bools:
+    """Say which records hold a quote, or a carriage return, where csv has none.
+
+    Arrow's reader sees their ends elsewhere, and could make one row of two of them: each of these
+    is parsed alone.
+    """
+    raw = np.frombuffer(body, dtype=np.uint8)
+    quotes = np.flatnonzero(raw == _QUOTE)
+    opening, closing = quotes[0::2], quotes[1::2]
+    before, after = raw[np.maximum(opening - 1, 0)], raw[np.minimum(closing + 1, len(raw) - 1)]
+    misplaced = [
+        opening[(opening > 0) & ~np.isin(before, _BEFORE_OPENING)],
+        closing[(closing + 1 < len(raw)) & ~np.isin(after, _AFTER_CLOSING)],
+        quotes[len(quotes) - len(quotes) % 2 :],
+    ]
+    returns = np.flatnonzero(raw == _RETURN)
+    returns = returns[np.searchsorted(quotes, returns) % 2 == 0]
+    misplaced.append(returns[raw[np.minimum(returns + 1, len(raw) - 1)] != _NEWLINE])
+    odd = np.zeros(len(starts), dtype=np.bool_)
+    if len(starts):
+        places = np.searchsorted(starts, np.concatenate(misplaced), side="right") - 1
+        odd[np.maximum(places, 0)] = True
+    return odd
+
+
 def _empty(names: list[str]) -> pa.Table:
     return pa.table({str(i): pa.array([], pa.string()) for i in range(len(names))})
 
@@ -106,7 +141,15 @@ def _reason(line: bytes, columns: int) -> str:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
         return "the record is not UTF-8"
-    found = len(next(csv.reader([text.strip("\r\n")]), []))
-    if found != columns:
-        return f"the record has {found} fields, the header {columns}"
+    found = _fields(text.strip("\r\n"))
+    if found is not None and len(found) != columns:
+        return f"the record has {len(found)} fields, the header {columns}"
     return "the record is not csv"
+
+
+def _fields(text: str) -> list[str] | None:
+    """Give the fields of one record; None if it is not csv."""
+    try:
+        return next(csv.reader([text], strict=True), [])
+    except csv.Error:
+        return None

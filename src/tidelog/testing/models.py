@@ -1,7 +1,7 @@
 """Models: what a shard and a collection are, in plain Python. They are the definition.
 
 A shard is a list of updates; its contents at a time are those up to it, added up. A collection with
-envelope ``upsert`` is a dict from keys to rows. Everything else that tidelog does must look like this.
+envelope ``upsert`` is a dict from keys to rows. All else that tidelog does must look like this.
 Source: persist, "Jargon"; design page 7.
 """
 
@@ -51,7 +51,7 @@ def rows_of(table: pa.Table, names: Iterable[str]) -> list[Row]:
 def updates_of(table: pa.Table) -> list[Update]:
     """Give a table of updates, as shards have them."""
     names = [n for n in table.column_names if n not in (TIME, DIFF)]
-    times, diffs = table.column(TIME).to_pylist(), table.column(DIFF).to_pylist()
+    times, diffs = (table.column(n).to_numpy().tolist() for n in (TIME, DIFF))
     return [Update(*u) for u in zip(rows_of(table, names), times, diffs, strict=True)]
 
 
@@ -63,7 +63,9 @@ def contents_of(table: pa.Table) -> Counter[Row]:
     """
     names = [n for n in table.column_names if n != DIFF]
     found: Counter[Row] = Counter()
-    for row, diff in zip(rows_of(table, names), table.column(DIFF).to_pylist(), strict=True):
+    for row, diff in zip(
+        rows_of(table, names), table.column(DIFF).to_numpy().tolist(), strict=True
+    ):
         assert diff != 0, f"a row that is not there: {row}"
         assert row not in found, f"a row that comes twice: {row}"
         found[row] = diff

@@ -1,0 +1,91 @@
+"""Options of the data source, and the schema that it shows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+
+from tidelog.errors import AsOfNotComplete, UsageError
+from tidelog.spark.options import (
+    OptionMissing,
+    ReadSettings,
+    SourceError,
+    UnknownOption,
+    check_columns,
+    read_settings,
+    told_as_spark_tells,
+)
+from tidelog.spark.types import spark_schema
+
+HERE = {"location": "s3://bucket/lake", "path": "c"}
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    """Spark gives them in lower case, and Python may not."""
+    found = read_settings({**HERE, "asof": "1970-01-01T00:00:01Z", "COLUMNS": " a, b"}, {})
+
+    assert found == ReadSettings(
+        location_url="s3://bucket/lake", name="c", as_of=1_000, columns=("a", "b")
+    )
+
+
+def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None:
+    """A notebook sets it once; a query may still look elsewhere."""
+    environment = {"TIDELOG_LOCATION": "file:///other"}
+
+    assert read_settings({"path": "c"}, environment).location_url == "file:///other"
+    assert read_settings(HERE, environment).location_url == "s3://bucket/lake"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({**HERE, "asofs": "1"}, UnknownOption, "location, asOf, columns"),
+        ({"location": "x"}, OptionMissing, "load"),
+        ({"path": "c"}, OptionMissing, "TIDELOG_LOCATION"),
+        ({**HERE, "columns": "a,,b"}, UsageError, "commas"),
+        ({**HERE, "asof": ""}, UsageError, "asOf"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_is_right(
+    options: dict[str, str], error: type[Exception], message: str
+) -> None:
+    """Options that are silently passed over are what people complain about most."""
+    with pytest.raises(error, match=message):
+        read_settings(options, {})
+
+
+def test_columns_are_checked() -> None:
+    """Spark would name a column that it cannot resolve only long after."""
+    check_columns(("b", "a"), ["a", "b"])
+
+    with pytest.raises(UsageError, match="the columns are a, b"):
+        check_columns(("c",), ["a", "b"])
+    with pytest.raises(UsageError, match="twice"):
+        check_columns(("a", "a"), ["a", "b"])
+
+
+def test_errors_are_told_as_spark_tells_its_own() -> None:
+    """A word in brackets to search for, and a sentence."""
+    with pytest.raises(SourceError) as raised, told_as_spark_tells():
+        raise AsOfNotComplete("not yet", asked=5)
+
+    assert str(raised.value) == "[TIDELOG_AS_OF_NOT_COMPLETE] not yet (asked=5)"
+
+
+def test_all_columns_may_be_null_also_inside_of_others() -> None:
+    """Batches must say the same of nulls as the schema does, to the letter."""
+    schema = spark_schema(
+        pa.schema([pa.field("l", pa.list_(pa.field("x", pa.uint16(), nullable=False)))])
+    )
+
+    assert schema == spark.StructType(
+        [spark.StructField("l", spark.ArrayType(spark.IntegerType(), True), True)]
+    )
+
+
+def test_a_type_that_spark_lacks_is_refused_by_the_name_of_its_column() -> None:
+    """The other columns can still be read, and the message says how."""
+    with pytest.raises(UsageError, match=r"column 'x'.*'columns'"):
+        spark_schema(pa.schema([("x", pa.list_(pa.decimal128(5, -2)))]))

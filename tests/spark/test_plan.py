@@ -1,0 +1,228 @@
+"""Plans of ticks: nothing is lost or done twice, and what belongs together meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.collection.binding import Range
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.compute import Job, Target, buckets_of
+from tidelog.collection.envelope import messages_schema
+from tidelog.persist.part import Part
+from tidelog.persist.schema import encode_schema, shard_schema
+from tidelog.spark.plan import (
+    Piece,
+    Share,
+    TickPlan,
+    TickSettings,
+    cut_piece,
+    pack,
+    plan_tick,
+    share_out,
+)
+from tidelog.spark.task import hand_on
+
+MIB = 1024 * 1024
+TYPES: dict[str, pa.DataType] = {"k": pa.int64(), "v": pa.string()}
+SCHEMA = shard_schema(pa.schema(TYPES), key=["k"])
+
+
+def range_of(path: str, start: int, limit: int) -> Range:
+    return Range(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)
+
+
+def part_of(shard: str) -> Part:
+    return Part(
+        path=f"{shard}.parquet",
+        size_bytes=1,
+        xxh3=b"",
+        rows=1,
+        diffs=1,
+        time_min=0,
+        time_max=0,
+        sum_v=bytes(16),
+        sum_t=bytes(16),
+    )
+
+
+def job_of(
+    sizes: Sequence[int], *, shards: int = 1, envelope: str = "upsert", format: str = "json"
+) -> Job:
+    source = SourceInfo(
+        id="s",
+        name="s",
+        rendition="r",
+        url="file:///in",
+        pattern="*",
+        format=format,
+        envelope=envelope,
+        key=("k",),
+    )
+    names = [f"shard{n}" for n in range(shards)]
+    return Job(
+        source=source,
+        schema=encode_schema(SCHEMA),
+        lower=0,
+        upper=10,
+        ranges=tuple(range_of(f"{n:04}", 0, size) for n, size in enumerate(sizes)),
+        shards=tuple(
+            Target(shard=n, write_epoch=0, may_inline=True, parts=(part_of(n),)) for n in names
+        ),
+        errors=Target(shard="errors", write_epoch=0, may_inline=True),
+    )
+
+
+def plan_of(job: Job, *, cores: int = 4, settings: TickSettings | None = None) -> TickPlan:
+    return plan_tick(
+        job, location_url="file:///lake", cores=cores, settings=settings or TickSettings()
+    )
+
+
+def test_a_small_tick_is_one_task() -> None:
+    """Its cost is that of being handed on, so it is not."""
+    job = job_of([1_000] * 5, shards=3)
+    plan = plan_of(job)
+
+    assert plan == TickPlan((Share(location_url="file:///lake", job=job, places=(0, 1, 2)),))
+
+
+def test_messages_of_one_key_need_a_second_stage_and_others_do_not() -> None:
+    """Updates of a row chain one to the next; rows that are only appended do not."""
+    upsert = plan_of(job_of([64 * MIB]))
+    appended = plan_of(job_of([64 * MIB], envelope="none"))
+
+    assert len(upsert.shares) == len(upsert.finishes) == 4
+    assert len(appended.shares) == 4
+    assert not appended.finishes
+
+
+def test_with_one_core_and_one_task_there_is_no_second_stage() -> None:
+    """There would be nobody to hand messages on to."""
+    assert not plan_of(job_of([60 * MIB]), cores=1).finishes
+
+
+def test_a_task_is_never_larger_than_fits_into_memory() -> None:
+    """However few cores there are: the others wait their turn."""
+    plan = plan_of(job_of([64 * MIB] * 20), cores=2)
+
+    assert len(plan.shares) >= 20
+
+
+@pytest.mark.parametrize(("shards", "tasks"), [(1, 4), (3, 4), (4, 4), (5, 4), (64, 4)])
+def test_second_stage_shares_carry_their_own_shards_and_no_others(shards: int, tasks: int) -> None:
+    """All parts of all shards in every task is what would stop growing with the cluster."""
+    plan = plan_of(job_of([64 * MIB], shards=shards), cores=tasks)
+    alone = [place for share in plan.finishes for place in share.places]
+
+    assert set(alone) == set(range(shards))
+    for share in plan.finishes:
+        assert [t.shard for t in share.job.shards] == [f"shard{place}" for place in share.places]
+        assert [p.path for t in share.job.shards for p in t.parts] == [
+            f"shard{place}.parquet" for place in share.places
+        ]
+        may_inline = {t.may_inline for t in share.job.shards}
+        assert may_inline == {len(alone) == shards}
+    for share in plan.shares:
+        assert not any(t.parts or t.may_inline for t in share.job.shards)
+
+
+@given(sizes=st.lists(st.integers(0, 10_000), min_size=1, max_size=30), tasks=st.integers(1, 12))
+def test_pieces_cover_all_ranges_in_order_and_once(sizes: list[int], tasks: int) -> None:
+    """A record that is in no piece is lost; one that is in two is there twice."""
+    job = job_of(sizes)
+    settings = TickSettings(range_bytes=10)
+    shares = list(share_out(job, tasks, settings))
+    covered = [(p.rank, p.low, p.high) for share in shares for p in share]
+
+    assert 1 <= len(shares) <= tasks
+    assert [rank for rank, _, _ in covered] == sorted(rank for rank, _, _ in covered)
+    for rank, size in enumerate(sizes):
+        pieces = [(low, high) for r, low, high in covered if r == rank]
+        assert pieces[0][0] == 0
+        assert pieces[-1][1] == size
+        assert all(one[1] == next_[0] for one, next_ in pairwise(pieces))
+
+
+@given(sizes=st.lists(st.integers(1, 10_000), min_size=1, max_size=30), tasks=st.integers(1, 12))
+def test_a_task_reads_each_range_once(sizes: list[int], tasks: int) -> None:
+    """It reads the whole of it, to check it."""
+    for share in share_out(job_of(sizes), tasks, TickSettings(range_bytes=10)):
+        ranks = [p.rank for p in share]
+        assert len(set(ranks)) == len(ranks)
+
+
+def test_parquet_is_not_cut() -> None:
+    """Where its row groups are is not known before it is read."""
+    job = job_of([64 * MIB], format="parquet")
+    (share,) = share_out(job, 4, TickSettings())
+
+    assert [(p.low, p.high) for p in share] == [(0, 64 * MIB)]
+
+
+@given(weights=st.lists(st.floats(0, 1e9), min_size=1, max_size=50), count=st.integers(1, 20))
+def test_packing_keeps_order_and_leaves_nothing_out(weights: list[float], count: int) -> None:
+    """Ranks are in the order of paths, which is part of what an upsert means."""
+    runs = pack(weights, count)
+
+    assert 1 <= len(runs) <= count
+    assert [n for first, limit in runs for n in range(first, limit)] == list(range(len(weights)))
+
+
+@given(
+    lines=st.lists(st.sampled_from(['"a,\nb"', "x", "", '""""', "1,2"]), max_size=30),
+    start=st.integers(0, 50),
+    cuts=st.lists(st.integers(0, 300), max_size=6),
+    ended=st.booleans(),
+)
+def test_each_record_is_in_the_piece_that_it_starts_in(
+    lines: list[str], start: int, cuts: list[int], ended: bool
+) -> None:
+    """Wherever a range is cut, its records are whole, and all of them are there in order."""
+    data = ("\n".join(lines) + ("\n" if ended and lines else "")).encode()
+    found = range_of("a", start, start + len(data))
+    places = sorted({start, start + len(data), *(start + c for c in cuts if c < len(data))})
+    pieces = [Piece(rank=0, found=found, low=low, high=high) for low, high in pairwise(places)]
+    cut = [cut_piece(piece, data, "csv") for piece in pieces]
+
+    assert b"".join(part for _, part in cut) == data
+    assert all(r.limit - r.start == len(part) for r, part in cut)
+    whole = {r.start for r, _ in cut} | {start + len(data)}
+    quotes = [data[: place - start].count(b'"') for place in whole]
+    assert all(count % 2 == 0 for count in quotes)
+
+
+@pytest.mark.parametrize(("shards", "tasks"), [(1, 5), (3, 2), (3, 3), (3, 7)])
+def test_messages_go_to_the_task_that_writes_their_shard(shards: int, tasks: int) -> None:
+    """The same shard that the local engine gives them, and one task for one key."""
+    job = job_of([64 * MIB], shards=shards)
+    settings = TickSettings(task_bytes_min=64 * MIB // tasks)
+    plan = plan_of(job, cores=tasks, settings=settings)
+    keys = list(range(200))
+    messages = pa.table(
+        {"k": keys, "v": ["x"] * 200, "_time": keys, "_rank": keys, "_offset": keys}
+    ).append_column("_delete", pa.array([False] * 200))
+    messages = messages.cast(messages_schema(SCHEMA))
+    expected = dict(zip(keys, buckets_of(messages, job).tolist(), strict=True))
+
+    seen: dict[int, int] = {}
+    for partition, handed in hand_on(messages, plan.shares[0]):
+        with pa.ipc.open_stream(handed.data) as stream:
+            for key in stream.read_all().column("k").to_numpy().tolist():
+                assert key not in seen
+                seen[key] = partition
+                assert handed.place == expected[key]
+                assert handed.place in plan.finishes[partition].places
+    assert set(seen) == set(keys)
+
+
+def test_a_share_is_a_plain_value() -> None:
+    """It crosses to other machines; what is in it must come out of it."""
+    for share in plan_of(job_of([64 * MIB])).shares:
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(share), type=Share) == share

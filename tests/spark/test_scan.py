@@ -1,0 +1,240 @@
+"""Scans: however a snapshot is shared out, each row comes out of exactly one share."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptionError
+from tidelog.persist.part import Part, encode_part
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, encode_schema, shard_schema
+from tidelog.persist.updates import sort_updates
+from tidelog.spark import scan as scans
+from tidelog.spark.scan import (
+    Scan,
+    batches_of,
+    can_share_keys,
+    choose_cuts,
+    contents,
+    decode_share,
+    pack_scans,
+    read_groups,
+    share_keys,
+    share_parts,
+)
+
+TYPES: dict[str, pa.DataType] = {"k": pa.int64(), "v": pa.string()}
+KEYED = shard_schema(pa.schema(TYPES), key=["k"])
+KEYLESS = shard_schema(pa.schema(TYPES), key=[])
+Update = tuple[int | None, str, int, int]
+
+
+def part_of(
+    updates: Sequence[Update], schema: ShardSchema = KEYED, *, inline: bool = False
+) -> tuple[Part, bytes]:
+    """Give a part and its bytes; outside of the state, its row groups are of three rows."""
+    rows = [dict(zip(("k", "v", TIME, DIFF), u, strict=True)) for u in updates]
+    table = sort_updates(pa.Table.from_pylist(rows, schema=schema.updates), schema)
+    part, data = encode_part(table, schema, path="p", is_sorted=True, inline=inline)
+    if data is None:
+        return part, part.inline or b""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=3, store_schema=True)
+    data = sink.getvalue()
+    digest = xxhash.xxh3_128_digest(data)
+    return Part(**{**_fields(part), "size_bytes": len(data), "xxh3": digest}), data
+
+
+def _fields(part: Part) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in part.__struct_fields__}
+
+
+def scan_of(
+    parts: Sequence[Part],
+    schema: ShardSchema = KEYED,
+    *,
+    as_of: int = 9,
+    columns: tuple[str, ...] = ("k", "v"),
+    appended: bool = False,
+) -> Scan:
+    encoded = encode_schema(schema)
+    return Scan(schema=encoded, columns=columns, as_of=as_of, parts=tuple(parts), appended=appended)
+
+
+def read(scan: Scan, data: dict[int, bytes]) -> Counter[tuple[Any, ...]]:
+    """Give how often each row comes out of a scan; ``data`` is by the parts' checksums."""
+    tables = [decode_share(p, data[hash(p.xxh3)], scan) for p in scan.parts]
+    found: Counter[tuple[Any, ...]] = Counter()
+    for table in contents(tables, scan):
+        target = pa.schema([KEYED.data.field(name) for name in scan.columns])
+        for batch in batches_of(table, target):
+            assert batch.schema.equals(target)
+            found.update(tuple(row.values()) for row in batch.to_pylist())
+    return found
+
+
+def model(updates: Sequence[Update], *, as_of: int = 9) -> Counter[tuple[Any, ...]]:
+    """Give what a list of updates comes to."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for k, v, time, diff in updates:
+        if time <= as_of:
+            found[k, v] += diff
+    return Counter({row: count for row, count in found.items() if count})
+
+
+def histories() -> st.SearchStrategy[list[list[Update]]]:
+    """Give parts of updates, each of which takes back what an earlier one put there."""
+    rows = st.tuples(st.one_of(st.none(), st.integers(-5, 20)), st.sampled_from("abc"))
+    entry = st.tuples(rows, st.integers(0, 6), st.integers(0, 6), st.booleans(), st.integers(0, 2))
+
+    def build(entries: list[Any]) -> list[list[Update]]:
+        parts: list[list[Update]] = [[], [], []]
+        for (k, v), start, length, ends, place in entries:
+            parts[place].append((k, v, start, 1))
+            if ends:
+                parts[(place + length) % 3].append((k, v, start + length, -1))
+        return [p for p in parts if p]
+
+    return st.lists(entry, min_size=1, max_size=40).map(build)
+
+
+@settings(deadline=None)
+@given(parts=histories(), as_of=st.integers(0, 12), cuts=st.integers(1, 6))
+def test_shares_by_key_come_to_the_whole(parts: list[list[Update]], as_of: int, cuts: int) -> None:
+    """A row whose updates were parted would be there although it was taken back."""
+    made = [part_of(p) for p in parts]
+    data = {hash(part.xxh3): found for part, found in made}
+    whole = scan_of([part for part, _ in made], as_of=as_of)
+    groups = [
+        group for _, found in made for group in read_groups(pq.read_metadata(io.BytesIO(found)))
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scans, "PARTITION_BYTES", max(1, whole.size_bytes // cuts))
+        shares = share_keys(whole, groups)
+
+    together: Counter[tuple[Any, ...]] = Counter()
+    for share in shares:
+        rows = read(share, data)
+        assert not set(rows) & set(together)
+        together += rows
+    expected = model([u for p in parts for u in p], as_of=as_of)
+    assert together == expected
+    assert read(whole, data) == expected
+
+
+def test_shares_by_key_leave_out_what_they_cannot_need() -> None:
+    """Else every task would fetch all parts, and decode all rows."""
+    low = part_of([(n, "a", 0, 1) for n in range(30)])
+    high = part_of([(n, "a", 0, 1) for n in range(100, 130)])
+    whole = scan_of([low[0], high[0]])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scans, "PARTITION_BYTES", whole.size_bytes // 2)
+        first, last = share_keys(whole, [(0, 30), (100, 30)])
+
+    assert first.parts == (low[0],)
+    assert last.parts == (high[0],)
+
+
+def test_shares_by_part_come_to_the_whole() -> None:
+    """Nothing is ever taken back there, so nothing has to meet."""
+    parts = [[(n, "a", n % 3, 1), (7, "b", 0, 2)] for n in range(20)]
+    made = [part_of(p, KEYLESS) for p in parts]
+    data = {hash(part.xxh3): found for part, found in made}
+    whole = scan_of([p for p, _ in made], KEYLESS, as_of=1, appended=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scans, "PARTITION_BYTES", whole.size_bytes // 4)
+        shares = share_parts(whole)
+
+    assert len(shares) >= 4
+    together = sum((read(share, data) for share in shares), Counter[tuple[Any, ...]]())
+    assert together == model([u for p in parts for u in p], as_of=1)
+
+
+def test_columns_that_were_left_out_do_not_merge_rows() -> None:
+    """Two rows that differ elsewhere are two rows, also where one of them was taken back."""
+    updates: list[Update] = [(1, "a", 0, 1), (2, "a", 0, 1), (3, "a", 0, 1), (3, "a", 1, -1)]
+    part, data = part_of(updates)
+
+    assert read(scan_of([part], columns=("v",)), {hash(part.xxh3): data}) == {("a",): 2}
+
+
+def test_parts_in_the_state_are_read_like_others() -> None:
+    """Small ones have no object of their own."""
+    part, data = part_of([(1, "a", 0, 1), (2, "b", 5, 1)], inline=True)
+
+    assert part.inline is not None
+    assert read(scan_of([part], as_of=4), {hash(part.xxh3): data}) == {(1, "a"): 1}
+
+
+def test_bytes_that_are_not_those_written_are_refused() -> None:
+    """A bit that flipped in a store, or on the way, must never become a row."""
+    part, data = part_of([(1, "a", 0, 1)])
+
+    with pytest.raises(CorruptionError, match="not those that were written"):
+        decode_share(part, data[:-1] + b"x", scan_of([part]))
+
+
+def test_a_row_that_an_appended_collection_lost_is_corruption() -> None:
+    """Its shares are not consolidated: they would give the row to one, and its loss to another."""
+    part, data = part_of([(1, "a", 0, -1)], KEYLESS)
+    scan = scan_of([part], KEYLESS, appended=True)
+
+    with pytest.raises(CorruptionError, match="lost a row"):
+        list(contents([decode_share(part, data, scan)], scan))
+
+
+def test_rows_are_given_as_often_as_they_are_there_in_batches_of_bounded_size() -> None:
+    """A multiplicity is a number in one row, and may be a million."""
+    table = pa.table({"v": ["a", "b", "c"], DIFF: pa.array([1, 200_000, 2], pa.int64())})
+    batches = list(batches_of(table, pa.schema([("v", pa.string())])))
+
+    assert max(b.num_rows for b in batches) <= scans.BATCH_ROWS_MAX
+    found = Counter(value for b in batches for value in b.column("v").to_pylist())
+    assert found == {"a": 1, "b": 200_000, "c": 2}
+
+
+def test_large_rows_come_in_small_batches() -> None:
+    """A batch of 64 thousand rows of a megabyte each fits nowhere."""
+    table = pa.table({"v": ["x" * 1_000_000] * 40, DIFF: pa.array([1] * 40, pa.int64())})
+    batches = list(batches_of(table, pa.schema([("v", pa.string())])))
+
+    assert len(batches) >= 3
+    assert sum(b.num_rows for b in batches) == 40
+
+
+def test_small_scans_share_a_partition() -> None:
+    """A collection of 256 nearly empty shards would cost seconds otherwise."""
+    part, _ = part_of([(1, "a", 0, 1)])
+    packed = pack_scans([scan_of([part])] * 300)
+
+    assert len(packed) == 1
+
+
+def test_cuts_are_between_like_numbers_of_rows() -> None:
+    """What one task takes longer for, all others wait for."""
+    groups = [(n, 10) for n in range(100)]
+
+    assert choose_cuts(groups, 4 * scans.PARTITION_BYTES) == [25, 50, 75]
+    assert choose_cuts(groups, scans.PARTITION_BYTES) == []
+    assert choose_cuts([(1, 10)] * 100, 4 * scans.PARTITION_BYTES) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "can"),
+    [(pa.int64(), True), (pa.string(), True), (pa.date32(), True), (pa.float64(), False)],
+)
+def test_only_keys_of_a_plain_order_are_cut_by(dtype: pa.DataType, can: bool) -> None:
+    """NaN lies in no range, and of other types statistics may say another order."""
+    schema = shard_schema(pa.schema([("k", dtype)]), key=["k"])
+
+    assert can_share_keys(schema) == can
+    assert not can_share_keys(shard_schema(pa.schema([("k", dtype)]), key=[]))
