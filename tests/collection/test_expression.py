@@ -350,9 +350,31 @@ def test_the_machines_time_zone_does_not_matter(monkeypatch: pytest.MonkeyPatch)
     assert _chosen("wall = seen") == [0, 1, 3]
 
 
-TOKENS = (
-    ["(", ")", "'", '"', ";", "--", "/*", "*/", ",", "true", "or", "not", "delay", "1", "select", "from", "tidelog_rows", "as", "p", "=", "$1", "$$", "x"]
-)
+TOKENS = [
+    "(",
+    ")",
+    "'",
+    '"',
+    ";",
+    "--",
+    "/*",
+    "*/",
+    ",",
+    "true",
+    "or",
+    "not",
+    "delay",
+    "1",
+    "select",
+    "from",
+    "tidelog_rows",
+    "as",
+    "p",
+    "=",
+    "$1",
+    "$$",
+    "x",
+]
 
 
 @settings(deadline=None, max_examples=60)

@@ -1,4 +1,4 @@
-"""Writing parts: bounded memory, bounded records, and nothing that counts before a state names it."""
+"""Writing parts: bounded memory and records, and nothing that counts before a state names it."""
 
 from __future__ import annotations
 
