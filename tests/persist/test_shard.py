@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from itertools import pairwise
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,16 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clocks import SwiftClock
-from tables import schema_of, table_of
-from tidelog.clock import SystemClock
-from tidelog.consensus.memory import MemoryConsensus
-from tidelog.consensus.port import Consensus
+from places import (
+    ALREADY,
+    COMMITTED,
+    MISMATCH,
+    SCHEMA,
+    Place,
+    contents,
+    heard,
+    in_memory,
+    on_store,
+    rows,
+)
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
-    AsOfBeforeSince,
-    AsOfNotComplete,
     DataDiffers,
-    DeadlineExceeded,
     LocationError,
     Outcome,
     UpperMismatch,
@@ -34,86 +36,14 @@ from tidelog.errors import (
 )
 from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Progress, Shard
-from tidelog.persist.transition import Verdict
+from tidelog.persist.shard import Shard
 from tidelog.store.memory import MemoryStore
-from tidelog.store.port import Store
-from tidelog.store.urls import open_store
 from tidelog.testing import Fault, Faulty, Recorded, Request
 from tidelog.testing.models import (
-    Row,
     ShardModel,
-    Update,
     consolidate,
-    contents_of,
     updates_of,
 )
-
-SCHEMA = schema_of(["string", "int64"], keys=1)
-COMMITTED, ALREADY, MISMATCH = Verdict.COMMITTED, Verdict.ALREADY, Verdict.MISMATCH
-
-
-class Place:
-    """Where shards lie; each handle is as a process of its own would have it."""
-
-    def __init__(self, store: Store, consensus: Callable[[Store], Consensus]) -> None:
-        self.store = store
-        self._consensus = consensus
-
-    def shard(
-        self,
-        *,
-        schema: ShardSchema | None = SCHEMA,
-        store: Store | None = None,
-        name: str = "s",
-        clock: SystemClock | None = None,
-    ) -> Shard:
-        within = store or self.store
-        return Shard(
-            id=ShardId(name),
-            store=within,
-            consensus=self._consensus(within),
-            clock=clock or SwiftClock(),
-            schema=schema,
-        )
-
-
-def in_memory() -> Place:
-    shared = MemoryConsensus()
-    return Place(MemoryStore(), lambda _: shared)
-
-
-def on_store(store: Store) -> Place:
-    return Place(store, lambda within: StoreConsensus(store=within, clock=SwiftClock()))
-
-
-@pytest.fixture(params=["memory", "on memory", "on local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "memory":
-        return in_memory()
-    if request.param == "on memory":
-        return on_store(MemoryStore())
-    return on_store(open_store(str(tmp_path / "store"), clock=SystemClock()))
-
-
-def rows(*updates: tuple[str, int | None, int, int]) -> pa.Table:
-    return table_of(SCHEMA, list(updates))
-
-
-async def contents(shard: Shard, as_of: int) -> Counter[Row]:
-    return contents_of(await (await shard.snapshot(as_of)).to_arrow())
-
-
-async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Update]:
-    """Give what a listener tells until it has reached ``upper``."""
-    found: list[Update] = []
-    async for progress in listener:
-        found.extend(updates_of(progress.updates))
-        if progress.upper == Frontier.of(upper):
-            break
-        assert progress.upper < Frontier.of(upper)
-    return found
 
 
 def test_a_shard_that_nobody_wrote_begins_at_zero(place: Place) -> None:
@@ -415,186 +345,6 @@ def test_an_error_that_says_not_applied_is_to_be_believed() -> None:
 
 
 # Reading: T23 to T31.
-
-
-async def history(shard: Shard) -> ShardModel:
-    """Write something with batches of all kinds, and give the model of it."""
-    model = ShardModel()
-    steps: list[tuple[list[tuple[str, int | None, int, int]], int, int]] = [
-        ([("a", 1, 0, 1), ("b", None, 1, 2)], 0, 2),
-        ([], 2, 3),
-        ([("a", 1, 4, -1), ("a", 2, 4, 1), ("c", 3, 3, 1)], 3, 6),
-        ([("c", 3, 6, -1)], 6, 7),
-        ([("b", None, 9, -1), ("b", None, 9, 1)], 7, 10),
-    ]
-    for updates, lower, upper in steps:
-        await shard.compare_and_append(rows(*updates), lower, upper)
-        model.compare_and_append(updates_of(rows(*updates)), lower, upper)
-    return model
-
-
-@pytest.mark.parametrize("as_of", range(10))
-def test_a_snapshot_and_a_listener_make_the_whole(place: Place, as_of: int) -> None:
-    """T23: from every time at which they can part, nothing twice and nothing missing."""
-
-    async def run() -> None:
-        model = await history(place.shard())
-        reader = place.shard()
-        before = await contents(reader, as_of)
-        await place.shard().compare_and_append(rows(("late", 1, 10, 1)), 10, 12)
-        after = await heard(reader.listen(as_of), 12)
-
-        model.compare_and_append([Update(("late", 1), 10, 1)], 10, 12)
-        assert before == model.contents(as_of)
-        assert consolidate(after) == model.changes(as_of)
-        assert [u.time for u in after] == sorted(u.time for u in after)
-
-    asyncio.run(run())
-
-
-def test_a_listener_follows_until_the_end(place: Place) -> None:
-    """Each interval once, in order, whether or not anything happened in it."""
-
-    async def run() -> None:
-        shard = place.shard()
-        told: list[tuple[Frontier, Frontier, int]] = []
-
-        async def listen() -> None:
-            told.extend(
-                [(p.lower, p.upper, p.updates.num_rows) async for p in place.shard().listen(0)]
-            )
-
-        async def write() -> None:
-            await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-            for number in range(1, 6):
-                table = rows(("a", 1, number, 1)) if number % 2 else None
-                await shard.compare_and_append(table, number, number + 1)
-                await asyncio.sleep(0.002)
-            await shard.compare_and_append(None, 6, None)
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(listen())
-            group.create_task(write())
-        assert told[0][0] == Frontier.at(1)
-        assert told[-1][1] == Frontier.empty()
-        assert all(before[1] == after[0] for before, after in pairwise(told))
-        assert sum(count for _, _, count in told) == 3
-
-    asyncio.run(run())
-
-
-def test_a_time_below_since_is_refused_with_the_least_that_is_kept(place: Place) -> None:
-    """T24: never partial data; and what can be read is said."""
-
-    async def run() -> None:
-        shard = place.shard()
-        await history(shard)
-        await shard.hold("h", 0)
-        await shard.downgrade_since("h", 4)
-        reader = place.shard()
-        for as_of in (0, 3):
-            with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
-                await reader.snapshot(as_of)
-            with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
-                await heard(reader.listen(as_of), 10)
-        assert (await contents(reader, 4))[("a", 2)] == 1
-
-    asyncio.run(run())
-
-
-def test_a_time_that_is_not_complete_is_waited_for(place: Place) -> None:
-    """T24: a snapshot blocks until its time is known, or until it was told to give up."""
-
-    async def run() -> None:
-        reader = place.shard(clock=SystemClock())
-        with pytest.raises(DeadlineExceeded):
-            await reader.snapshot(0, timeout_us=20_000)
-        with pytest.raises(AsOfNotComplete):
-            reader.snapshot_of(reader.state, 0)
-
-        async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(contents(reader, 3))
-            await asyncio.sleep(0.03)
-            assert not waiting.done()
-            await place.shard().compare_and_append(rows(("a", 1, 3, 1)), 0, 4)
-        assert waiting.result() == {("a", 1): 1}
-
-    asyncio.run(run())
-
-
-def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
-    """T24: neither a hold nor a lock: the handle goes on."""
-
-    async def run() -> None:
-        place = in_memory()
-        shard = place.shard(clock=SystemClock())
-        waiting = asyncio.create_task(contents(shard, 3))
-        await asyncio.sleep(0.01)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 4)
-        assert shard.state.holds == {}
-        assert await contents(shard, 3) == {("a", 1): 1}
-
-    asyncio.run(run())
-
-
-def test_since_follows_the_slowest_hold_and_stays_when_holds_go(place: Place) -> None:
-    """T31 and T32: a reader that is slow is protected by its own hold, and by nothing else."""
-
-    async def run() -> None:
-        shard, other = place.shard(), place.shard()
-        await history(shard)
-        assert await shard.hold("slow") == Frontier.at(0)
-        assert await other.hold("quick", 2) == Frontier.at(2)
-        assert await other.downgrade_since("quick", 9) == Frontier.at(0)
-        assert (await contents(place.shard(), 0))[("a", 1)] == 1
-        assert await shard.downgrade_since("slow", 3) == Frontier.at(3)
-        assert await shard.downgrade_since("slow", 1) == Frontier.at(3)
-        assert await shard.release("slow")
-        assert await shard.release("quick")
-        assert not await shard.release("quick")
-        assert await place.shard().since() == Frontier.at(3)
-        assert await other.hold("new") == Frontier.at(3)
-        with pytest.raises(UsageError):
-            await other.hold("old", 2)
-
-    asyncio.run(run())
-
-
-def test_first_holds_stand_before_anybody_could_let_go() -> None:
-    """The history of a source is held by its first write, not by a second one."""
-
-    async def run() -> None:
-        place = in_memory()
-        shard = Shard(
-            id=ShardId("s"),
-            store=place.store,
-            consensus=place.shard().consensus,
-            clock=SystemClock(),
-            schema=SCHEMA,
-            first_holds={"history": Frontier.at(0)},
-        )
-        await shard.compare_and_append(None, 0, 5)
-        other = place.shard()
-        await other.hold("mine", 0)
-        await other.downgrade_since("mine", 4)
-        assert await place.shard().since() == Frontier.at(0)
-
-    asyncio.run(run())
-
-
-def test_another_schema_is_refused(place: Place) -> None:
-    """A shard has one: whoever comes with another has another shard in mind."""
-    other = schema_of(["string", "string"], keys=1)
-
-    async def run() -> None:
-        await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-        with pytest.raises(UsageError, match="another schema"):
-            await place.shard(schema=other).compare_and_append(None, 1, 2)
-
-    asyncio.run(run())
 
 
 @settings(max_examples=30)

@@ -159,70 +159,72 @@ def test_a_dataframe_stays_at_its_time_while_others_commit(
     assert rows_of(load(spark, place, "keyed").toArrow()) != before
 
 
+MOMENT = datetime.datetime(2013, 1, 15, 14, 0, 0, 123456, datetime.UTC)
+NAIVE = MOMENT.replace(tzinfo=None)
+LEAST = {
+    "k": 1,
+    "b": True,
+    "i8": -(2**7),
+    "i16": -(2**15),
+    "i32": -(2**31),
+    "i64": -(2**63),
+    "u8": 0,
+    "u16": 0,
+    "u32": 0,
+    "u64": 0,
+    "f32": -1.5,
+    "f64": float("-inf"),
+    "s": "",
+    "bin": b"\x00\xff",
+    "d": datetime.date(1, 1, 1),
+    "t": datetime.time(0),
+    "ts": NAIVE,
+    "tz": MOMENT,
+    "dec": Decimal("-1.0000000001"),
+    "l": [2**64 - 1, None],
+    "st": {"x": 2**32 - 1, "y": [{"z": NAIVE}]},
+}
+MOST = {
+    **LEAST,
+    "k": 2,
+    "i64": 2**63 - 1,
+    "u8": 2**8 - 1,
+    "u16": 2**16 - 1,
+    "u32": 2**32 - 1,
+    "u64": 2**64 - 1,
+    "d": datetime.date(9999, 12, 31),
+    "t": datetime.time(23, 59, 59, 999999),
+    "l": [],
+    "st": {"x": None, "y": None},
+}
+NOTHING = dict.fromkeys(LEAST) | {"k": 3}
+TYPES = pa.schema(
+    {
+        "k": pa.int64(),
+        "b": pa.bool_(),
+        **{f"i{n}": getattr(pa, f"int{n}")() for n in (8, 16, 32, 64)},
+        **{f"u{n}": getattr(pa, f"uint{n}")() for n in (8, 16, 32, 64)},
+        "f32": pa.float32(),
+        "f64": pa.float64(),
+        "s": pa.string(),
+        "bin": pa.binary(),
+        "d": pa.date32(),
+        "t": pa.time64("us"),
+        "ts": pa.timestamp("us"),
+        "tz": pa.timestamp("us", tz="UTC"),
+        "dec": pa.decimal128(38, 10),
+        "l": pa.list_(pa.uint64()),
+        "st": pa.struct(
+            [("x", pa.uint32()), ("y", pa.list_(pa.struct([("z", pa.timestamp("us"))])))]
+        ),
+    }
+)
+
+
 def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path) -> None:
     """Unsigned integers, which Spark lacks, must come with their values, and so must the rest."""
-    moment = datetime.datetime(2013, 1, 15, 14, 0, 0, 123456, datetime.UTC)
-    naive = moment.replace(tzinfo=None)
-    least = {
-        "k": 1,
-        "b": True,
-        "i8": -(2**7),
-        "i16": -(2**15),
-        "i32": -(2**31),
-        "i64": -(2**63),
-        "u8": 0,
-        "u16": 0,
-        "u32": 0,
-        "u64": 0,
-        "f32": -1.5,
-        "f64": float("-inf"),
-        "s": "",
-        "bin": b"\x00\xff",
-        "d": datetime.date(1, 1, 1),
-        "t": datetime.time(0),
-        "ts": naive,
-        "tz": moment,
-        "dec": Decimal("-1.0000000001"),
-        "l": [2**64 - 1, None],
-        "st": {"x": 2**32 - 1, "y": [{"z": naive}]},
-    }
-    most = {
-        **least,
-        "k": 2,
-        "i64": 2**63 - 1,
-        "u8": 2**8 - 1,
-        "u16": 2**16 - 1,
-        "u32": 2**32 - 1,
-        "u64": 2**64 - 1,
-        "d": datetime.date(9999, 12, 31),
-        "t": datetime.time(23, 59, 59, 999999),
-        "l": [],
-        "st": {"x": None, "y": None},
-    }
-    nothing = dict.fromkeys(least) | {"k": 3}
-    schema = pa.schema(
-        {
-            "k": pa.int64(),
-            "b": pa.bool_(),
-            **{f"i{n}": getattr(pa, f"int{n}")() for n in (8, 16, 32, 64)},
-            **{f"u{n}": getattr(pa, f"uint{n}")() for n in (8, 16, 32, 64)},
-            "f32": pa.float32(),
-            "f64": pa.float64(),
-            "s": pa.string(),
-            "bin": pa.binary(),
-            "d": pa.date32(),
-            "t": pa.time64("us"),
-            "ts": pa.timestamp("us"),
-            "tz": pa.timestamp("us", tz="UTC"),
-            "dec": pa.decimal128(38, 10),
-            "l": pa.list_(pa.uint64()),
-            "st": pa.struct(
-                [("x", pa.uint32()), ("y", pa.list_(pa.struct([("z", pa.timestamp("us"))])))]
-            ),
-        }
-    )
     (tmp_path / "in").mkdir()
-    table = pa.Table.from_pylist([least, most, nothing], schema=schema)
+    table = pa.Table.from_pylist([LEAST, MOST, NOTHING], schema=TYPES)
     pq.write_table(table, tmp_path / "in" / "0.parquet")
     spec = SourceSpec(
         name="c", files=str(tmp_path / "in"), format="parquet", envelope="upsert", key=("k",)
@@ -237,7 +239,7 @@ def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path)
 
     assert found.schema.field("u64").type == pa.decimal128(20, 0)
     assert found.schema.field("ts").type == pa.timestamp("us")
-    assert rows_of(found) == rows_of(table.cast(arrow_schema(spark_schema(schema))))
+    assert rows_of(found) == rows_of(table.cast(arrow_schema(spark_schema(TYPES))))
 
 
 def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Path) -> None:

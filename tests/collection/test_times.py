@@ -1,0 +1,122 @@
+"""Times: milliseconds since 1970, however a user or a column writes them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.collection.times import UNITS, check_time_type, format_time, parse_time, times_of
+from tidelog.errors import UsageError
+
+TIME_MAX = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01", 0),
+        ("2013-01-15T14:00:00Z", 1_358_258_400_000),
+        ("2013-01-15T14:00", 1_358_258_400_000),
+        ("2013-01-15 14:00:00", 1_358_258_400_000),
+        ("2013-01-15T16:00:00+02:00", 1_358_258_400_000),
+        ("2013-01-15T14:00:00.001Z", 1_358_258_400_001),
+        (" 2013-01-15T14:00:00.001999Z ", 1_358_258_400_001),
+        ("17", 17),
+        (17, 17),
+        (str(TIME_MAX), TIME_MAX),
+    ],
+)
+def test_a_time_is_read(text: str | int, time: int) -> None:
+    """UTC unless it says otherwise; whole milliseconds."""
+    assert parse_time(text) == time
+
+
+@pytest.mark.parametrize(
+    "text", ["", "now", "2013-13-01", "1.5", "-1", "1969-12-31T23:59:59Z", str(TIME_MAX + 1), "1e3"]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """With a sentence, whatever it is."""
+    with pytest.raises(UsageError):
+        parse_time(text)
+
+
+@given(time=st.integers(0, TIME_MAX))
+def test_a_time_that_was_written_is_read_back(time: int) -> None:
+    """What tidelog prints, it takes."""
+    assert parse_time(format_time(time)) == time
+
+
+COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int8": (pa.int8(), st.integers(-128, 127)),
+    "int64": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "uint32": (pa.uint32(), st.integers(0, 2**32 - 1)),
+    "uint64": (pa.uint64(), st.integers(0, 2**64 - 1)),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@given(data=st.data(), unit=st.sampled_from(sorted(UNITS)))
+def test_integers_are_times_in_their_unit(kind: str, data: st.DataObject, unit: str) -> None:
+    """Rounded down, also below 1970; what cannot be kept is none, and never another."""
+    dtype, values = COLUMNS[kind]
+    given_ = data.draw(st.lists(st.none() | values, max_size=5))
+
+    times, there = times_of(pa.chunked_array([pa.array(given_, dtype)]), unit)
+
+    factor = UNITS[unit]
+    for value, time, known in zip(given_, times.tolist(), there.tolist(), strict=True):
+        wanted = None
+        if value is not None and value < 2**63:
+            wanted = value * factor if factor > 0 else value // -factor
+            if not -(2**63 - 2) <= wanted <= 2**63 - 2:
+                wanted = None
+        assert (time if known else None) == wanted
+
+
+@given(
+    moments=st.lists(
+        st.none() | st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1)), max_size=5
+    ),
+    zone=st.sampled_from([None, "UTC"]),
+)
+def test_timestamps_have_a_unit_of_their_own(
+    moments: list[dt.datetime | None], zone: str | None
+) -> None:
+    """The option is for integers; a timestamp knows better."""
+    column = pa.chunked_array(
+        [pa.array(moments, pa.timestamp("us")).cast(pa.timestamp("us", zone))]
+    )
+
+    times, there = times_of(column, "s")
+
+    epoch = dt.datetime(1970, 1, 1)
+    wanted = [None if m is None else (m - epoch) // dt.timedelta(milliseconds=1) for m in moments]
+    assert [t if k else None for t, k in zip(times.tolist(), there.tolist(), strict=True)] == wanted
+
+
+def test_a_day_is_its_first_moment() -> None:
+    """A date is a time as well."""
+    days = pa.chunked_array([pa.array([dt.date(1970, 1, 2), None, dt.date(1969, 12, 31)])])
+
+    times, there = times_of(days, "ms")
+
+    assert times[there].tolist() == [86_400_000, -86_400_000]
+
+
+@pytest.mark.parametrize("dtype", [pa.int32(), pa.uint64(), pa.timestamp("us"), pa.date32()])
+def test_columns_that_can_be_times(dtype: pa.DataType) -> None:
+    """Known before anything is read."""
+    check_time_type("at", dtype)
+
+
+@pytest.mark.parametrize("dtype", [pa.string(), pa.float64(), pa.bool_(), pa.time64("us")])
+def test_columns_that_cannot_be_times_are_refused(dtype: pa.DataType) -> None:
+    """With the option that would help."""
+    with pytest.raises(UsageError, match="--schema"):
+        check_time_type("at", dtype)

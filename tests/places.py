@@ -1,0 +1,101 @@
+"""Where shards lie in tests: stores, consensus, and handles as processes of their own have them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import pyarrow as pa
+
+from clocks import SwiftClock
+from tables import schema_of, table_of
+from tidelog.clock import SystemClock
+from tidelog.consensus.memory import MemoryConsensus
+from tidelog.consensus.port import Consensus
+from tidelog.consensus.store import StoreConsensus
+from tidelog.frontier import Frontier
+from tidelog.ids import ShardId
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.shard import Progress, Shard
+from tidelog.persist.transition import Verdict
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing.models import (
+    Row,
+    ShardModel,
+    Update,
+    contents_of,
+    updates_of,
+)
+
+SCHEMA = schema_of(["string", "int64"], keys=1)
+COMMITTED, ALREADY, MISMATCH = Verdict.COMMITTED, Verdict.ALREADY, Verdict.MISMATCH
+
+
+class Place:
+    """Where shards lie; each handle is as a process of its own would have it."""
+
+    def __init__(self, store: Store, consensus: Callable[[Store], Consensus]) -> None:
+        self.store = store
+        self._consensus = consensus
+
+    def shard(
+        self,
+        *,
+        schema: ShardSchema | None = SCHEMA,
+        store: Store | None = None,
+        name: str = "s",
+        clock: SystemClock | None = None,
+    ) -> Shard:
+        within = store or self.store
+        return Shard(
+            id=ShardId(name),
+            store=within,
+            consensus=self._consensus(within),
+            clock=clock or SwiftClock(),
+            schema=schema,
+        )
+
+
+def in_memory() -> Place:
+    shared = MemoryConsensus()
+    return Place(MemoryStore(), lambda _: shared)
+
+
+def on_store(store: Store) -> Place:
+    return Place(store, lambda within: StoreConsensus(store=within, clock=SwiftClock()))
+
+
+def rows(*updates: tuple[str, int | None, int, int]) -> pa.Table:
+    return table_of(SCHEMA, list(updates))
+
+
+async def contents(shard: Shard, as_of: int) -> Counter[Row]:
+    return contents_of(await (await shard.snapshot(as_of)).to_arrow())
+
+
+async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Update]:
+    """Give what a listener tells until it has reached ``upper``."""
+    found: list[Update] = []
+    async for progress in listener:
+        found.extend(updates_of(progress.updates))
+        if progress.upper == Frontier.of(upper):
+            break
+        assert progress.upper < Frontier.of(upper)
+    return found
+
+
+async def history(shard: Shard) -> ShardModel:
+    """Write something with batches of all kinds, and give the model of it."""
+    model = ShardModel()
+    steps: list[tuple[list[tuple[str, int | None, int, int]], int, int]] = [
+        ([("a", 1, 0, 1), ("b", None, 1, 2)], 0, 2),
+        ([], 2, 3),
+        ([("a", 1, 4, -1), ("a", 2, 4, 1), ("c", 3, 3, 1)], 3, 6),
+        ([("c", 3, 6, -1)], 6, 7),
+        ([("b", None, 9, -1), ("b", None, 9, 1)], 7, 10),
+    ]
+    for updates, lower, upper in steps:
+        await shard.compare_and_append(rows(*updates), lower, upper)
+        model.compare_and_append(updates_of(rows(*updates)), lower, upper)
+    return model
