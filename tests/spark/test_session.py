@@ -238,7 +238,9 @@ def path_without_java(directory: Path) -> Path:
     directory.mkdir()
     for place in os.get_exec_path():
         for program in Path(place).iterdir() if Path(place).is_dir() else ():
-            if not program.name.startswith("java") and not (directory / program.name).exists():
-                (directory / program.name).symlink_to(program)
+            here = directory / program.name
+            # A link that leads nowhere does not exist, and yet takes its name.
+            if not program.name.startswith("java") and not here.is_symlink():
+                here.symlink_to(program)
     assert shutil.which("java", path=str(directory)) is None
     return directory
