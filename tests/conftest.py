@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from servers import MotoServer, SeaweedServer
+
 # How long an example takes says nothing on a machine that is shared.
 settings.register_profile("tidelog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tidelog")
-
-# Tests import the modules that stand beside this file, whatever pytest's import mode.
-sys.path.insert(0, str(Path(__file__).parent))
-
-from servers import MotoServer, SeaweedServer
 
 
 @pytest.fixture(scope="session")

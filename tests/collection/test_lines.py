@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,9 +64,7 @@ def test_records_are_split_and_blank_ones_left_out(quoted: bool, data: bytes) ->
     bounds = [0, *model_ends(data, quoted=quoted)]
     if bounds[-1] < len(data):
         bounds.append(len(data))
-    pieces = [
-        (a, b) for a, b in zip(bounds, bounds[1:], strict=False) if data[a:b].strip(b" \t\r\n")
-    ]
+    pieces = [(a, b) for a, b in itertools.pairwise(bounds) if data[a:b].strip(b" \t\r\n")]
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == pieces
 
 

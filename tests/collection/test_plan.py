@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,9 +93,7 @@ def test_a_rough_cut_is_between_neighbours_of_other_times(spans: Spans) -> None:
 
     known = [(place, span) for place, span in enumerate(spans) if span is not None]
     changes = [
-        place
-        for (_, before), (place, span) in zip(known, known[1:], strict=False)
-        if span[0] != before[1]
+        place for (_, before), (place, span) in itertools.pairwise(known) if span[0] != before[1]
     ]
     assert (None if cut is None else cut.units) == (changes[-1] if changes else None)
 

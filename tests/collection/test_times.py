@@ -79,9 +79,13 @@ def test_integers_are_times_in_their_unit(kind: str, data: st.DataObject, unit: 
         assert (time if known else None) == wanted
 
 
+moment = dt.datetime.fromisoformat
+
+
 @given(
     moments=st.lists(
-        st.none() | st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1)), max_size=5
+        st.none() | st.datetimes(moment("1900-01-01"), moment("2200-01-01")),
+        max_size=5,
     ),
     zone=st.sampled_from([None, "UTC"]),
 )
@@ -95,7 +99,7 @@ def test_timestamps_have_a_unit_of_their_own(
 
     times, there = times_of(column, "s")
 
-    epoch = dt.datetime(1970, 1, 1)
+    epoch = moment("1970-01-01")
     wanted = [None if m is None else (m - epoch) // dt.timedelta(milliseconds=1) for m in moments]
     assert [t if k else None for t, k in zip(times.tolist(), there.tolist(), strict=True)] == wanted
 

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.binding import Range
+from tidelog.collection.casts import fit
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.decode_csv import decode_csv
 from tidelog.collection.decode_json import decode_json
 from tidelog.collection.decode_parquet import decode_parquet
 from tidelog.collection.records import OFFSET, Misfit, Records
-from tidelog.collection.types import fit
 from tidelog.errors import InvariantError
 
 TEXT_MAX: Final = 4_096

@@ -1,26 +1,21 @@
-"""Column types: how SQL writes them, and how text becomes them, a row at a time. Pure.
+"""Column types: how SQL writes them, and what each is on the wire. Pure.
 
 Text formats carry less than types: a date in json is a string, and everything in csv is. So a
-column is parsed as its *wire* type and then cast; a value that the cast refuses makes its row a
-bad one, whatever stands in other rows.
+column is parsed as its *wire* type and then cast (see casts.py); a value that the cast refuses
+makes its row a bad one, whatever stands in other rows.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import canonical_type
-
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _SQL: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -41,7 +36,6 @@ _SQL: Final[dict[pa.DataType, str]] = {
     pa.timestamp("us"): "TIMESTAMP",
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
 }
-_INTEGER: Final = "[+-]?[0-9]+"
 # A name, and a type: words, brackets, numbers; nothing that could be another clause or statement.
 _COLUMN: Final = re.compile(
     r"""\s*("(?:[^"]|"")+"|\w+)\s+((?:(?!default\b|check\b|primary\b|unique\b|not\b)"""
@@ -120,67 +114,3 @@ def json_wire(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(dtype):
         return dtype  # Read from numbers and from text, exactly or not at all.
     return pa.string()
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A table of the wanted types, where each row fits, and for those that do not, the column."""
-
-    table: pa.Table
-    fits: Bools
-    misfit: list[str | None]
-
-
-def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
-    """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
-    rows = wire.num_rows
-    columns: list[pa.ChunkedArray[Any]] = []
-    fits = np.ones(rows, dtype=np.bool_)
-    misfit: list[str | None] = [None] * rows
-    for field in wanted:
-        given = wire.column(field.name)
-        column = given if given.type == field.type else _cast(given, field.type)
-        columns.append(column)
-        if column is not given and column.null_count > given.null_count:
-            bad = np.asarray(
-                pc.and_(pc.is_null(column), pc.is_valid(given)).to_numpy(), dtype=np.bool_
-            )
-            for row in np.flatnonzero(bad & fits):
-                misfit[int(row)] = field.name
-            fits &= ~bad
-    return Fitted(pa.table(columns, schema=wanted), fits, misfit)
-
-
-def _cast(column: pa.ChunkedArray[Any], dtype: pa.DataType) -> pa.ChunkedArray[Any]:
-    """Cast a column; what cannot be cast becomes null."""
-    if not pa.types.is_nested(dtype) and not pa.types.is_string(column.type):
-        try:
-            return column.cast(dtype)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass
-    with duck() as connection:
-        connection.register("wire", pa.table({"x": column, "n": np.arange(len(column))}))
-        found: pa.Table = connection.sql(
-            f"SELECT {_cast_sql(column.type, dtype)} AS x FROM wire ORDER BY n"
-        ).to_arrow_table()
-    return found.column("x").cast(dtype)
-
-
-def _cast_sql(wire: pa.DataType, dtype: pa.DataType) -> str:
-    if not pa.types.is_string(wire):
-        return f"TRY_CAST(x AS {sql_type(dtype)})"
-    if pa.types.is_integer(dtype):
-        # SQL would round 1.5 and read 1e3: neither is what a whole number looks like.
-        return (
-            f"CASE WHEN regexp_full_match(trim(x), '{_INTEGER}') "
-            f"THEN TRY_CAST(trim(x) AS {sql_type(dtype)}) END"
-        )
-    if pa.types.is_timestamp(dtype):
-        # Cast to a plain timestamp, SQL would drop an offset such as +02:00; times without one are
-        # UTC.
-        moment = "TRY_CAST(x AS TIMESTAMPTZ)"
-        finite = f"CASE WHEN isfinite({moment}) THEN {moment} END"
-        return finite if dtype.tz else f"({finite}) AT TIME ZONE 'UTC'"
-    if pa.types.is_date(dtype):
-        return "CASE WHEN isfinite(TRY_CAST(x AS DATE)) THEN TRY_CAST(x AS DATE) END"
-    return f"TRY_CAST(x AS {sql_type(dtype)})"

@@ -36,6 +36,11 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         cursor.execute("SET TimeZone = 'UTC'")
         yield cursor
+    except duckdb.FatalException:
+        # It is of no more use to anybody in this process: whoever comes next gets another.
+        if _databases.get(os.getpid()) is database:
+            del _databases[os.getpid()]
+        raise
     finally:
         cursor.close()
 

@@ -1,0 +1,205 @@
+"""Casts: values of one type as another, exactly or not at all. Pure.
+
+What becomes of a value depends on it alone: a column is cast at once, and only where that fails is
+it halved until each value that does not fit stands alone. Nothing is rounded, cut or wrapped, and
+what does not fit inside of a list or a struct makes the whole of it unfit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.collection.types import sql_type
+from tidelog.persist.duck import duck
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Array: TypeAlias = "pa.Array[Any]"
+
+_INTEGER: Final = "[+-]?[0-9]+"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A table of the wanted types, where each row fits, and for those that do not, the column."""
+
+    table: pa.Table
+    fits: Bools
+    misfit: list[str | None]
+
+
+def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
+    """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
+    fits = np.ones(wire.num_rows, dtype=np.bool_)
+    misfit: list[str | None] = [None] * wire.num_rows
+    columns: list[pa.ChunkedArray[Any]] = []
+    for field in wanted:
+        column = wire.column(field.name)
+        if column.type != field.type:
+            cast = [cast_values(chunk, field.type) for chunk in column.chunks]
+            column = pa.chunked_array([values for values, _ in cast], field.type)
+            unfit = np.concatenate([_no_values(), *(unfit for _, unfit in cast)])
+            for row in np.flatnonzero(unfit & fits):
+                misfit[int(row)] = field.name
+            fits &= ~unfit
+        columns.append(column)
+    return Fitted(pa.table(columns, schema=wanted), fits, misfit)
+
+
+def cast_values(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    """Give the values as ``dtype``, and say which of them do not fit: those become null."""
+    given = _plain(array)
+    if given.type == dtype:
+        return given, np.zeros(len(given), dtype=np.bool_)
+    if pa.types.is_string(given.type):
+        return _cast_text(given, dtype)
+    if isinstance(given, pa.ListArray) and isinstance(dtype, pa.ListType):
+        return _cast_lists(given, dtype)
+    if isinstance(given, pa.StructArray) and isinstance(dtype, pa.StructType):
+        return _cast_structs(given, dtype)
+    if pa.types.is_nested(given.type) or pa.types.is_nested(dtype):
+        return _unfit_all(given, dtype)
+    return _cast_exactly(given, dtype)
+
+
+def _plain(array: Array) -> Array:
+    """Give the same values without encodings and wide offsets."""
+    dtype = array.type
+    if pa.types.is_dictionary(dtype):
+        return _plain(array.cast(dtype.value_type))
+    if pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
+        return array.cast(pa.string())
+    if pa.types.is_large_binary(dtype) or pa.types.is_binary_view(dtype):
+        return array.cast(pa.binary())
+    if pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
+        return array.cast(pa.list_(pa.field("item", dtype.value_type)))
+    return array
+
+
+def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    try:
+        cast = array.cast(dtype)
+    except pa.ArrowNotImplementedError:
+        return _unfit_all(array, dtype)
+    except pa.ArrowInvalid:
+        if len(array) == 1:
+            return _unfit_all(array, dtype)
+        half = len(array) // 2
+        parts = [_cast_exactly(piece, dtype) for piece in (array[:half], array[half:])]
+        return (
+            pa.concat_arrays([values for values, _ in parts]),
+            np.concatenate([unfit for _, unfit in parts]),
+        )
+    unfit = np.zeros(len(array), dtype=np.bool_)
+    if pa.types.is_floating(dtype) and pa.types.is_floating(array.type):
+        # A narrower float rounds, as all floats do; but what it cannot hold is not infinite.
+        unfit = _mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
+        cast = _without(cast, unfit)
+    return cast, unfit
+
+
+def _cast_text(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    if pa.types.is_nested(dtype):
+        text = _text_type(dtype)
+        parsed, unread = _parsed(array, text, f"TRY_CAST(x AS {sql_type(text)})")
+        cast, unfit = cast_values(parsed, dtype)
+        return cast, unread | unfit
+    if pa.types.is_decimal(dtype):
+        return _cast_exactly(pc.utf8_trim_whitespace(array), dtype)
+    return _parsed(array, dtype, _parsing(dtype))
+
+
+def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:
+    """Read text by an expression over ``x`` that is null for what it cannot read."""
+    with duck() as connection:
+        connection.register("wire", pa.table({"x": array, "n": np.arange(len(array))}))
+        found: pa.Table = connection.sql(f"SELECT {sql} AS x FROM wire ORDER BY n").to_arrow_table()
+    read = found.column("x").cast(dtype)
+    values: Array = pa.concat_arrays([pa.array([], dtype), *read.chunks])
+    return values, _mask(pc.and_(values.is_null(), array.is_valid()))
+
+
+def _parsing(dtype: pa.DataType) -> str:
+    if pa.types.is_integer(dtype):
+        # SQL would round 1.5 and read 1e3: neither is what a whole number looks like.
+        return (
+            f"CASE WHEN regexp_full_match(trim(x), '{_INTEGER}') "
+            f"THEN TRY_CAST(trim(x) AS {sql_type(dtype)}) END"
+        )
+    if pa.types.is_timestamp(dtype):
+        # Cast to a plain timestamp, SQL would drop an offset such as +02:00; times without one are
+        # UTC.
+        moment = "TRY_CAST(x AS TIMESTAMPTZ)"
+        finite = f"CASE WHEN isfinite({moment}) THEN {moment} END"
+        return finite if dtype.tz else f"({finite}) AT TIME ZONE 'UTC'"
+    if pa.types.is_date(dtype):
+        return "CASE WHEN isfinite(TRY_CAST(x AS DATE)) THEN TRY_CAST(x AS DATE) END"
+    return f"TRY_CAST(x AS {sql_type(dtype)})"
+
+
+def _text_type(dtype: pa.DataType) -> pa.DataType:
+    """Give the same shape with text for each value in it."""
+    if pa.types.is_list(dtype):
+        return pa.list_(pa.field("item", _text_type(dtype.value_type)))
+    if pa.types.is_struct(dtype):
+        return pa.struct([pa.field(f.name, _text_type(f.type)) for f in dtype])
+    return pa.string()
+
+
+def _cast_lists(array: pa.ListArray[Any], dtype: pa.ListType[Any]) -> tuple[Array, Bools]:
+    lists = pa.ListArray.from_arrays(
+        pa.array(_offsets_of(array), pa.int32()), array.flatten(), mask=array.is_null()
+    )
+    values, unfit_values = cast_values(lists.values, dtype.value_type)
+    unfit = np.zeros(len(array), dtype=np.bool_)
+    unfit[pc.list_parent_indices(lists).to_numpy()[unfit_values]] = True
+    cast = pa.ListArray.from_arrays(
+        lists.offsets, values, type=dtype, mask=pa.array(_mask(array.is_null()) | unfit)
+    )
+    return cast, unfit
+
+
+def _offsets_of(array: pa.ListArray[Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    # What lies under a null list, or outside of a slice, is not among the flattened values.
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _cast_structs(array: pa.StructArray, dtype: pa.StructType) -> tuple[Array, Bools]:
+    there = {array.type.field(i).name for i in range(array.type.num_fields)}
+    unfit = np.zeros(len(array), dtype=np.bool_)
+    children: list[Array] = []
+    for field in dtype:
+        if field.name in there:
+            child, unfit_child = cast_values(pc.struct_field(array, field.name), field.type)
+            unfit |= unfit_child
+        else:
+            child = pa.nulls(len(array), field.type)
+        children.append(child)
+    mask = pa.array(_mask(array.is_null()) | unfit)
+    return pa.StructArray.from_arrays(children, fields=list(dtype), mask=mask), unfit
+
+
+def _unfit_all(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    nulls: Array = pa.nulls(len(array), dtype)  # type: ignore[call-overload]
+    return nulls, _mask(array.is_valid())
+
+
+def _without(array: Array, unfit: Bools) -> Array:
+    if not unfit.any():
+        return array
+    kept: Array = pc.if_else(pa.array(unfit), pa.scalar(None, array.type), array)
+    return kept
+
+
+def _mask(booleans: Array) -> Bools:
+    """Give booleans as numpy has them; null is false."""
+    return np.asarray(booleans.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _no_values() -> Bools:
+    return np.zeros(0, dtype=np.bool_)

@@ -1,0 +1,211 @@
+"""Json lines: what becomes of a line depends on that line alone, whatever stands around it."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.collection.binding import Range
+from tidelog.collection.decode import Decoded, decode_range
+from tidelog.collection.lines import record_ends
+
+COLUMNS: dict[str, pa.DataType] = {
+    "s": pa.string(),
+    "n": pa.int64(),
+    "x": pa.float64(),
+    "b": pa.bool_(),
+    "d": pa.decimal128(10, 2),
+    "l": pa.list_(pa.field("item", pa.int64())),
+    "t": pa.struct([pa.field("a", pa.int64())]),
+}
+WANTED = pa.schema(COLUMNS)
+
+
+def decode(data: bytes, *, base: int = 100, required: tuple[str, ...] = ()) -> Decoded:
+    """Decode lines that stand at ``base`` of their file."""
+    found = Range(path="p", start=base, limit=base + len(data), sum=b"", head=b"", head_bytes=0)
+    return decode_range(data, found, WANTED, format="json", required=required)
+
+
+def rows(decoded: Decoded) -> list[str]:
+    return sorted(repr(row) for row in decoded.rows.to_pylist())
+
+
+def errors(decoded: Decoded) -> list[str]:
+    return sorted(repr(row) for row in decoded.errors.to_pylist())
+
+
+# Pieces of json, whole and broken, that are put together at random.
+RAW = st.lists(
+    st.sampled_from(
+        b'{ } [ ] " : , \\ 1 - .5 {"s": {"n":1} "s" "l":[1,null] null true NaN 1e9'.split()
+        + rb'{"s":"a\u0000\ud83d\ude00"} {"u":{"v":[1,{}]}}'.split()
+        + b"\n|\r| |\xff|{}\n|\xc3\xa9".split(b"|")
+    ),
+    max_size=16,
+).map(b"".join)
+
+VALUES = {
+    "s": st.text(max_size=5) | st.just('quote " and {brace}'),
+    "n": st.integers(-(2**63), 2**63 - 1),
+    "x": st.floats(allow_nan=False, allow_infinity=False),
+    "b": st.booleans(),
+    "d": st.integers(-(10**7), 10**7),
+    "l": st.lists(st.none() | st.integers(-5, 5), max_size=3),
+    "t": st.fixed_dictionaries({"a": st.none() | st.integers(-5, 5)}),
+    "unknown": st.integers() | st.text(max_size=3) | st.lists(st.none(), max_size=2),
+    "other": st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+}
+OBJECTS = st.fixed_dictionaries({}, optional={n: st.none() | v for n, v in VALUES.items()})
+ANYTHING = st.dictionaries(
+    st.sampled_from([*COLUMNS, "u"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.lists(st.integers(), max_size=2),
+    max_size=3,
+)
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> bytes:
+    """Give lines: objects that fit, objects that may not, and what is none."""
+    texts = draw(
+        st.lists(
+            OBJECTS.map(json.dumps)
+            | ANYTHING.map(json.dumps)
+            | st.sampled_from(["", "  ", "{", "[1]", '{"n":1}{"n":2}', '{"n":1,"n":2}', "nul"]),
+            max_size=8,
+        )
+    )
+    return "".join(text + draw(st.sampled_from(["\n", "\r\n"])) for text in texts).encode()
+
+
+@settings(max_examples=250)
+@given(data=RAW | lines(), cut=st.integers(0, 12))
+def test_lines_do_not_know_their_neighbours(data: bytes, cut: int) -> None:
+    """Cut at any line end, the pieces give what the whole gives, to the last count."""
+    ends = [0, *record_ends(data, quoted=False).tolist()]
+    place = ends[cut % len(ends)]
+
+    whole = decode(data)
+    before, after = decode(data[:place]), decode(data[place:], base=100 + place)
+
+    assert rows(whole) == sorted([*rows(before), *rows(after)])
+    assert errors(whole) == sorted([*errors(before), *errors(after)])
+    names = {*before.dropped, *after.dropped}
+    together = {n: before.dropped.get(n, 0) + after.dropped.get(n, 0) for n in names}
+    assert dict(whole.dropped) == together
+
+
+@settings(max_examples=150)
+@given(data=RAW | lines())
+def test_every_line_is_a_row_or_an_error(data: bytes) -> None:
+    """None vanishes, and none is two things."""
+    whole = decode(data)
+    offsets: list[Any] = [
+        *whole.rows.column("_offset").to_pylist(),
+        *whole.errors.column("offset").to_pylist(),
+    ]
+    wanted, at = [], 100
+    for line in data.split(b"\n"):
+        if line.strip(b" \t\r\n"):
+            wanted.append(at)
+        at += len(line) + 1
+
+    assert sorted(offsets) == wanted
+
+
+@settings(max_examples=150)
+@given(objects=st.lists(OBJECTS, max_size=6))
+def test_what_python_writes_is_read(objects: list[dict[str, Any]]) -> None:
+    """Values come out as they went in; what is missing is null; what is unknown is counted."""
+    data = "".join(json.dumps(o) + "\n" for o in objects).encode()
+
+    decoded = decode(data)
+
+    assert errors(decoded) == []
+    found = [{n: v for n, v in row.items() if n != "_offset"} for row in decoded.rows.to_pylist()]
+    assert found == [{n: _plain(n, o.get(n)) for n in COLUMNS} for o in objects]
+    unknown = [n for o in objects for n in o if n not in COLUMNS]
+    assert dict(decoded.dropped) == {n: unknown.count(n) for n in set(unknown)}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "d" and value is not None:
+        return Decimal(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "the line is not one json value"),
+        ('{"n":1}{"n":2}', "the line is not one json value"),
+        ("[1]", "the line is not a json object"),
+        ("null", "the line is not a json object"),
+        ('"text"', "the line is not a json object"),
+        ('{"n":"1"}', "column 'n' does not fit its type BIGINT"),
+        ('{"n":1.5}', "column 'n' does not fit its type BIGINT"),
+        ('{"n":9223372036854775808}', "column 'n' does not fit its type BIGINT"),
+        ('{"s":1}', "column 's' does not fit its type VARCHAR"),
+        ('{"b":"yes"}', "column 'b' does not fit its type BOOLEAN"),
+        ('{"l":[1,"x"]}', "column 'l' does not fit its type BIGINT[]"),
+        ('{"t":{"a":"x"}}', "column 't' does not fit its type STRUCT(\"a\" BIGINT)"),
+        ('{"d":1.234}', "column 'd' does not fit its type DECIMAL(10, 2)"),
+        ('{"n":1,"n":2}', "the line is not a plain json object (is a field named twice?)"),
+    ],
+)
+def test_a_bad_line_says_why(line: str, reason: str) -> None:
+    """A person corrects the file by it."""
+    decoded = decode(f'{{"n":1}}\n{line}\n{{"n":2}}\n'.encode())
+
+    (error,) = decoded.errors.to_pylist()
+    assert error == {"file": "p", "offset": 108, "reason": reason, "text": line}
+    assert decoded.rows.num_rows == 2
+
+
+def test_bytes_that_are_no_text_say_so() -> None:
+    """They are shown as far as they can be."""
+    (error,) = decode(b'{"s":"\xff"}\n').errors.to_pylist()
+
+    assert error["reason"] == "the line is not UTF-8"
+    assert error["text"] == '{"s":"\ufffd"}'
+
+
+def test_a_null_where_none_may_be_is_an_error() -> None:
+    """A key names a row, and a time places it: without, there is neither."""
+    decoded = decode(b'{"s":"a","n":1}\n{"s":null,"n":1}\n{"n":1}\n', required=("s",))
+
+    assert decoded.rows.num_rows == 1
+    assert [e["reason"] for e in decoded.errors.to_pylist()] == ["column 's' is null"] * 2
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_it() -> None:
+    """Some editors put one there; anywhere else it is none."""
+    line = b'\xef\xbb\xbf{"n":1}\n'
+
+    assert decode(line, base=0).rows.num_rows == 1
+    assert decode(line, base=5).rows.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["1e400", "-1e400", "NaN", "Infinity", "-Infinity", "1E5", "0.1", "-0.0", "5e-324"]
+)
+def test_a_number_is_what_it_says_or_an_error(text: str) -> None:
+    """A float is never silently another."""
+    decoded = decode(f'{{"x":{text}}}\n'.encode())
+
+    if decoded.rows.num_rows:
+        (value,) = decoded.rows.column("x").to_pylist()
+        assert isinstance(value, float)
+        assert value == float(text) or (math.isnan(value) and text == "NaN")
+        assert math.isfinite(value) or text in ("NaN", "Infinity", "-Infinity")

@@ -1,0 +1,207 @@
+"""Types: how SQL writes them, and how values become them, one row at a time."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tables import KINDS
+from tidelog.collection.casts import fit
+from tidelog.collection.types import json_wire, parse_schema, sql_type
+from tidelog.errors import UsageError
+from tidelog.persist.schema import shard_schema
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_type_is_read_as_it_is_written(kind: str) -> None:
+    """What `describe` shows can be given as --schema."""
+    dtype = KINDS[kind][0]
+
+    assert parse_schema(f'"a b" {sql_type(dtype)}') == pa.schema([pa.field("a b", dtype)])
+
+
+def test_a_schema_is_names_and_types() -> None:
+    """Names that SQL would want quoted need none; types are DuckDB's, with their brackets."""
+    schema = parse_schema(
+        'flight int, day date, at timestamptz, "odd ""name" decimal(9, 2), l int[]'
+    )
+
+    assert schema.names == ["flight", "day", "at", 'odd "name', "l"]
+    assert [str(f.type) for f in schema] == [
+        "int32",
+        "date32[day]",
+        "timestamp[us, tz=UTC]",
+        "decimal128(9, 2)",
+        "list<item: int32>",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a",
+        "a int,",
+        "a int b int",
+        "a nonsense",
+        "a int default 1",
+        "a int primary key",
+        "a int check (a > 1)",
+        "a int); drop table x; --",
+        "a int, A varchar",
+        "a int not null",
+        "a map(int, int)",
+        "a interval",
+        "a enum('x')",
+    ],
+)
+def test_what_is_no_schema_is_refused(text: str) -> None:
+    """Nothing but names and types gets to the engine, and no type that cannot be kept."""
+    with pytest.raises(UsageError):
+        shard_schema(parse_schema(text))
+
+
+def fitted(values: list[Any], wire: pa.DataType, wanted: pa.DataType) -> list[tuple[bool, Any]]:
+    """Give for each value whether it fits, and what it becomes."""
+    found = fit(pa.table({"c": pa.array(values, wire)}), pa.schema([pa.field("c", wanted)]))
+    assert [name is not None for name in found.misfit] == [not fits for fits in found.fits]
+    return list(zip(found.fits.tolist(), found.table.column("c").to_pylist(), strict=True))
+
+
+moment = dt.datetime.fromisoformat
+
+TEXTS: dict[str, tuple[pa.DataType, list[tuple[str, Any]], list[str]]] = {
+    "integer": (
+        pa.int32(),
+        [("1", 1), (" -7 ", -7), ("+3", 3), ("2147483647", 2**31 - 1)],
+        ["1.5", "1e3", "", "one", "2147483648", "0x10", "1_000", "--1"],
+    ),
+    "unsigned": (pa.uint8(), [("255", 255)], ["256", "-1"]),
+    "float": (pa.float64(), [("1.5", 1.5), ("1e3", 1000.0), ("-0", 0.0)], ["", "x", "1,5"]),
+    "boolean": (pa.bool_(), [("true", True), ("FALSE", False)], ["", "maybe", "2"]),
+    "decimal": (
+        pa.decimal128(5, 2),
+        [("1.25", Decimal("1.25")), ("-999.99", Decimal("-999.99"))],
+        ["1000", "x", ""],
+    ),
+    "date": (
+        pa.date32(),
+        [("2024-02-29", dt.date(2024, 2, 29))],
+        ["2023-02-29", "", "infinity", "-infinity", "tomorrow"],
+    ),
+    "time": (pa.time64("us"), [("12:34:56.5", dt.time(12, 34, 56, 500_000))], ["25:00:00", ""]),
+    "timestamp": (
+        pa.timestamp("us"),
+        [
+            ("2024-01-02T03:04:05", moment("2024-01-02T03:04:05")),
+            ("2024-01-02T03:04:05Z", moment("2024-01-02T03:04:05")),
+            ("2024-01-02 03:04:05+02:00", moment("2024-01-02T01:04:05")),
+        ],
+        ["infinity", "", "2024-13-01T00:00:00", "x"],
+    ),
+    "instant": (
+        pa.timestamp("us", tz="UTC"),
+        [("2024-01-02T03:04:05+02:00", dt.datetime(2024, 1, 2, 1, 4, 5, tzinfo=dt.UTC))],
+        ["-infinity", "x"],
+    ),
+    "list": (pa.list_(pa.field("item", pa.int64())), [("[1, 2]", [1, 2])], ["x", "1"]),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_text_becomes_what_it_says_or_is_no_fit(kind: str) -> None:
+    """Csv has nothing but text, and json has no dates: no value may be bent to fit."""
+    dtype, good, bad = TEXTS[kind]
+
+    assert fitted([t for t, _ in good], pa.string(), dtype) == [(True, v) for _, v in good]
+    assert [f for f, _ in fitted(bad, pa.string(), dtype)] == [False] * len(bad)
+    assert fitted([None], pa.string(), dtype) == [(True, None)]
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_text_does_not_know_its_neighbours(data: st.DataObject) -> None:
+    """A value that does not fit makes its own row bad, and no other row anything else."""
+    kind = data.draw(st.sampled_from(sorted(TEXTS)))
+    dtype, good, bad = TEXTS[kind]
+    pool = [*(t for t, _ in good), *bad, None]
+    values = data.draw(
+        st.lists(st.sampled_from(pool) | st.text(max_size=3), min_size=1, max_size=5)
+    )
+
+    alone = [fitted([value], pa.string(), dtype)[0] for value in values]
+
+    assert repr(fitted(values, pa.string(), dtype)) == repr(alone)
+
+
+# What parquet files bring, and what a schema may ask of it.
+WIRES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "float": (pa.float64(), [1.0, 1.5, -2.0, 1e300, float("nan"), float("inf"), 3.0]),
+    "int": (pa.int64(), [0, 1, 300, -1, 2**40, 2**60 + 1, 20_000]),
+    "uint": (pa.uint64(), [0, 1, 2**63, 2**64 - 1]),
+    "decimal": (pa.decimal128(10, 2), [Decimal("1.00"), Decimal("1.50"), Decimal("99999999.99")]),
+    "boolean": (pa.bool_(), [True, False]),
+    "binary": (pa.binary(), [b"a", b"\xc3\xa9", b"\xff", b"", b"12", b"\x00"]),
+    "string": (pa.string(), ["1", "x", "2024-01-01", "true", ""]),
+    "nanoseconds": (pa.timestamp("ns"), [0, 1_000, 1_001, 86_400_000_000_000]),
+    "seconds": (pa.timestamp("s"), [0, 1, 2**37, -(2**35), 2**50]),
+    "date": (pa.date32(), [dt.date(1970, 1, 1), dt.date(9999, 12, 31), dt.date(1, 1, 1)]),
+    "date64": (pa.date64(), [0, 86_400_000]),
+    "list of floats": (pa.list_(pa.float64()), [[1.0], [1.5], [], [1.0, None]]),
+    "struct": (pa.struct([pa.field("a", pa.float64())]), [{"a": 1.0}, {"a": 1.5}, {"a": None}]),
+}
+
+
+@settings(max_examples=400)
+@given(data=st.data())
+def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject) -> None:
+    """What a column of a file becomes must not depend on which rows are read together."""
+    wire, pool = WIRES[data.draw(st.sampled_from(sorted(WIRES)), label="wire")]
+    wanted = KINDS[data.draw(st.sampled_from(sorted(KINDS)), label="wanted")][0]
+    values = data.draw(st.lists(st.none() | st.sampled_from(pool), min_size=1, max_size=5))
+
+    alone = [fitted([value], wire, wanted)[0] for value in values]
+
+    assert repr(fitted(values, wire, wanted)) == repr(alone)
+
+
+@pytest.mark.parametrize(
+    ("wire", "value", "wanted"),
+    [
+        (pa.float64(), 1.5, pa.int64()),
+        (pa.float64(), float("nan"), pa.int64()),
+        (pa.int64(), 300, pa.int8()),
+        (pa.int64(), -1, pa.uint64()),
+        (pa.decimal128(10, 2), Decimal("1.50"), pa.int64()),
+        (pa.decimal128(10, 2), Decimal("1.25"), pa.decimal128(10, 1)),
+        (pa.timestamp("ns"), 1_001, pa.timestamp("us")),
+        (pa.list_(pa.float64()), [1.5], pa.list_(pa.field("item", pa.int64()))),
+        (
+            pa.struct([pa.field("a", pa.float64())]),
+            {"a": 1.5},
+            pa.struct([pa.field("a", pa.int64())]),
+        ),
+        (pa.binary(), b"\xff", pa.string()),
+    ],
+    ids=str,
+)
+def test_no_value_is_bent_to_fit(wire: pa.DataType, value: Any, wanted: pa.DataType) -> None:
+    """Rounded, cut or wrapped values would be lies: the row is a bad one."""
+    (found,) = fitted([value], wire, wanted)
+
+    assert found == (False, None)
+
+
+def test_json_has_numbers_booleans_and_text() -> None:
+    """All else is text there, and parsed from it."""
+    assert json_wire(pa.int8()) == pa.int8()
+    assert json_wire(pa.date32()) == pa.string()
+    assert json_wire(pa.list_(pa.timestamp("us"))) == pa.list_(pa.field("item", pa.string()))
+    nested = pa.struct([pa.field("a", pa.binary()), pa.field("b", pa.bool_())])
+    assert json_wire(nested) == pa.struct([pa.field("a", pa.string()), pa.field("b", pa.bool_())])
