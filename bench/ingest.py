@@ -1,107 +1,199 @@
-"""How fast json lines become a definite collection, beside the least that any tool must do.
+"""How fast json lines become a definite collection, beside Spark writing them to plain Parquet.
 
-The baseline reads the same file with Arrow's json reader and writes it as Parquet (zstd, page
-checksums) on one core: no errors kept apart, no checksums of the source, no commit. Each side runs
-in turn, and the ratio is the median over the pairs.
+All in one warm session on the same files. Spark's side reads with the schema given and writes
+Parquet: no row is checked apart, nothing is committed, and a crash leaves half of it. Ours keeps
+bad rows apart, records what it took with checksums, hashes each row and commits exactly once.
+Each round runs all sides in turn; seconds are medians, ratios are medians over the rounds.
 
-    python bench/ingest.py [rows] [pairs]
+    python bench/ingest.py [--rows N] [--rounds N] [--engine spark|local]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import json
-import random
+import shutil
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
+from figures import print_table, ratio, seconds_of, side_by_side
 from tidelog.aio import SourceSpec, connect
+from tidelog.clock import SystemClock
+from tidelog.collection.engine import Engine
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.spark.engine import SparkEngine
+from tidelog.spark.session import session, stop
+
+EngineAt = Callable[[str], Engine | None]  # By the location's URL; None is the local one.
+FILES = 8
+SCHEMA = (
+    "id bigint, user varchar, at bigint, kind varchar, amount double, ok boolean, day date, "
+    "note varchar"
+)
+SPARK_SCHEMA = SCHEMA.replace("varchar", "string")
+AIMS = {"none": 2.0, "upsert": 1.0}
 
 
-def write_rows(path: Path, rows: int) -> None:
-    """Write rows of 8 fields, about 150 bytes each, in time order."""
-    rng = random.Random(0)
-    with path.open("w") as file:
-        for number in range(rows):
-            row = {
-                "id": number,
-                "user": f"user-{rng.randrange(rows // 10)}",
-                "at": 1_700_000_000_000 + number,
-                "kind": rng.choice("abc"),
-                "amount": round(rng.random() * 100, 2),
-                "ok": True,
-                "day": f"2024-01-{1 + number % 28:02d}",
-                "note": "x" * 20,
-            }
-            file.write(json.dumps(row) + "\n")
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to ingest the rows."""
+
+    envelope: str
+    timed: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.envelope}, times from the {'data' if self.timed else 'clock'}"
+
+    def spec(self, files: Path) -> SourceSpec:
+        return SourceSpec(
+            name="rows",
+            files=f"{files}/*.json",
+            schema=SCHEMA,
+            envelope=self.envelope,
+            key=("user",) if self.envelope == "upsert" else (),
+            time_column="at" if self.timed else None,
+        )
 
 
-def baseline(path: Path, folder: Path) -> float:
-    """Read and write with Arrow alone; give seconds."""
-    start = time.perf_counter()
-    table = pj.read_json(path, read_options=pj.ReadOptions(use_threads=False))
-    pq.write_table(table, folder / "baseline.parquet", compression="zstd", write_page_checksum=True)
-    return time.perf_counter() - start
+CASES = [Case(envelope, timed) for envelope in ("none", "upsert") for timed in (False, True)]
 
 
-async def ingest(folder: Path, spec: SourceSpec) -> tuple[float, int]:
-    """Ingest with the local engine into a new location; give seconds and store requests."""
-    location = await connect((folder / "lake").as_uri(), create=True)
+def write_rows(folder: Path, rows: int) -> int:
+    """Write rows of 8 fields, about 140 bytes each, in time order, ten to a user; give bytes."""
+    folder.mkdir()
+    for number in range(FILES):
+        start, limit = rows * number // FILES, rows * (number + 1) // FILES
+        duckdb.sql(f"""
+            COPY (
+                SELECT i AS id, 'user-' || hash(i) % {max(1, rows // 10)} AS user,
+                       1700000000000 + i AS at, 'k' || hash(i + 1) % 5 AS kind,
+                       (hash(i + 2) % 100000) / 100 AS amount, hash(i + 3) % 2 = 0 AS ok,
+                       DATE '2024-01-01' + (i % 28)::INT AS day, repeat('x', 20) AS note
+                FROM range({start}, {limit}) r(i) ORDER BY i
+            ) TO '{folder}/{number:04d}.json' (FORMAT json)""")
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def spark_parquet(spark: SparkSession, files: Path, out: Path) -> float:
+    """Read with Spark's own reader and write plain Parquet."""
+    read = spark.read.schema(SPARK_SCHEMA).json
+    seconds = seconds_of(lambda: read(f"{files}/*.json").write.parquet(out.as_uri()))
+    shutil.rmtree(out)
+    return seconds
+
+
+def arrow_parquet(files: Path, out: Path) -> float:
+    """Read with Arrow's reader on one core, and write Parquet with zstd and page checksums."""
+
+    def convert(path: Path) -> None:
+        table = pj.read_json(path, read_options=pj.ReadOptions(use_threads=False))
+        pq.write_table(table, out, compression="zstd", write_page_checksum=True)
+
+    def convert_all() -> None:
+        for path in sorted(files.iterdir()):
+            convert(path)
+
+    seconds = seconds_of(convert_all)
+    out.unlink()
+    return seconds
+
+
+async def ingest_all(lake: Path, spec: SourceSpec, engine: EngineAt) -> Summary:
+    """Ingest into a new location, as ``tidelog ingest --once`` does."""
+    location = await connect(lake.as_uri(), create=True)
     await location.create_source(spec)
-    ingester = await location.ingester(spec.name)
-    before = location.store.usage()
-    start = time.perf_counter()
-    head = await ingester.source.head()
-    while (tick := await ingester.tick(head)) is not None and tick.left_bytes:
-        pass
-    seconds = time.perf_counter() - start
-    return seconds, (location.store.usage() - before).requests_count
+    ingester = await location.ingester(spec.name, engine=engine(location.url))
+    return await run_ingest(
+        ingester,
+        follow=False,
+        interval_us=1_000_000,
+        on_tick=lambda _: None,
+        stop=lambda: False,
+    )
 
 
-def specs(path: Path) -> dict[str, SourceSpec]:
-    """Give the kinds of ingestion that are measured."""
-    files = str(path)
-    return {
-        "append, clock times": SourceSpec(name="a", files=files),
-        "append, data times": SourceSpec(name="a", files=files, time_column="at"),
-        "upsert, data times": SourceSpec(
-            name="a", files=files, time_column="at", envelope="upsert", key=("user",)
-        ),
+class Ingest:
+    """One case, run again and again into new locations; keeps the last summary."""
+
+    def __init__(self, case: Case, files: Path, lake: Path, engine: EngineAt) -> None:
+        self.case, self.files, self.lake, self.engine = case, files, lake, engine
+        self.summary = Summary()
+
+    def __call__(self) -> float:
+        self.summary = asyncio.run(ingest_all(self.lake, self.case.spec(self.files), self.engine))
+        shutil.rmtree(self.lake)
+        return self.summary.duration_us / 1e6
+
+
+def measure(spark: SparkSession, folder: Path, rows: int, rounds: int, engine: str) -> None:
+    """Print what each side took."""
+    files, few = folder / "files", folder / "few"
+    size = write_rows(files, rows)
+    write_rows(few, rows // 20)
+
+    def engine_at(url: str) -> Engine | None:
+        if engine == "local":
+            return None
+        return SparkEngine(spark, location_url=url, clock=SystemClock())
+
+    ingests = {case.name: Ingest(case, files, folder / "lake", engine_at) for case in CASES}
+    spark_name = "Spark's reader to Parquet"
+    works: dict[str, Callable[[], float]] = {
+        spark_name: partial(spark_parquet, spark, files, folder / "spark"),
+        "Arrow's reader to Parquet, one core": partial(arrow_parquet, files, folder / "arrow"),
+        **ingests,
     }
+    spark_parquet(spark, few, folder / "spark")
+    for case in CASES:
+        Ingest(case, few, folder / "lake", engine_at)()
 
+    found = side_by_side(works, rounds)
 
-def measure(run: Callable[[Path], float]) -> float:
-    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
-        return run(Path(folder))
+    print(
+        f"{rows:,} rows, {size / 1e6:.0f} MB in {FILES} files; engine {engine}; {rounds} rounds\n"
+    )
+    table = []
+    for name, seconds in found.items():
+        took = statistics.median(seconds)
+        row = [
+            name,
+            f"{took:.1f}",
+            f"{rows / took:,.0f}",
+            f"{ratio(seconds, found[spark_name]):.2f}",
+        ]
+        if name in ingests:
+            done = ingests[name].summary
+            row += [f"{AIMS[ingests[name].case.envelope]:.1f}", str(done.ticks)]
+            row += [str(done.store.requests_count)]
+        table.append([*row, *[""] * (7 - len(row))])
+    head = ["work", "seconds", "rows/s", "ratio to Spark's", "aim", "ticks", "requests"]
+    print_table(head, table)
 
 
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
-    pairs = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as given:
-        path = Path(given) / "rows.jsonl"
-        write_rows(path, rows)
-        print(f"{rows:,} rows, {path.stat().st_size / 1e6:.0f} MB of json, medians of {pairs}")
-        for name, spec in specs(path).items():
-            ours, theirs, requests = [], [], 0
-            for _ in range(pairs):
-                theirs.append(measure(lambda folder: baseline(path, folder)))
-                with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
-                    seconds, requests = asyncio.run(ingest(Path(folder), spec))
-                    ours.append(seconds)
-            ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-            speed = rows / statistics.median(ours)
-            print(
-                f"{name:22s} {speed:10,.0f} rows/s  {requests:4d} requests  "
-                f"{ratio:.1f} x the baseline's {rows / statistics.median(theirs):,.0f} rows/s"
-            )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engine", choices=["spark", "local"], default="spark")
+    given = parser.parse_args()
+    pa.set_cpu_count(1)
+    spark = session()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
+            measure(spark, Path(folder), given.rows, given.rounds, given.engine)
+    finally:
+        stop(spark)
 
 
 if __name__ == "__main__":

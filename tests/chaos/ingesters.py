@@ -18,6 +18,7 @@ import tidelog
 from tidelog import SourceSpec
 
 NAME = "chaos"
+HOLDS = 20
 
 
 @dataclass(slots=True)
@@ -41,6 +42,16 @@ class Ingest:
                 self.ticks.append(found)
                 self.first.set()
         self.first.set()
+
+    @property
+    def won(self) -> int:
+        """Give how many commits it reported as its own."""
+        return sum(int(tick["won"]) for tick in self.ticks)
+
+    def hold(self, held: bool) -> None:
+        """Stop it where it is, or let it go on; nothing where it has ended."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGSTOP if held else signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it with -9, and the JVM that it may have started."""
@@ -105,6 +116,27 @@ def create(url: str, files: str | Path, *, shards: int = 1) -> None:
                 shards=shards,
             )
         )
+
+
+def let_both_win(one: Ingest, other: Ingest, *, rng: random.Random, timeout_s: float = 120) -> None:
+    """Hold back who wins first, in the middle of what it does, until the other has won too.
+
+    Else it would be chance whether two processes that start at their own pace contend at all. Then
+    either is held now and again, so that it is not always the same one that is a step behind.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (one.won and other.won) and time.monotonic() < deadline:
+        one.hold(one.won > 0)
+        other.hold(other.won > 0)
+        time.sleep(0.002)
+    one.hold(False)
+    other.hold(False)
+    for _ in range(HOLDS):
+        held = rng.choice([one, other])
+        time.sleep(rng.uniform(0, 0.1))
+        held.hold(True)
+        time.sleep(rng.uniform(0, 0.1))
+        held.hold(False)
 
 
 def kill_often(
