@@ -92,7 +92,7 @@ TEXTS: dict[str, tuple[pa.DataType, list[tuple[str, Any]], list[str]]] = {
     ),
     "date": (
         pa.date32(),
-        [("2024-02-29", dt.date(2024, 2, 29))],
+        [("2024-02-29", dt.date(2024, 2, 29)), ("2024-2-9", dt.date(2024, 2, 9))],
         ["2023-02-29", "", "infinity", "-infinity", "tomorrow"],
     ),
     "time": (pa.time64("us"), [("12:34:56.5", dt.time(12, 34, 56, 500_000))], ["25:00:00", ""]),
@@ -188,6 +188,8 @@ def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject)
             pa.struct([pa.field("a", pa.int64())]),
         ),
         (pa.binary(), b"\xff", pa.string()),
+        (pa.int64(), 1_700_000_000_000, pa.timestamp("us", tz="UTC")),
+        (pa.int32(), 20_000, pa.date32()),
     ],
     ids=str,
 )

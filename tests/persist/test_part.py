@@ -91,7 +91,7 @@ def test_every_type_comes_back_from_parquet(kind: str, data: st.DataObject) -> N
 def test_small_parts_ride_in_the_state_and_large_ones_do_not() -> None:
     """A state that grew with its data would make each change dearer."""
     schema, few = some_rows(3)
-    _, many = some_rows(2_000)
+    _, many = some_rows(200_000)
 
     assert encoded(few, schema, inline=True)[0].path is None
     assert encoded(few, schema, inline=False)[0].path == PATH

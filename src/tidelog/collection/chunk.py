@@ -15,7 +15,7 @@ from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.decode import decode_range
 from tidelog.collection.decode_csv import header_of
 from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
-from tidelog.collection.lines import record_ends, split_records
+from tidelog.collection.lines import record_ends, split_at
 from tidelog.collection.plan import Int64s, Units
 from tidelog.collection.records import OFFSET
 from tidelog.collection.times import times_of
@@ -89,12 +89,11 @@ def text_chunk(
         whole = len(data)
     if not whole:
         return None
-    body = len(header) if start == 0 else 0
-    _, limits = split_records(data[body:whole], quoted=quoted)
-    limits = limits + body
+    data = data[:whole]
+    _, limits = split_at(data, ends, start=len(header) if start == 0 else 0)
     # What is blank after the last record goes with it, so that nothing is left to be taken.
     limits = np.append(limits[:-1], whole) if len(limits) else np.array([whole], np.int64)
-    return Chunk(entry, before, start, start + limits, data[:whole], header)
+    return Chunk(entry, before, start, start + limits, data, header)
 
 
 def _stands_alone(line: bytes, format: str) -> bool:
@@ -115,7 +114,7 @@ def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int)
     until = int(chunk.limits[-1])
     found, data = chunk.range_until(until, late=0)
     column = pa.schema([wanted.field(source.time_column)])
-    rows = decode_range(data, found, column, format=source.format).rows
+    rows = decode_range(data, found, column, format=source.format, counted=False).rows
     times, there = times_of(rows.column(source.time_column), source.time_unit)
     offsets = rows.column(OFFSET).to_numpy()[there]
     times = times[there]

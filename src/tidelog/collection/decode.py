@@ -37,10 +37,19 @@ class Decoded:
 
 
 def decode_range(
-    data: bytes, found: Range, wanted: pa.Schema, *, format: str, required: Sequence[str] = ()
+    data: bytes,
+    found: Range,
+    wanted: pa.Schema,
+    *,
+    format: str,
+    required: Sequence[str] = (),
+    counted: bool = True,
 ) -> Decoded:
-    """Decode the bytes of a range. A row in which a ``required`` column is null is bad."""
-    records = _parse(data, found, wanted, format=format)
+    """Decode the bytes of a range. A row in which a ``required`` column is null is bad.
+
+    ``counted`` False spares counting the fields that ``wanted`` lacks, where that takes time.
+    """
+    records = _parse(data, found, wanted, format=format, counted=counted)
     fitted = fit(records.table.select(wanted.names), wanted)
     offsets = records.offsets
     misfits = list(records.misfits)
@@ -63,9 +72,9 @@ def decode_range(
     return Decoded(rows, errors_table(found.path, misfits), records.dropped)
 
 
-def _parse(data: bytes, found: Range, wanted: pa.Schema, *, format: str) -> Records:
+def _parse(data: bytes, found: Range, wanted: pa.Schema, *, format: str, counted: bool) -> Records:
     if format == "json":
-        return decode_json(data, wanted, base=found.start)
+        return decode_json(data, wanted, base=found.start, counted=counted)
     if format == "csv":
         return decode_csv(data, wanted, base=found.start, header=found.header)
     if format == "parquet":

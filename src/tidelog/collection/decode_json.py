@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,11 @@ _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 
 
-def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
-    """Parse the lines of a range that starts at offset ``base`` of its file."""
+def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = True) -> Records:
+    """Parse the lines of a range that starts at offset ``base`` of its file.
+
+    ``counted`` asks for counts of the fields that ``wanted`` lacks.
+    """
     if base == 0 and data.startswith(_MARK):
         data = b" " * len(_MARK) + data[len(_MARK) :]
     starts, ends = split_records(data, quoted=False)
@@ -35,7 +38,7 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
     tables: list[pa.Table] = []
     kept: list[Int64s] = []
     misfits: list[Misfit] = []
-    dropped: dict[str, int] = {}
+    dropped: dict[str, int] | None = {} if counted else None
 
     def parse(rows: Int64s) -> None:
         """Parse some lines; where they do not parse together, parse each half."""
@@ -68,39 +71,37 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int) -> Records:
         base + starts[rows],
         lambda row: shown(data[starts[rows[row]] : ends[rows[row]]]),
         misfits,
-        dropped,
+        dropped or {},
     )
 
 
 def _parse_chunk(
-    chunk: bytes, wire: pa.Schema, records: int, dropped: dict[str, int]
+    chunk: bytes, wire: pa.Schema, records: int, dropped: dict[str, int] | None
 ) -> pa.Table | None:
     """Parse lines at once; None if one of them is bad. Counts fields that the schema lacks."""
     try:
         chunk.decode("utf-8")
-        table = _read(chunk, wire)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
+    except UnicodeDecodeError:
         return None
-    if table.num_rows != records:
+    # Most chunks have no unknown field, and those that do show it in their first lines.
+    table = None if dropped is None else _read(chunk, wire, unknown="error")
+    if table is None:
+        table = _read(chunk, wire, unknown="ignore")
+        if dropped is not None and table is not None and table.num_rows == records:
+            _count_unknown(chunk, wire, dropped)
+    return None if table is None or table.num_rows != records else table.select(wire.names)
+
+
+def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"]) -> pa.Table | None:
+    """Parse lines; None if one is bad."""
+    try:
+        return pj.read_json(
+            io.BytesIO(chunk),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
+            parse_options=pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior=unknown),
+        )
+    except pa.ArrowInvalid:
         return None
-    nulls = sum(table.column(n).null_count for n in wire.names)
-    if _keys_count(chunk) != records * len(wire) - nulls:
-        _count_unknown(chunk, wire, dropped)
-    return table.select(wire.names)
-
-
-def _read(chunk: bytes, wire: pa.Schema) -> pa.Table:
-    return pj.read_json(
-        io.BytesIO(chunk),
-        read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
-        parse_options=pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior="ignore"),
-    )
-
-
-def _keys_count(chunk: bytes) -> int:
-    """Give how many keys a chunk has at the most (a ``":`` inside of a string counts too)."""
-    # Spaces before colons are rare; where there are any, the count is not to be relied on.
-    return -1 if b'" :' in chunk or b'"\t:' in chunk else chunk.count(b'":')
 
 
 def _count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> None:
@@ -138,7 +139,5 @@ def _reason(line: bytes, wanted: pa.Schema) -> str:
 
 def _fits_alone(value: Any, field: pa.Field[Any]) -> bool:
     wire = pa.schema([pa.field(field.name, json_wire(field.type))])
-    try:
-        return _read(json.dumps({field.name: value}).encode(), wire).num_rows == 1
-    except pa.ArrowInvalid:
-        return False
+    found = _read(json.dumps({field.name: value}).encode(), wire, unknown="ignore")
+    return found is not None and found.num_rows == 1

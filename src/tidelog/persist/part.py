@@ -19,16 +19,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import xxhash
 
 from tidelog.errors import CorruptionError
 from tidelog.ids import ShardId
+from tidelog.persist.parquet import decode_parquet, encode_parquet
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 from tidelog.rowhash import RowSum, hash_rows, hash_rows_with_time, weighted_sum
 
 FORMAT: Final = 1
-ROW_GROUP_ROWS: Final = 65_536
 INLINE_BYTES: Final = 4_096
 
 
@@ -94,7 +93,7 @@ def encode_part(
     sum_v, sum_t = sums_of(updates, schema)
     body = _encode_ipc(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
     small = body is not None and len(body) <= INLINE_BYTES
-    data = body if body is not None and small else _encode_parquet(updates)
+    data = body if body is not None and small else encode_parquet(updates)
     times = pc.min_max(updates.column(TIME))
     part = Part(
         path=None if small else path,
@@ -124,8 +123,7 @@ def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
         if part.inline is not None:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema.updates)
             return pa.Table.from_batches([batch], schema=schema.updates)
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
-        return table.select(schema.updates.names).cast(schema.updates)
+        return decode_parquet(data).select(schema.updates.names).cast(schema.updates)
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, OSError) as error:
         raise CorruptionError("a part cannot be decoded", path=part.path or "inline") from error
 
@@ -215,18 +213,3 @@ def _fits_in_state(value: Any) -> bool:
 def _encode_ipc(updates: pa.Table) -> bytes:
     batch = updates.combine_chunks().to_batches()[0]
     return batch.serialize().to_pybytes()
-
-
-def _encode_parquet(updates: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(
-        updates,
-        sink,
-        row_group_size=ROW_GROUP_ROWS,
-        compression="zstd",
-        write_page_index=True,
-        write_page_checksum=True,
-        use_dictionary=True,
-        store_schema=True,
-    )
-    return sink.getvalue()
