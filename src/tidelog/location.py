@@ -122,23 +122,28 @@ class Location:
         name: str,
         *,
         engine: Engine | None = None,
-        bytes_max: int = 64 * 1024 * 1024,
+        bytes_max: int | None = None,
         strict: bool = False,
         final: bool = True,
     ) -> Ingester:
-        """Give an ingester of a source, which has read where its shards stand."""
+        """Give an ingester of a source, which has read where its shards stand.
+
+        Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
+            unless told.
+        """
+        engine = engine or LocalEngine(store=self.store, clock=self.clock)
         info, rendition = await self.source(name)
         schema = rendition.data_schema
         ingester = Ingester(
             info=info,
             rendition=rendition,
             source=open_source(info, schema, clock=self.clock, final=final),
-            engine=engine or LocalEngine(store=self.store, clock=self.clock),
+            engine=engine,
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,
             controller=self.controller,
-            bytes_max=bytes_max,
+            bytes_max=bytes_max or engine.tick_bytes,
             strict=strict,
         )
         await ingester.refresh()

@@ -237,7 +237,7 @@ class Location:
         self,
         name: str,
         *,
-        bytes_max: int = 64 * 1024 * 1024,
+        bytes_max: int | None = None,
         strict: bool = False,
         on_tick: Callable[[IngestProgress], None] | None = None,
     ) -> Summary:

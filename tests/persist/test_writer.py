@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,7 +29,7 @@ def rows(count: int) -> pa.Table:
     return prepare_updates(table, SCHEMA, lower=Frontier.at(0), upper=Frontier.at(1))
 
 
-def writer(store: Store, **changed: int) -> PartWriter:
+def writer(store: Store, **changed: Any) -> PartWriter:
     return PartWriter(
         store=store, clock=SystemClock(), shard=ShardId("s"), schema=SCHEMA, **changed
     )

@@ -39,8 +39,12 @@ def ingest(
         typer.Option(metavar="spark|local", help="local works in this process, without Java."),
     ] = "spark",
     max_bytes_per_tick: Annotated[
-        str, typer.Option(metavar="BYTES", help="About how much a tick takes: 64MiB, or a number.")
-    ] = "64MiB",
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="About how much a tick takes: 64MiB, or a number. 256MiB on Spark unless told.",
+        ),
+    ] = None,
     interval: Annotated[
         float,
         typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for more."),
@@ -65,7 +69,7 @@ def ingest(
         from tidelog.cli.late_spark import check_installed
 
         check_installed()
-    bytes_max = parse_size(max_bytes_per_tick)
+    bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
     wanted = _Wanted(name, engine, follow, int(interval * 1e6), bytes_max, strict, as_json)
     on_location(context, lambda location: _ingest(location, wanted))
 
@@ -78,7 +82,7 @@ class _Wanted:
     engine: str
     follow: bool
     interval_us: int
-    bytes_max: int
+    bytes_max: int | None
     strict: bool
     as_json: bool
 

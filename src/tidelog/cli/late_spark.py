@@ -45,6 +45,12 @@ class LateSpark:
     def name(self) -> str:
         return "spark"
 
+    @property
+    def tick_bytes(self) -> int:
+        from tidelog.collection.engine import SPARK_TICK_BYTES
+
+        return SPARK_TICK_BYTES
+
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """See `tidelog.collection.engine.Engine`.
 

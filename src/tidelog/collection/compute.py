@@ -31,19 +31,23 @@ from tidelog.collection.expression import check_predicate
 from tidelog.collection.predicate import Predicate
 from tidelog.collection.records import OFFSET, Misfit
 from tidelog.frontier import Frontier
-from tidelog.persist.part import Part, key_box, may_overlap
+from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
-from tidelog.persist.updates import prepare_updates
+from tidelog.persist.updates import check_updates
 from tidelog.rowhash import bucket_of, hash_rows
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard to be written: what its parts need, and its parts so far, for feedback."""
+    """A shard to be written: what its parts need, and its parts so far, for feedback.
+
+    Shape: only keys of the ``bucket`` are written; see `Part`.
+    """
 
     shard: str
     write_epoch: int
     may_inline: bool
     parts: tuple[Part, ...] = ()
+    bucket: tuple[int, int] = (1, 0)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +129,9 @@ def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
         return []
     schema = job.data_schema
     box = key_box(messages, schema.key)
-    before = (p for p in target.parts if p.time_min < job.lower)
-    return [p for p in before if may_overlap(p, box)]
+    before = [p for p in target.parts if p.time_min < job.lower]
+    ours = [p for p in before if may_share_bucket(p.bucket, target.bucket)]
+    return [p for p in ours if may_overlap(p, box)]
 
 
 def updates_of(messages: pa.Table, feedback: list[pa.Table], job: Job) -> pa.Table:
@@ -137,7 +142,7 @@ def updates_of(messages: pa.Table, feedback: list[pa.Table], job: Job) -> pa.Tab
         updates = apply_upsert(messages, current, schema)
     else:
         updates = apply_none(messages, schema)
-    return prepare_updates(
+    return check_updates(
         updates, schema, lower=Frontier.at(job.lower), upper=Frontier.at(job.upper)
     )
 
@@ -148,6 +153,6 @@ def error_updates(errors: pa.Table, job: Job) -> pa.Table:
     stamped = errors.append_column(
         TIME, pa.array(np.full(rows, job.upper - 1, dtype=np.int64))
     ).append_column(DIFF, pa.array(np.ones(rows, dtype=np.int64)))
-    return prepare_updates(
+    return check_updates(
         stamped, ERRORS_SCHEMA, lower=Frontier.at(job.lower), upper=Frontier.at(job.upper)
     )

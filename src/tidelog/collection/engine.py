@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,9 @@ from tidelog.persist.writer import PartWriter
 from tidelog.store.metered import Usage
 from tidelog.store.port import Store
 
+TICK_BYTES: Final = 64 * 1024 * 1024
+SPARK_TICK_BYTES: Final = 256 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Computed:
@@ -57,6 +60,11 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def tick_bytes(self) -> int:
+        """About how many bytes of the source make a tick that is worth its fixed costs."""
+        ...
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """Read the job's ranges, compute, and write parts.
@@ -83,6 +91,10 @@ class LocalEngine:
     @property
     def name(self) -> str:
         return "local"
+
+    @property
+    def tick_bytes(self) -> int:
+        return TICK_BYTES
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         shaped = await self._shape(job, source)
@@ -123,6 +135,8 @@ def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema)
         shard=ShardId(target.shard),
         schema=schema,
         write_epoch=target.write_epoch,
+        is_sorted=False,
+        bucket=target.bucket,
     )
 
 

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import xxhash
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.collection.binding import Range, Taken
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.chunk import Chunk, take_ranges, text_chunk, units_of
@@ -36,6 +36,7 @@ from tidelog.store.port import Entry, Store
 from tidelog.store.urls import literal_prefix, matches
 
 ROUNDS_MAX = 3
+DECODES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class FilesSource:
             chunks, complete = await self._gather(taken, head, budget)
             if not chunks:
                 return None
-            units = await self.clock.offload(partial(self._units, chunks, lower))
+            units = await self._units(chunks, lower)
             cut: Cut | None = describe_cut(units, len(units))
             if timed:
                 cut = choose_cut(units, complete=complete)
@@ -133,8 +134,14 @@ class FilesSource:
         timed = self.info.time_column is not None
         return Plan(tuple(r for r, _ in pairs), upper_after(cut, lower) if timed else None)
 
-    def _units(self, chunks: list[Chunk], lower: int) -> Units:
-        return Units.join([units_of(c, self.info, self.schema.data, lower=lower) for c in chunks])
+    async def _units(self, chunks: list[Chunk], lower: int) -> Units:
+        schema = self.schema.data
+
+        async def one(chunk: Chunk) -> Units:
+            work = partial(units_of, chunk, self.info, schema, lower=lower)
+            return await self.clock.offload(work)
+
+        return Units.join(await run_all([partial(one, c) for c in chunks], at_once=DECODES_MAX))
 
     async def _gather(self, taken: Taken, head: FilesHead, budget: int) -> tuple[list[Chunk], bool]:
         """Read about ``budget`` bytes of what is new; say whether that is all there is."""

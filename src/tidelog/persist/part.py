@@ -13,6 +13,7 @@ Source: persist, "Batches"; design page 4, "Parts".
 from __future__ import annotations
 
 import io
+from math import gcd
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +37,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is an IPC batch of two rows, the
         least and the greatest value of each key column (empty where a column's type has no order).
+        ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``.
     """
 
     path: str | None = None
@@ -49,6 +51,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     key_bounds: bytes = b""
     schema_id: int = 0
     is_sorted: bool = False
+    bucket: tuple[int, int] = (1, 0)
     sum_v: bytes
     sum_t: bytes
     format: int = FORMAT
@@ -161,6 +164,12 @@ def may_overlap(part: Part, wanted: dict[str, tuple[Any, Any]]) -> bool:
         if low is not None and high is not None and (high < least or greatest < low):
             return False
     return True
+
+
+def may_share_bucket(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Say whether a key can be in both of two buckets; see `Part`."""
+    common = gcd(one[0], other[0])
+    return one[1] % common == other[1] % common
 
 
 def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:

@@ -24,6 +24,17 @@ def prepare_updates(
     """Give updates as a part holds them: the schema's columns and types, sorted, no diff of 0.
 
     Raises:
+        UsageError: see `check_updates`.
+    """
+    return sort_updates(check_updates(updates, schema, lower=lower, upper=upper), schema)
+
+
+def check_updates(
+    updates: pa.Table, schema: ShardSchema, *, lower: Frontier, upper: Frontier
+) -> pa.Table:
+    """Give updates with the schema's columns and types, in the order they came, no diff of 0.
+
+    Raises:
         UsageError: a column is missing or does not fit, or a time lies outside ``[lower, upper)``.
     """
     table = conform(updates, schema.updates)
@@ -40,7 +51,7 @@ def prepare_updates(
                 lower=lower,
                 upper=upper,
             )
-    return sort_updates(table, schema)
+    return table
 
 
 def time_bounds(table: pa.Table) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock, run_all
@@ -27,6 +28,8 @@ RECORD_BYTES_MAX = 8 * 1024 * 1024
 class PartWriter:
     """Writes the parts of one shard.
 
+    ``is_sorted`` says that updates come as `prepare_updates` gives them, ``bucket`` which keys may
+    be among them.
     Units: a part is cut at ``part_bytes`` of Arrow data; at most ``uploads`` puts are under way.
     """
 
@@ -35,6 +38,8 @@ class PartWriter:
     shard: ShardId
     schema: ShardSchema
     write_epoch: int = 0
+    is_sorted: bool = True
+    bucket: tuple[int, int] = (1, 0)
     part_bytes: int = 64 * 1024 * 1024
     uploads: int = 2
 
@@ -60,10 +65,11 @@ class PartWriter:
 
     async def _put(self, piece: pa.Table, inline: bool) -> Part:
         path = part_path(self.shard, self.write_epoch, self.clock.unique())
-        is_sorted = is_sortable(self.schema)
+        is_sorted = self.is_sorted and is_sortable(self.schema)
         part, data = await self.clock.offload(
             lambda: encode_part(piece, self.schema, path=path, is_sorted=is_sorted, inline=inline)
         )
+        part = msgspec.structs.replace(part, bucket=self.bucket)
         if data is not None:
             await self.store.put(path, data)
         return part

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tidelog.clock import Clock
 from tidelog.collection.compute import Job
-from tidelog.collection.engine import Computed
+from tidelog.collection.engine import SPARK_TICK_BYTES, Computed
 from tidelog.collection.source import RawSource
 from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.persist.part import Part
@@ -55,6 +55,10 @@ class SparkEngine:
     @property
     def name(self) -> str:
         return "spark"
+
+    @property
+    def tick_bytes(self) -> int:
+        return SPARK_TICK_BYTES
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """Read the job's ranges, compute, and write parts, in executors.

@@ -165,7 +165,9 @@ def _weight(found: Range, job: Job, settings: TickSettings) -> int:
 
 def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:
     wanted = min(size // settings.task_bytes_min, cores)
-    return max(1, wanted, -(-size // settings.task_bytes_max))
+    tasks = max(1, wanted, -(-size // settings.task_bytes_max))
+    # Beyond one round of all cores in whole rounds: in one for a single task, the others wait.
+    return tasks if tasks <= cores else cores * -(-tasks // cores)
 
 
 def _buckets_count(shards: int, tasks: int) -> tuple[int, int]:
@@ -181,7 +183,10 @@ def _finish(job: Job, location_url: str, partition: int, buckets: int, partition
     places = tuple(sorted({b % count for b in range(partition, buckets, partitions)}))
     targets = [job.shards[place] for place in places]
     if buckets > count:
-        targets = [msgspec.structs.replace(target, may_inline=False) for target in targets]
+        targets = [
+            msgspec.structs.replace(t, may_inline=False, bucket=(buckets, partition))
+            for t in targets
+        ]
     return Share(
         location_url=location_url,
         job=_with_targets(job, targets),

@@ -35,7 +35,7 @@ from tidelog.spark.worker import use_one_core
 from tidelog.store.metered import Metered, Usage
 from tidelog.store.urls import open_store
 
-CACHE_BYTES = 64 * 1024 * 1024
+CACHE_BYTES = 256 * 1024 * 1024
 READS_MAX = 4
 
 T = TypeVar("T")
