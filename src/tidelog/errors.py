@@ -84,6 +84,14 @@ class NoSuchCollection(GoneError):
     """No collection or source has that name."""
 
 
+class NoSuchLog(GoneError):
+    """There is no log here."""
+
+
+class PositionCollected(GoneError):
+    """The records asked for were collected; the message has the oldest that are left."""
+
+
 class SourceDropped(GoneError):
     """The source was dropped while it was being ingested."""
 

@@ -1,0 +1,118 @@
+"""Fragments: the immutable Parquet files that hold a wal3 log's records. Pure.
+
+Shape: records are a table of ``position`` (uint64), ``timestamp_us`` (uint64, the same in all rows
+    of a fragment) and ``body`` (binary), none of them ever null, in the order of positions.
+Invariants: the setsum binds each record to its position and time; `check_fragment` compares it, so
+    no changed record is ever given out.
+Source: wal3, "Fragments"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.setsum import Setsum, record_item, setsum_of
+from tidelog.wal.manifest import Fragment
+
+OFFSET: Final = "offset"
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("position", pa.uint64(), nullable=False),
+    pa.field("timestamp_us", pa.uint64(), nullable=False),
+    pa.field("body", pa.binary(), nullable=False),
+]
+RECORDS: Final = pa.schema(_FIELDS)
+_COLUMNS: Final = [OFFSET, "timestamp_us", "body"]
+
+
+def encode_fragment(records: pa.Table) -> bytes:
+    """Write records as a fragment that wal3 reads.
+
+    Raises:
+        UsageError: there is no record.
+    """
+    if not records.num_rows:
+        raise UsageError("a fragment has at least one record")
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        records.cast(RECORDS).rename_columns(_COLUMNS),
+        sink,
+        compression="snappy",
+        # Statistics would repeat the least and the greatest body in each page's header, and a
+        # dictionary of bodies that differ is written in vain.
+        write_statistics=False,
+        use_dictionary=False,
+    )
+    return sink.getvalue().to_pybytes()
+
+
+def decode_fragment(data: bytes, *, path: str) -> pa.Table:
+    """Read the records of a fragment, in whatever encodings it is written.
+
+    Raises:
+        CorruptionError: it is no Parquet file with the columns of a fragment.
+    """
+    try:
+        # A page may be far larger than Parquet's writers usually make it.
+        found = pq.ParquetFile(
+            pa.BufferReader(data),
+            thrift_string_size_limit=2**31 - 1,
+            thrift_container_size_limit=2**31 - 1,
+            page_checksum_verification=True,
+        ).read(columns=_COLUMNS, use_threads=False)
+        records = found.select(_COLUMNS).rename_columns(RECORDS.names)
+    except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+        raise CorruptionError(f"a fragment cannot be read: {error}", path=path) from error
+    for field in RECORDS:
+        column = records.column(field.name)
+        if column.type != field.type or column.null_count:
+            raise CorruptionError(
+                f"a fragment's column {field.name} is not what it should be", path=path
+            )
+    return pa.table(records.columns, schema=RECORDS)
+
+
+def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> list[str]:
+    """Give all in which a fragment differs from what the log says of it."""
+    problems = []
+    if size_bytes != fragment.num_bytes:
+        problems.append(f"it has {size_bytes} bytes, not {fragment.num_bytes}")
+    positions = records.column("position").to_numpy()
+    wanted = np.arange(fragment.start, fragment.limit, dtype=np.uint64)
+    if not np.array_equal(positions, wanted):
+        problems.append(f"its positions are not {fragment.start} to {fragment.limit - 1}")
+    if pc.count_distinct(records.column("timestamp_us")).as_py() != 1:
+        problems.append("its records differ in their time")
+    if setsum_of_records(records) != fragment.setsum:
+        problems.append("its setsum is not that of its records")
+    return problems
+
+
+def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> None:
+    """Refuse a fragment that is not what the log says of it.
+
+    Raises:
+        CorruptionError: it is not.
+    """
+    if problems := problems_of_fragment(records, size_bytes, fragment):
+        raise CorruptionError(
+            f"a fragment is not what was written ({'; '.join(problems)}): restore it",
+            path=fragment.path,
+        )
+
+
+def setsum_of_records(records: pa.Table) -> Setsum:
+    """Give the setsum of records."""
+    return setsum_of(_items(records))
+
+
+def _items(records: pa.Table) -> Iterator[bytes]:
+    for batch in records.to_batches(max_chunksize=4_096):
+        columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
+        yield from map(record_item, *columns)

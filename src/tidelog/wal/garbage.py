@@ -1,0 +1,80 @@
+"""Garbage: what a collection of a wal3 log has planned to erase, and to keep. Pure.
+
+Source: wal3, "Garbage Collection"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidelog.errors import UsageError
+from tidelog.setsum import Setsum
+from tidelog.wal.form import parse, position, render
+from tidelog.wal.manifest import (
+    FIRST_POSITION,
+    Pointer,
+    Snapshot,
+    decode_pointer,
+    encode_pointer,
+    snapshot_fields,
+    snapshot_of,
+)
+
+GARBAGE: Final = "gc/GARBAGE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """A plan; the default is that of nothing, which is what stands between two collections.
+
+    Shape: fragments with numbers in ``[fragments_start, fragments_limit)`` go.
+    """
+
+    snapshots_to_drop: tuple[Pointer, ...] = ()
+    snapshots_to_make: tuple[Snapshot, ...] = ()
+    root: Pointer | None = None
+    fragments_start: int = 0
+    fragments_limit: int = 0
+    discarded: Setsum = field(default_factory=Setsum.zero)
+    first_to_keep: int = FIRST_POSITION
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Garbage()
+
+
+def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
+    """Read a plan.
+
+    Raises:
+        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+    """
+    found = parse(data, where=where)
+    if found.flag("fragments_are_uuids", default=False):
+        raise UsageError("this is a log of wal3's replicated kind: it cannot be read", path=where)
+    rooted = found.has("snapshot_for_root")
+    return Garbage(
+        snapshots_to_drop=tuple(decode_pointer(c) for c in found.children("snapshots_to_drop")),
+        snapshots_to_make=tuple(snapshot_of(c) for c in found.children("snapshots_to_make")),
+        root=decode_pointer(found.child("snapshot_for_root")) if rooted else None,
+        fragments_start=found.whole("fragments_to_drop_start"),
+        fragments_limit=found.whole("fragments_to_drop_limit"),
+        discarded=found.setsum("setsum_to_discard"),
+        first_to_keep=found.position("first_to_keep"),
+    )
+
+
+def encode_garbage(garbage: Garbage) -> bytes:
+    """Write a plan."""
+    found: dict[str, Any] = {
+        "snapshots_to_drop": [encode_pointer(p) for p in garbage.snapshots_to_drop],
+        "snapshots_to_make": [snapshot_fields(s) for s in garbage.snapshots_to_make],
+        "snapshot_for_root": None if garbage.root is None else encode_pointer(garbage.root),
+        "fragments_to_drop_start": garbage.fragments_start,
+        "fragments_to_drop_limit": garbage.fragments_limit,
+        "fragments_are_uuids": False,
+        "setsum_to_discard": garbage.discarded.hex(),
+        "first_to_keep": position(garbage.first_to_keep),
+    }
+    return render(found)

@@ -1,0 +1,307 @@
+"""The manifest of a wal3 log, and the snapshots under it, as values and as bytes. Pure.
+
+A manifest lists fragments, newest last, and before them pointers to snapshots: immutable objects
+that list older fragments, or further snapshots. Setsums tie all of it together: the manifest's is
+what was collected, plus the sum of all that it names.
+
+Invariants: see `problems_of_manifest` and `problems_of_snapshot`. Bytes that were written by wal3
+come out of parsing and rendering as they went in.
+Source: wal3, "Data Structures"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from tidelog.errors import UsageError
+from tidelog.setsum import Setsum
+from tidelog.wal.form import Fields, parse, position, render
+
+MANIFEST: Final = "manifest/MANIFEST"
+FIRST_POSITION: Final = 1
+FIRST_SEQ_NO: Final = 1
+BUCKET_FRAGMENTS: Final = 4_096
+DEPTH_MAX: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """An immutable file of the records ``[start, limit)``; size in bytes."""
+
+    path: str
+    seq_no: int
+    start: int
+    limit: int
+    num_bytes: int
+    setsum: Setsum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """A snapshot as its parent knows it. ``num_bytes`` is the sum over its direct children."""
+
+    setsum: Setsum
+    path: str
+    depth: int
+    start: int
+    limit: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A list of fragments, or of further snapshots."""
+
+    path: str
+    depth: int
+    setsum: Setsum
+    writer: str
+    snapshots: tuple[Pointer, ...] = ()
+    fragments: tuple[Fragment, ...] = ()
+
+    @property
+    def children(self) -> list[Pointer | Fragment]:
+        """Give all that it names, oldest first."""
+        return [*self.snapshots, *self.fragments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The root of a log. ``acc_bytes`` counts every fragment there ever was."""
+
+    setsum: Setsum = field(default_factory=Setsum.zero)
+    collected: Setsum = field(default_factory=Setsum.zero)
+    acc_bytes: int = 0
+    writer: str
+    snapshots: tuple[Pointer, ...] = ()
+    fragments: tuple[Fragment, ...] = ()
+    initial_offset: int | None = None
+    initial_seq_no: int | None = None
+
+    @property
+    def children(self) -> list[Pointer | Fragment]:
+        """Give all that it names, oldest first."""
+        return [*self.snapshots, *self.fragments]
+
+    @property
+    def oldest(self) -> int:
+        """Give the position of the first record that is still there, or of the next one."""
+        starts = [child.start for child in self.children]
+        return min(starts, default=self.initial_offset or FIRST_POSITION)
+
+    @property
+    def next(self) -> int:
+        """Give the position that the next record will have."""
+        limits = [child.limit for child in self.children]
+        return max(limits, default=self.initial_offset or FIRST_POSITION)
+
+    @property
+    def next_seq_no(self) -> int:
+        """Give the number that the next fragment will have."""
+        numbers = [fragment.seq_no for fragment in self.fragments]
+        return max(numbers) + 1 if numbers else self.initial_seq_no or FIRST_SEQ_NO
+
+
+def fragment_path(seq_no: int) -> str:
+    """Give the one place where the fragment of a number lies."""
+    bucket = seq_no // BUCKET_FRAGMENTS * BUCKET_FRAGMENTS
+    return f"log/Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
+
+
+def snapshot_path(setsum: Setsum) -> str:
+    return f"snapshot/SNAPSHOT.{setsum.hex()}"
+
+
+def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+    """
+    found = parse(data, where=where)
+    return Manifest(
+        setsum=found.setsum("setsum"),
+        collected=found.setsum("collected") if "collected" in found.found else Setsum.zero(),
+        acc_bytes=found.whole("acc_bytes"),
+        writer=found.text("writer"),
+        snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
+        fragments=tuple(_decode_fragment(child) for child in found.children("fragments")),
+        initial_offset=found.position("initial_offset") if found.has("initial_offset") else None,
+        initial_seq_no=_seq_no(found, "initial_seq_no") if found.has("initial_seq_no") else None,
+    )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Write a manifest."""
+    found: dict[str, Any] = {
+        "setsum": manifest.setsum.hex(),
+        "collected": manifest.collected.hex(),
+        "acc_bytes": manifest.acc_bytes,
+        "writer": manifest.writer,
+        "snapshots": [encode_pointer(child) for child in manifest.snapshots],
+        "fragments": [_encode_fragment(child) for child in manifest.fragments],
+    }
+    if manifest.initial_offset is not None:
+        found["initial_offset"] = position(manifest.initial_offset)
+    if manifest.initial_seq_no is not None:
+        found["initial_seq_no"] = manifest.initial_seq_no
+    return render(found)
+
+
+def decode_snapshot(data: bytes, *, where: str) -> Snapshot:
+    """Read a snapshot.
+
+    Raises:
+        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+    """
+    return snapshot_of(parse(data, where=where))
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Write a snapshot."""
+    return render(snapshot_fields(snapshot))
+
+
+def snapshot_of(found: Fields) -> Snapshot:
+    """Take a snapshot from the fields of an object, which may be part of a larger one."""
+    return Snapshot(
+        path=found.text("path"),
+        depth=found.whole("depth", most=DEPTH_MAX),
+        setsum=found.setsum("setsum"),
+        writer=found.text("writer"),
+        snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
+        fragments=tuple(_decode_fragment(child) for child in found.children("fragments")),
+    )
+
+
+def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "path": snapshot.path,
+        "depth": snapshot.depth,
+        "setsum": snapshot.setsum.hex(),
+        "writer": snapshot.writer,
+        "snapshots": [encode_pointer(child) for child in snapshot.snapshots],
+        "fragments": [_encode_fragment(child) for child in snapshot.fragments],
+    }
+
+
+def decode_pointer(found: Fields) -> Pointer:
+    return Pointer(
+        setsum=found.setsum("setsum"),
+        path=found.text("path_to_snapshot"),
+        depth=found.whole("depth", most=DEPTH_MAX),
+        start=found.position("start"),
+        limit=found.position("limit"),
+        num_bytes=found.whole("num_bytes"),
+    )
+
+
+def encode_pointer(pointer: Pointer) -> dict[str, Any]:
+    return {
+        "setsum": pointer.setsum.hex(),
+        "path_to_snapshot": pointer.path,
+        "depth": pointer.depth,
+        "start": position(pointer.start),
+        "limit": position(pointer.limit),
+        "num_bytes": pointer.num_bytes,
+    }
+
+
+def _decode_fragment(found: Fields) -> Fragment:
+    return Fragment(
+        path=found.text("path"),
+        seq_no=_seq_no(found, "seq_no"),
+        start=found.position("start"),
+        limit=found.position("limit"),
+        num_bytes=found.whole("num_bytes"),
+        setsum=found.setsum("setsum"),
+    )
+
+
+def _encode_fragment(fragment: Fragment) -> dict[str, Any]:
+    return {
+        "path": fragment.path,
+        "seq_no": fragment.seq_no,
+        "start": position(fragment.start),
+        "limit": position(fragment.limit),
+        "num_bytes": fragment.num_bytes,
+        "setsum": fragment.setsum.hex(),
+    }
+
+
+def _seq_no(found: Fields, name: str) -> int:
+    if isinstance(found.found.get(name), str):
+        raise UsageError(
+            "this is a log of wal3's replicated kind, whose fragments have names instead of "
+            "numbers: only logs of its classic kind can be read",
+            path=found.where,
+        )
+    return found.whole(name)
+
+
+def problems_of_manifest(manifest: Manifest) -> list[str]:
+    """Give all that is wrong with a manifest, as far as it alone shows."""
+    children = manifest.children
+    problems = list(_gaps(children))
+    if sum_of(children) + manifest.collected != manifest.setsum:
+        problems.append("its setsum is not what was collected plus what it names")
+    if manifest.initial_offset is not None and manifest.initial_offset != manifest.oldest:
+        problems.append("its initial_offset is not where its oldest fragment starts")
+    size = sum(child.num_bytes for child in children)
+    # Of what was collected, no size is kept.
+    known = size if manifest.collected == Setsum.zero() else max(size, manifest.acc_bytes)
+    if manifest.acc_bytes != known:
+        problems.append("its acc_bytes are not those of its fragments")
+    problems += [
+        f"the fragment {fragment.seq_no} has another path than its number says"
+        for fragment in manifest.fragments
+        if fragment.path != fragment_path(fragment.seq_no)
+    ]
+    return problems
+
+
+def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
+    """Give all that is wrong with a snapshot, as it and its parent's pointer show.
+
+    Its depth may be less than the pointer's: a snapshot that was left with one child has that
+    child's name, and the first to be written under a name stays.
+    """
+    children = snapshot.children
+    problems = list(_gaps(children))
+    if snapshot.snapshots and snapshot.fragments:
+        problems.append("it names both snapshots and fragments")
+    if not children:
+        problems.append("it names nothing")
+    elif (children[0].start, children[-1].limit) != (pointer.start, pointer.limit):
+        problems.append("it does not cover what its pointer says")
+    if sum(child.num_bytes for child in children) != pointer.num_bytes:
+        problems.append("its pointer says another size than what it names has")
+    if any(child.depth >= snapshot.depth for child in snapshot.snapshots):
+        problems.append("it is not deeper than the snapshots it names")
+    if snapshot.depth > pointer.depth or not snapshot.depth:
+        problems.append("its depth is not what its pointer says")
+    if sum_of(children) != snapshot.setsum:
+        problems.append("its setsum is not that of what it names")
+    if snapshot.setsum != pointer.setsum or snapshot.path != snapshot_path(snapshot.setsum):
+        problems.append("its name is not its setsum")
+    return problems
+
+
+def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
+    """Add up the setsums of fragments and snapshots."""
+    total = Setsum.zero()
+    for child in children:
+        total = total + child.setsum
+    return total
+
+
+def _gaps(children: Sequence[Pointer | Fragment]) -> Iterator[str]:
+    for child in children:
+        if child.start >= child.limit:
+            yield f"{child.path} covers no position"
+    for one, other in pairwise(children):
+        if one.limit != other.start:
+            yield f"between {one.path} and {other.path} positions are missing or come twice"

@@ -1,0 +1,201 @@
+"""Reading a wal3 log: its manifest, the tree of snapshots below it, and its records in order.
+
+Nothing is written, and no writer is needed. A reader that meets a collection under way goes on from
+the newer manifest, or says that what it was to read is gone.
+Source: wal3, "Read Path"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.clock import Clock, run_all
+from tidelog.errors import CorruptionError, NoSuchLog, ObjectNotFound, PositionCollected
+from tidelog.store.port import Store
+from tidelog.wal.cursor import CURSORS, Cursor, cursor_name, decode_cursor
+from tidelog.wal.fragment import check_fragment, decode_fragment
+from tidelog.wal.manifest import (
+    MANIFEST,
+    Fragment,
+    Manifest,
+    Pointer,
+    Snapshot,
+    decode_manifest,
+    decode_snapshot,
+    problems_of_snapshot,
+)
+
+READS_MAX: Final = 8
+WINDOW_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Wal3Reader:
+    """A reader of the log at the root of ``store``.
+
+    Units: about ``window_bytes`` of fragments, and at most ``reads`` of them, are read ahead.
+    """
+
+    store: Store
+    clock: Clock
+    reads: int = READS_MAX
+    window_bytes: int = WINDOW_BYTES
+
+    async def manifest(self) -> Manifest:
+        """Read the manifest.
+
+        Raises:
+            NoSuchLog: there is none. CorruptionError: it cannot be read. LocationError: the store
+            failed.
+        """
+        try:
+            data = (await self.store.get(MANIFEST)).data
+        except ObjectNotFound:
+            raise NoSuchLog(
+                f"there is no log of wal3's at {self.store.url}: name the folder in which "
+                f"{MANIFEST} lies"
+            ) from None
+        return decode_manifest(data)
+
+    async def snapshot(self, pointer: Pointer) -> Snapshot:
+        """Read a snapshot, which must be what the pointer says.
+
+        Raises:
+            ObjectNotFound: it is gone. CorruptionError: it is not.
+        """
+        data = (await self.store.get(pointer.path)).data
+        found = decode_snapshot(data, where=pointer.path)
+        if problems := problems_of_snapshot(found, pointer):
+            raise CorruptionError(
+                f"a snapshot is not what was written ({'; '.join(problems)}): restore it",
+                path=pointer.path,
+            )
+        return found
+
+    async def fetch(self, fragment: Fragment) -> pa.Table:
+        """Read the records of a fragment, which must be those that were written.
+
+        Raises:
+            ObjectNotFound: it is gone. CorruptionError: they are not.
+        """
+        data = (await self.store.get(fragment.path)).data
+        return await self.clock.offload(partial(_checked, data, fragment))
+
+    async def fragments(self, *, start: int = 0, limit: int | None = None) -> list[Fragment]:
+        """Give the fragments that hold any of the positions ``[start, limit)``, in order.
+
+        Only snapshots that overlap are read, those of one level side by side.
+
+        Raises:
+            ObjectNotFound: a snapshot is gone: it was collected meanwhile. CorruptionError: the
+            tree is not what was written.
+        """
+        return await self._fragments_of(await self.manifest(), start, limit)
+
+    async def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+        """Give the records of the positions ``[start, limit)`` that there are now, in order.
+
+        Shape: tables as `tidelog.wal.fragment` says, none of them empty. Start 0 is the oldest
+            record that is left.
+
+        Raises:
+            PositionCollected: records from ``start`` on were collected, maybe meanwhile.
+            CorruptionError: an object is missing, or is not what was written.
+        """
+        manifest = await self.manifest()
+        reached = start or manifest.oldest
+        limit = manifest.next if limit is None else min(limit, manifest.next)
+        while reached < limit:
+            if reached < manifest.oldest:
+                raise PositionCollected(
+                    f"records from {reached} on were collected: the oldest is {manifest.oldest}",
+                    oldest=manifest.oldest,
+                )
+            try:
+                for window in self._windows(await self._fragments_of(manifest, reached, limit)):
+                    work = [partial(self.fetch, fragment) for fragment in window]
+                    for fragment, records in zip(
+                        window, await run_all(work, at_once=self.reads), strict=True
+                    ):
+                        yield _between(records, fragment, reached, limit)
+                        reached = fragment.limit
+                return
+            except ObjectNotFound as error:
+                newer = await self.manifest()
+                if newer == manifest:
+                    raise CorruptionError(
+                        f"the log names an object that is not there: restore it ({error})"
+                    ) from error
+                # A collection went past: go on with what it left.
+                manifest = newer
+
+    async def cursors(self) -> dict[str, Cursor]:
+        """Read all cursors by name; other objects beside them are passed over.
+
+        Raises:
+            CorruptionError: one cannot be read.
+        """
+        names = [
+            (name, entry.key)
+            async for entry in self.store.list(CURSORS)
+            if (name := cursor_name(entry.key)) is not None
+        ]
+        found: dict[str, Cursor] = {}
+        for name, key in names:
+            found[name] = decode_cursor((await self.store.get(key)).data, where=key)
+        return found
+
+    async def _fragments_of(
+        self, manifest: Manifest, start: int, limit: int | None
+    ) -> list[Fragment]:
+        children = manifest.children
+        while True:
+            children = [child for child in children if _overlaps(child, start, limit)]
+            pointers = [child for child in children if isinstance(child, Pointer)]
+            if not pointers:
+                return [child for child in children if isinstance(child, Fragment)]
+            work = [partial(self.snapshot, pointer) for pointer in pointers]
+            read = dict(zip(pointers, await run_all(work, at_once=self.reads), strict=True))
+            # Each round goes down a level: no snapshot names one that is as deep as itself.
+            children = list(_expanded(children, read))
+
+    def _windows(self, fragments: Sequence[Fragment]) -> Iterator[list[Fragment]]:
+        window: list[Fragment] = []
+        for fragment in fragments:
+            size = sum(f.num_bytes for f in window) + fragment.num_bytes
+            if window and (len(window) == self.reads or size > self.window_bytes):
+                yield window
+                window = []
+            window.append(fragment)
+        if window:
+            yield window
+
+
+def _checked(data: bytes, fragment: Fragment) -> pa.Table:
+    records = decode_fragment(data, path=fragment.path)
+    check_fragment(records, len(data), fragment)
+    return records
+
+
+def _overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
+    return child.limit > start and (limit is None or child.start < limit)
+
+
+def _expanded(
+    children: Sequence[Pointer | Fragment], read: dict[Pointer, Snapshot]
+) -> Iterator[Pointer | Fragment]:
+    for child in children:
+        if isinstance(child, Pointer):
+            yield from read[child].children
+        else:
+            yield child
+
+
+def _between(records: pa.Table, fragment: Fragment, start: int, limit: int) -> pa.Table:
+    first = max(0, start - fragment.start)
+    return records.slice(first, min(limit, fragment.limit) - fragment.start - first)

@@ -1,0 +1,155 @@
+"""Damage: whatever is changed, cut or lost of a log, scrub tells, and no read gives it out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from goldens import objects
+from tidelog.clock import SystemClock
+from tidelog.errors import CorruptionError, TidelogError
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.manifest import MANIFEST, decode_manifest
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.scrub import scrub
+
+# A manifest, a fragment; and one with snapshots, cursors, and a plan of what to collect.
+TINY, TREE = "a_tiny", "c1_gc_phase1"
+
+
+def reader_over(log: dict[str, bytes]) -> Wal3Reader:
+    """Give a reader of a log in memory."""
+    store = MemoryStore()
+
+    async def fill() -> None:
+        for key, data in log.items():
+            await store.put(key, data)
+
+    asyncio.run(fill())
+    return Wal3Reader(store=store, clock=SystemClock())
+
+
+def complaints(log: dict[str, bytes]) -> list[str]:
+    """Give what scrub tells, or why it cannot."""
+    try:
+        return [p.why for p in asyncio.run(scrub(reader_over(log))).problems]
+    except TidelogError as error:
+        return [str(error)]
+
+
+def records(log: dict[str, bytes]) -> list[Any] | None:
+    """Give all that a scan gives; None where it ends in an error."""
+    reader = reader_over(log)
+
+    async def work() -> list[Any]:
+        return [row async for table in reader.scan() for row in table.to_pylist()]
+
+    try:
+        return asyncio.run(work())
+    except TidelogError:
+        return None
+
+
+def meaning(key: str, data: bytes) -> Any:
+    """Give what an object says, but for who wrote a manifest last, which nothing else tells."""
+    if key != MANIFEST:
+        return data
+    found = decode_manifest(data)
+    return {name: getattr(found, name) for name in found.__dataclass_fields__ if name != "writer"}
+
+
+def test_every_bit_of_a_small_log_counts() -> None:
+    """Each is flipped: scrub tells of it, or it means the same; no read gives a changed record."""
+    log = objects(TINY)
+    whole = records(log)
+    silent: dict[str, set[int]] = {}
+    for key, data in log.items():
+        for place in range(len(data)):
+            changed = {**log, key: _flip(data, place)}
+            found = records(changed)
+            assert found is None or found == whole, f"{key} at {place} is read as something else"
+            if not complaints(changed):
+                silent.setdefault(key, set()).add(place)
+
+    manifest = log[MANIFEST]
+    for place in silent.pop(MANIFEST, set()):
+        assert meaning(MANIFEST, _flip(manifest, place)) == meaning(MANIFEST, manifest), place
+    (fragment,) = (key for key in log if key != MANIFEST)
+    # Parquet's own words about a file that its reader does not need: names of writers, statistics.
+    assert len(silent.pop(fragment, set())) < len(log[fragment]) / 2
+    assert not silent
+
+
+@pytest.mark.parametrize("kind", ["lost", "cut", "empty", "doubled"])
+@pytest.mark.parametrize("name", [TINY, TREE])
+def test_every_object_that_is_lost_or_cut_is_told(name: str, kind: str) -> None:
+    """But for those that a log can be without: cursors, and what it does not name."""
+    log = objects(name)
+    unnamed = set(asyncio.run(scrub(reader_over(log))).unnamed)
+    for key, data in log.items():
+        changed = {**log}
+        match kind:
+            case "lost":
+                del changed[key]
+            case "cut":
+                changed[key] = data[: len(data) // 2]
+            case "empty":
+                changed[key] = b""
+            case _:
+                changed[key] = data + data
+        optional = kind == "lost" and key.split("/")[0] in ("cursor", "gc")
+        assert bool(complaints(changed)) != (optional or key in unnamed), (key, kind)
+
+
+def test_fragments_and_snapshots_that_changed_places_are_told() -> None:
+    """Each is whole; only they are not where they belong."""
+    log = objects(TREE)
+    for folder in ("log/", "snapshot/"):
+        one, other = sorted(key for key in log if key.startswith(folder))[:2]
+        changed = {**log, one: log[other], other: log[one]}
+
+        assert len(complaints(changed)) >= 2
+        assert records(changed) is None
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    """Who repairs a log wants the whole list."""
+    log = objects("b_snapshots")
+    fragments = sorted(key for key in log if key.startswith("log/"))
+    changed = {**log}
+    del changed[fragments[0]]
+    changed[fragments[5]] = log[fragments[5]][:-1]
+    changed[fragments[9]] = _flip(log[fragments[9]], 4)
+
+    found = asyncio.run(scrub(reader_over(changed)))
+
+    paths = {problem.path for problem in found.problems}
+    assert {fragments[0], fragments[5], fragments[9]} <= paths
+    assert found.fragments == len(fragments) - 1
+
+
+def test_a_snapshot_that_points_at_itself_ends_a_read() -> None:
+    """wal3's own reader would go round for ever."""
+    log = objects("b_snapshots")
+    manifest = decode_manifest(log[MANIFEST])
+    pointer = manifest.snapshots[0]
+    looped = log[pointer.path].replace(
+        b'"snapshots":[', b'"snapshots":[' + _pointer_json(log[MANIFEST]) + b","
+    )
+
+    assert complaints({**log, pointer.path: looped})
+    with pytest.raises(CorruptionError):
+        asyncio.run(reader_over({**log, pointer.path: looped}).fragments())
+
+
+def _pointer_json(manifest: bytes) -> bytes:
+    start = manifest.index(b'"snapshots":[') + len(b'"snapshots":[')
+    return manifest[start : manifest.index(b'"num_bytes"', start)] + b'"num_bytes":1}'
+
+
+def _flip(data: bytes, place: int) -> bytes:
+    changed = bytearray(data)
+    changed[place] ^= 1 << (place % 8)
+    return bytes(changed)
