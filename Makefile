@@ -14,6 +14,7 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?=
 DEMO_ARGS ?=
 
+BENCHES := $(filter-out bench/figures.py,$(wildcard bench/*.py))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEV := $(VENV)/.installed-dev
@@ -33,7 +34,7 @@ check: $(DEV)
 	@VENV=$(VENV) scripts/check
 
 bench: $(DEV)
-	@set -e; for script in bench/*.py; do \
+	@set -e; for script in $(BENCHES); do \
 	  echo "== $$script"; $(BIN)/python $$script $(BENCH_ARGS); done
 
 chaos: $(DEV)
