@@ -31,8 +31,18 @@ RECORDS: Final = pa.schema(_FIELDS)
 _COLUMNS: Final = [OFFSET, "timestamp_us", "body"]
 
 
-def encode_fragment(records: pa.Table) -> bytes:
+def place_records(bodies: pa.BinaryArray, *, start: int, timestamp_us: int) -> pa.Table:
+    """Give bodies as the records of one fragment."""
+    count = len(bodies)
+    positions = pa.array(np.arange(start, start + count, dtype=np.uint64))
+    times = pa.array(np.full(count, timestamp_us, dtype=np.uint64))
+    return pa.table([positions, times, bodies], schema=RECORDS)
+
+
+def encode_fragment(records: pa.Table, *, write_id: str) -> bytes:
     """Write records as a fragment that wal3 reads.
+
+    ``write_id`` makes the bytes of this write differ from those of any other.
 
     Raises:
         UsageError: there is no record.
@@ -40,8 +50,9 @@ def encode_fragment(records: pa.Table) -> bytes:
     if not records.num_rows:
         raise UsageError("a fragment has at least one record")
     sink = pa.BufferOutputStream()
+    columns = records.cast(RECORDS).rename_columns(_COLUMNS)
     pq.write_table(
-        records.cast(RECORDS).rename_columns(_COLUMNS),
+        columns.replace_schema_metadata({"tidelog.write": write_id}),
         sink,
         compression="snappy",
         # Statistics would repeat the least and the greatest body in each page's header, and a

@@ -56,10 +56,7 @@ class Wal3Reader:
         try:
             data = (await self.store.get(MANIFEST)).data
         except ObjectNotFound:
-            raise NoSuchLog(
-                f"there is no log of wal3's at {self.store.url}: name the folder in which "
-                f"{MANIFEST} lies"
-            ) from None
+            raise no_such_log(self.store) from None
         return decode_manifest(data)
 
     async def snapshot(self, pointer: Pointer) -> Snapshot:
@@ -95,7 +92,7 @@ class Wal3Reader:
             ObjectNotFound: a snapshot is gone: it was collected meanwhile. CorruptionError: the
             tree is not what was written.
         """
-        return await self._fragments_of(await self.manifest(), start, limit)
+        return await self.fragments_of(await self.manifest(), start=start, limit=limit)
 
     async def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
         """Give the records of the positions ``[start, limit)`` that there are now, in order.
@@ -117,7 +114,8 @@ class Wal3Reader:
                     oldest=manifest.oldest,
                 )
             try:
-                for window in self._windows(await self._fragments_of(manifest, reached, limit)):
+                found = await self.fragments_of(manifest, start=reached, limit=limit)
+                for window in self._windows(found):
                     work = [partial(self.fetch, fragment) for fragment in window]
                     for fragment, records in zip(
                         window, await run_all(work, at_once=self.reads), strict=True
@@ -150,9 +148,10 @@ class Wal3Reader:
             found[name] = decode_cursor((await self.store.get(key)).data, where=key)
         return found
 
-    async def _fragments_of(
-        self, manifest: Manifest, start: int, limit: int | None
+    async def fragments_of(
+        self, manifest: Manifest, *, start: int = 0, limit: int | None = None
     ) -> list[Fragment]:
+        """Give the fragments of a manifest that was read before; see `fragments`."""
         children = manifest.children
         while True:
             children = [child for child in children if _overlaps(child, start, limit)]
@@ -174,6 +173,13 @@ class Wal3Reader:
             window.append(fragment)
         if window:
             yield window
+
+
+def no_such_log(store: Store) -> NoSuchLog:
+    """Give the error of a store without a log."""
+    return NoSuchLog(
+        f"there is no log of wal3's at {store.url}: name the folder in which {MANIFEST} lies"
+    )
 
 
 def _checked(data: bytes, fragment: Fragment) -> pa.Table:
