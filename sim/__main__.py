@@ -19,6 +19,7 @@ from sim.canaries import innermost
 from sim.crash_points import visit
 from sim.scenario_consensus import simulate_consensus
 from sim.scenario_ingest import simulate_ingest
+from sim.scenario_log import simulate_log
 from sim.scenario_shard import simulate_shard
 from sim.stories import STORIES
 
@@ -26,6 +27,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "consensus": simulate_consensus,
     "shard": simulate_shard,
     "ingest": simulate_ingest,
+    "log": simulate_log,
 }
 FAILURES_MAX: Final = 10
 

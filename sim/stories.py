@@ -1,4 +1,4 @@
-"""The stories whose crash points are visited: of a shard, of a source, of the catalog."""
+"""The stories whose crash points are visited: of a shard, a source, the catalog; and a log's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sim.files import Input, Shape, generate
 from sim.invariants import Observed, check_all, demand
 from sim.loop import run
 from sim.scenario_ingest import demand_same
+from sim.scenario_log import LogStory
 from sim.scenario_shard import SCHEMA, table_of
 from sim.small import Limits, limited
 from sim.sources import (
@@ -268,7 +269,7 @@ class CatalogStory:
         demand(set(shards) == {"catalog"}, "there are other shards")
 
 
-StoryOf = ShardStory | IngestStory | CatalogStory
+StoryOf = ShardStory | IngestStory | CatalogStory | LogStory
 STORIES: Final[tuple[StoryOf, ...]] = (
     ShardStory(),
     ShardStory(name="shard, impatient", attempts=1),
@@ -279,4 +280,5 @@ STORIES: Final[tuple[StoryOf, ...]] = (
     ),
     IngestStory(name="ingest none, by time", source=SimSource(envelope="none", bytes_max=260)),
     CatalogStory(),
+    LogStory(),
 )

@@ -197,7 +197,7 @@ def test_output_that_cannot_be_written_is_an_error(many: Cli) -> None:
 def test_sigterm_stops_after_the_tick(many: Cli) -> None:
     """What a supervisor sends: the tick under way is committed, and the sum is told."""
     arguments = ("ingest", "rows", "--follow", "--engine", "local", "--json")
-    process = spawn("--location", many.location, *arguments, "--max-bytes-per-tick", "2000")
+    process = spawn("--location", many.location, *arguments, "--max-bytes-per-tick", "500")
     assert process.stderr is not None
     assert json.loads(process.stderr.readline())["tick"] == 1
     process.send_signal(signal.SIGTERM)
@@ -213,8 +213,8 @@ def test_sigterm_stops_after_the_tick(many: Cli) -> None:
 
 def test_ctrl_c_ends_an_ingester_cleanly(many: Cli) -> None:
     """One line, no traceback, and nothing that was committed is lost."""
-    arguments = ("ingest", "rows", "--engine", "local", "--json", "--max-bytes-per-tick", "2000")
-    process = spawn("--location", many.location, *arguments)
+    arguments = ("ingest", "rows", "--follow", "--engine", "local", "--json")
+    process = spawn("--location", many.location, *arguments, "--max-bytes-per-tick", "500")
     assert process.stderr is not None
     process.stderr.readline()
     process.send_signal(signal.SIGINT)

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 import pytest
 
 from sim import canaries
+from sim.canaries_log import log_opens_without_looking
 from sim.crash_points import FAILED, KILLED, VICTIM, visit
 from sim.fates import Fate, Script
+from sim.scenario_log import LogStory
 from sim.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
 
 BY_NAME = {story.name: story for story in STORIES}
@@ -50,6 +52,7 @@ BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [
     (canaries.controller_writes_piecemeal, CatalogStory()),
     (canaries.ingester_commits_at_any_upper, IngestStory()),
     (canaries.ingester_feeds_back_too_old, IngestStory()),
+    (log_opens_without_looking, LogStory()),
 ]
 
 

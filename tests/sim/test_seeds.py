@@ -18,10 +18,13 @@ import pytest
 
 from sim.__main__ import SCENARIOS, main
 from sim.canaries import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary, caught_by
+from sim.canaries_log import FOR_LOGS
 from sim.invariants import Violated
 from sim.linear import NotLinear
+from sim.linear_log import NotLinearLog
 from sim.scenario_consensus import simulate_consensus
 from sim.scenario_ingest import simulate_ingest
+from sim.scenario_log import simulate_log
 from sim.scenario_shard import simulate_shard
 from tidelog.errors import TidelogError
 
@@ -68,13 +71,25 @@ def test_ingesters_make_what_a_replay_in_plain_python_makes(block: int) -> None:
     assert min(winners["a"], winners["b"]) > 0
 
 
+@pytest.mark.parametrize("block", range(4))
+def test_logs_are_linearizable(block: int) -> None:
+    """Whatever is lost, late or killed: acknowledged is there, once, in one order for everybody."""
+    reports = [simulate_log(seed) for seed in range(block * 60, block * 60 + 60)]
+
+    assert sum(r.acknowledged for r in reports) > 300
+    assert sum(r.unsure for r in reports) > 10
+    assert sum(r.brought_in for r in reports) > 5
+    assert sum(r.deaths for r in reports) > 5
+
+
 def test_one_seed_is_one_run_also_in_another_process() -> None:
     """Same seed, same requests, same bytes; nothing hangs on hash seeds or on where objects lie."""
     code = (
         "from sim.scenario_ingest import simulate_ingest as i\n"
         "from sim.scenario_shard import simulate_shard as s\n"
         "from sim.scenario_consensus import simulate_consensus as c\n"
-        "print(*[f(n).trace for n in (1, 2) for f in (i, s, c)])"
+        "from sim.scenario_log import simulate_log as l\n"
+        "print(*[f(n).trace for n in (1, 2) for f in (i, s, c, l)])"
     )
     root = Path(__file__).parents[2]
     there = subprocess.run(
@@ -86,6 +101,7 @@ def test_one_seed_is_one_run_also_in_another_process() -> None:
         check=True,
     )
     scenarios: list[Callable[[int], Any]] = [simulate_ingest, simulate_shard, simulate_consensus]
+    scenarios.append(simulate_log)
     here = [simulate(seed).trace for seed in (1, 2) for simulate in scenarios]
 
     assert there.stdout.split() == here
@@ -110,12 +126,18 @@ def test_a_broken_ingester_is_caught(canary: Canary) -> None:
     _must_fail(canary, simulate_ingest)
 
 
+@pytest.mark.parametrize("canary", FOR_LOGS, ids=lambda c: c.__name__)
+def test_a_broken_log_is_caught(canary: Canary) -> None:
+    """The checker would see it, had we such a bug."""
+    _must_fail(canary, simulate_log)
+
+
 def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:
     found = caught_by(canary, simulate, seeds=30)
 
     assert found is not None, "a broken build passed"
     # A canary that fails by its own clumsiness would prove nothing.
-    assert isinstance(found[1], Violated | NotLinear | TidelogError), found
+    assert isinstance(found[1], Violated | NotLinear | NotLinearLog | TidelogError), found
 
 
 def test_the_long_form_counts_and_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,6 +84,7 @@ class Wal3Writer:
             self._pending_bytes += size
             if self._task is None:
                 self._task = asyncio.create_task(self._run(), name="wal writer")
+                self._task.add_done_callback(_told_to_those_who_wait)
             self._changed.notify_all()
         return await asyncio.shield(item.done)
 
@@ -111,6 +112,18 @@ class Wal3Writer:
         return bool(self._queue) and self._pending_bytes + size > self.batching.pending_bytes
 
     async def _run(self) -> None:
+        try:
+            await self._serve()
+        except BaseException as error:
+            # Nobody will answer those who wait, be it for an answer or for room.
+            async with self._changed:
+                self._is_closing = True
+                for item in self._queue:
+                    _fail(item, error)
+                self._changed.notify_all()
+            raise
+
+    async def _serve(self) -> None:
         """Send batch after batch, until closed and nothing is left."""
         clock = self.committer.clock
         while True:
@@ -144,8 +157,7 @@ class Wal3Writer:
             for item in batch:
                 _fail(item, error)
         except BaseException as error:
-            # The task ends here: nobody will answer those who wait.
-            for item in (*batch, *self._queue):
+            for item in batch:
                 _fail(item, error)
             raise
         else:
@@ -153,6 +165,11 @@ class Wal3Writer:
                 if not item.done.done():
                     item.done.set_result(position)
                 position += len(item.bodies)
+
+
+def _told_to_those_who_wait(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _fail(item: _Append, error: BaseException) -> None:
