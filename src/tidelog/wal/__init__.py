@@ -1,4 +1,4 @@
 """One linearizable log on a store.
 
-So far: logs as Chroma's wal3 writes them, read and scrubbed.
+So far: logs in the form of Chroma's wal3, read, scrubbed and appended to.
 """

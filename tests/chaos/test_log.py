@@ -1,0 +1,113 @@
+"""Writers of one log as real processes, really killed: nothing acknowledged is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from servers import SeaweedServer
+from tidelog.clock import SystemClock
+from tidelog.store.urls import open_store
+from tidelog.wal.committer import Committer
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.scrub import Scrubbed, scrub
+
+WRITERS = 3
+SECONDS = 20
+SCRIPT = Path(__file__).with_name("log_writer.py")
+
+
+@dataclass(slots=True)
+class Writer:
+    """A process that writes, and what it said."""
+
+    url: str
+    name: str
+    said: list[str] = field(default_factory=list)
+    process: subprocess.Popen[str] = field(init=False)
+    listener: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), self.url, self.name], stdout=subprocess.PIPE, text=True
+        )
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout or ():
+            if line.endswith("\n"):  # One that was cut off in the middle was not said.
+                self.said.append(line)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.listener.join()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def fight(url: str, *, seed: int) -> dict[int, str]:
+    """Let writers write, each killed at random again and again; give what was acknowledged."""
+    dice, lives = random.Random(seed), 0
+    running = [Writer(url, f"w{n}-0") for n in range(WRITERS)]
+    said: list[str] = []
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(dice.uniform(0.2, 1.0))
+        place = dice.randrange(WRITERS)
+        assert running[place].process.poll() is None, "a writer ended by itself"
+        running[place].kill()
+        said += running[place].said
+        lives += 1
+        running[place] = Writer(url, f"w{place}-{lives}")
+    for writer in running:
+        writer.kill()
+        said += writer.said
+    places: dict[int, str] = {}
+    for line in said:
+        position, body = line.split()
+        assert int(position) not in places, "one position was given to two records"
+        places[int(position)] = body
+    return places
+
+
+async def contents(url: str) -> tuple[dict[int, str], Scrubbed]:
+    clock = SystemClock()
+    store = open_store(url, clock=clock)
+    await Committer(store=store, clock=clock, writer="last").open()
+    reader = Wal3Reader(store=store, clock=clock)
+    rows = [row async for table in reader.scan() for row in table.to_pylist()]
+    return {row["position"]: row["body"].decode() for row in rows}, await scrub(reader)
+
+
+def check(url: str, *, seed: int) -> None:
+    acknowledged = fight(url, seed=seed)
+    found, scrubbed = asyncio.run(contents(url))
+
+    assert scrubbed.problems == []
+    assert {p: found.get(p) for p in acknowledged} == acknowledged
+    assert len(set(found.values())) == len(found), "a record is there twice"
+    # A fight in which one writer wins all, or nobody anything, proves nothing.
+    assert len({body.split("-")[0] for body in acknowledged.values()}) == WRITERS
+    assert len(acknowledged) > 50
+
+
+@pytest.mark.timeout(120)
+def test_writers_killed_at_random_on_a_local_disk(tmp_path: Path) -> None:
+    """At any moment of a request, or between two."""
+    check((tmp_path / "log").as_uri(), seed=1)
+
+
+@pytest.mark.timeout(120)
+def test_writers_killed_at_random_on_s3(seaweed: SeaweedServer) -> None:
+    """Over a network, to a server with conditions of its own."""
+    check(seaweed.url("chaos-log"), seed=2)
