@@ -87,9 +87,13 @@ async def run_all(work: Sequence[Callable[[], Awaitable[T]]], *, at_once: int) -
 
     if len(work) == 1:
         return [await work[0]()]
+    first: BaseException
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(call)) for call in work]
-    except* Exception as errors:  # noqa: BLE001 - raised again, out of its group
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    except BaseExceptionGroup as errors:
+        # Raised below, out of this block: an error's context is not the group it came in.
+        first = errors.exceptions[0]
+    else:
+        return [task.result() for task in tasks]
+    raise first
