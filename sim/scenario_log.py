@@ -60,7 +60,7 @@ class Plot:
             store=client.store,
             clock=client.clock,
             writer=client.name,
-            rollover=Rollover(fragments=self.dice.randrange(1, 4), snapshots=2),
+            rollover=Rollover(fragments=self.dice.randrange(2, 5), snapshots=2),
         )
         batching = Batching(
             batch_bytes=self.dice.choice([1, 20, 1_000]),

@@ -181,6 +181,11 @@ def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject)
         (pa.decimal128(10, 2), Decimal("1.50"), pa.int64()),
         (pa.decimal128(10, 2), Decimal("1.25"), pa.decimal128(10, 1)),
         (pa.timestamp("ns"), 1_001, pa.timestamp("us")),
+        (pa.timestamp("us"), 86_400_000_000, pa.time64("us")),
+        (pa.timestamp("s"), 2**50, pa.time64("us")),
+        (pa.timestamp("us"), 86_400_000_001, pa.date32()),
+        (pa.timestamp("us", tz="Asia/Tokyo"), 54_000_000_000, pa.date32()),
+        (pa.timestamp("s"), 2**32 * 86_400, pa.date32()),
         (pa.list_(pa.float64()), [1.5], pa.list_(pa.field("item", pa.int64()))),
         (
             pa.struct([pa.field("a", pa.float64())]),
@@ -198,6 +203,14 @@ def test_no_value_is_bent_to_fit(wire: pa.DataType, value: Any, wanted: pa.DataT
     (found,) = fitted([value], wire, wanted)
 
     assert found == (False, None)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Tokyo", "America/New_York"])
+def test_a_midnight_of_utc_is_a_day(zone: str | None) -> None:
+    """Whatever zone a file names: an instant's day is UTC's, as its time is."""
+    wire = pa.timestamp("us", tz=zone)
+
+    assert fitted([86_400_000_000], wire, pa.date32()) == [(True, dt.date(1970, 1, 2))]
 
 
 def test_json_has_numbers_booleans_and_text() -> None:

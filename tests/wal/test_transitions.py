@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goldens import expected, objects
-from tidelog.errors import CorruptionError
+from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.manifest import (
     MANIFEST,
@@ -69,7 +69,7 @@ def fragment_after(manifest: Manifest, records: int) -> Fragment:
 
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=60),
-    fragments=st.integers(1, 5),
+    fragments=st.integers(2, 5),
     snapshots=st.integers(2, 4),
     change=st.integers(0, 60),
 )
@@ -93,6 +93,13 @@ def test_no_manifest_grows_beyond_its_thresholds_or_loses_anything(
         assert (snapshot is None) == (manifest is grown)
         assert manifest.fragments, "the next number is told by the newest fragment"
         assert len(manifest.fragments) <= fragments + 3
+
+
+@pytest.mark.parametrize("short", [{"fragments": 1}, {"snapshots": 1}, {"fragments": 0}])
+def test_thresholds_that_could_not_keep_up_are_refused(short: dict[str, int]) -> None:
+    """One rollover an append has to be enough, for ever."""
+    with pytest.raises(UsageError, match="2 fragments"):
+        Rollover(**short)
 
 
 def test_only_the_next_fragment_joins() -> None:

@@ -65,6 +65,8 @@ def cast_values(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
         return _unfit_all(given, dtype)
     if pa.types.is_temporal(dtype) and not pa.types.is_temporal(given.type):
         return _unfit_all(given, dtype)  # A number does not say what it counts, nor since when.
+    if pa.types.is_time(dtype) and not pa.types.is_time(given.type):
+        return _unfit_all(given, dtype)  # Its day would be lost.
     return _cast_exactly(given, dtype)
 
 
@@ -83,6 +85,8 @@ def _plain(array: Array) -> Array:
 
 
 def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp(array.type.unit))  # The day of UTC, not of a zone's clock.
     try:
         cast = array.cast(dtype)
     except pa.ArrowNotImplementedError:
@@ -100,8 +104,10 @@ def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     if pa.types.is_floating(dtype) and pa.types.is_floating(array.type):
         # A narrower float rounds, as all floats do; but what it cannot hold is not infinite.
         unfit = _mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
-        cast = _without(cast, unfit)
-    return cast, unfit
+    if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
+        # Arrow drops the time of day: that is no exact cast, but for midnights.
+        unfit = _mask(pc.not_equal(cast.cast(pa.timestamp(array.type.unit)), array))
+    return _without(cast, unfit), unfit
 
 
 def _cast_text(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:

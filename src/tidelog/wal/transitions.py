@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tidelog.errors import CorruptionError, require
+from tidelog.errors import CorruptionError, UsageError, require
 from tidelog.wal.manifest import (
     DEPTH_MAX,
     Fragment,
@@ -26,10 +26,21 @@ from tidelog.wal.manifest import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollover:
-    """How many fragments make a snapshot, and how many snapshots of one depth a deeper one."""
+    """How many fragments make a snapshot, and how many snapshots of one depth a deeper one.
+
+    Of either at least 2: an append rolls up once at most, and fewer would not keep up with it.
+    """
 
     fragments: int = 128
     snapshots: int = 128
+
+    def __post_init__(self) -> None:
+        if min(self.fragments, self.snapshots) < 2:
+            raise UsageError(
+                "a log rolls up 2 fragments and 2 snapshots at least",
+                fragments=self.fragments,
+                snapshots=self.snapshots,
+            )
 
 
 def add_fragment(manifest: Manifest, fragment: Fragment, *, writer: str) -> Manifest:
