@@ -24,6 +24,8 @@ COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
 
 def spawn(*arguments: str | Path) -> subprocess.Popen[str]:
+    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
         stdout=subprocess.PIPE,
