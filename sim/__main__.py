@@ -21,6 +21,7 @@ from sim.scenario_consensus import simulate_consensus
 from sim.scenario_ingest import simulate_ingest
 from sim.scenario_log import simulate_log
 from sim.scenario_shard import simulate_shard
+from sim.scenario_slot import simulate_slots
 from sim.stories import STORIES
 
 SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
@@ -28,6 +29,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "shard": simulate_shard,
     "ingest": simulate_ingest,
     "log": simulate_log,
+    "slot log": simulate_slots,
 }
 FAILURES_MAX: Final = 10
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
 
 from sim.crash_points import VICTIM
 from sim.fates import Dice, Script, rates_of
@@ -19,12 +21,14 @@ from sim.invariants import demand
 from sim.linear_log import FOREVER, Append, LogHistory, Read, check_log
 from sim.loop import run
 from sim.world import Client, World
-from tidelog.errors import LocationError, Outcome, TidelogError
+from tidelog.errors import Fenced, LocationError, LogSealed, Outcome, TidelogError
+from tidelog.store.port import Store
+from tidelog.wal.batching import Batching
 from tidelog.wal.committer import Committer
 from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import scrub
+from tidelog.wal.scrub import Scrubbed, scrub
 from tidelog.wal.transitions import Rollover
-from tidelog.wal.writer import Batching, Wal3Writer
+from tidelog.wal.writer import Wal3Writer
 
 T = TypeVar("T")
 TRIES = 200
@@ -43,17 +47,33 @@ class Report:
     reads: int = 0
     deaths: int = 0
     requests: int = 0
+    takeovers: int = 0
+
+
+class LogWriter(Protocol):
+    """What a scenario asks of writers."""
+
+    async def append(self, records: Sequence[bytes]) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class LogReader(Protocol):
+    """What a scenario asks of readers."""
+
+    def scan(self, start: int = 0) -> AsyncIterator[pa.Table]: ...
 
 
 @dataclass(slots=True)
 class Plot:
-    """One run."""
+    """One run, of a log in wal3's form."""
 
     world: World
     dice: random.Random
     history: LogHistory = field(default_factory=LogHistory)
     final: tuple[bytes, ...] = ()
     writers_left: int = 0
+    takeovers: int = 0
 
     def writer(self, client: Client) -> Wal3Writer:
         committer = Committer(
@@ -69,7 +89,25 @@ class Plot:
         )
         return Wal3Writer(committer=committer, batching=batching)
 
-    async def append(self, client: Client, writer: Wal3Writer, bodies: list[bytes]) -> None:
+    def reader(self, client: Client, store: Store | None = None) -> LogReader:
+        """Give a reader of the log, on another store than the client's if it is given."""
+        return Wal3Reader(store=store or client.store, clock=client.clock, reads=2)
+
+    async def make(self, client: Client) -> None:
+        """Make the log, unless it is there."""
+        await self.writer(client).committer.open(make=True)
+
+    async def settle(self, client: Client) -> None:
+        """Open the log on a store that is well: from then on, nothing of before is in doubt."""
+        writer = self.writer(client)
+        writer.committer.store = self.world.store
+        await writer.committer.open()
+
+    async def scrub(self, client: Client) -> Scrubbed:
+        """Check all that is stored."""
+        return await scrub(Wal3Reader(store=self.world.store, clock=client.clock))
+
+    async def append(self, client: Client, writer: LogWriter, bodies: list[bytes]) -> None:
         """Append, and note what became of it: nothing is known where the client dies over it."""
         begin = self.now()
         note = Append(bodies=tuple(bodies), begin=begin, end=FOREVER)
@@ -80,15 +118,14 @@ class Plot:
         except TidelogError as error:
             never = error.outcome is Outcome.NOT_APPLIED
             self.history.appends[index] = replace(note, end=self.now(), is_never=never)
-            if not isinstance(error, LocationError):
+            if not isinstance(error, LocationError | Fenced | LogSealed):
                 raise
         else:
             self.history.appends[index] = replace(note, end=self.now(), position=position)
 
     async def read(self, client: Client, start: int) -> None:
         """Read all there is from a position on."""
-        reader = Wal3Reader(store=client.store, clock=client.clock, reads=2)
-        begin = self.now()
+        reader, begin = self.reader(client), self.now()
         rows = [row async for table in reader.scan(start) for row in table.to_pylist()]
         demand(
             [row["position"] for row in rows] == list(range(start, start + len(rows))),
@@ -96,6 +133,12 @@ class Plot:
         )
         bodies = tuple(row["body"] for row in rows)
         self.history.reads.append(Read(start=start, begin=begin, end=self.now(), bodies=bodies))
+
+    def bury(self, client: Client) -> None:
+        """End what a dead client left that asks for nothing, and so would not hear of its death."""
+
+    def others(self, group: asyncio.TaskGroup) -> None:
+        """Start whoever else is there, beside writers and readers."""
 
     @staticmethod
     def now() -> float:
@@ -112,7 +155,7 @@ async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("the store fails for ever")
 
 
-def simulate_log(seed: int) -> Report:
+def simulate_log(seed: int, plot_of: type[Plot] = Plot) -> Report:
     """Run one seed, and check everything.
 
     Raises:
@@ -122,7 +165,7 @@ def simulate_log(seed: int) -> Report:
     dice = random.Random(f"log {seed}")
     mortal = frozenset(["w0", "w1"])
     fates = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
-    plot = Plot(World(seed, fates), dice)
+    plot = plot_of(World(seed, fates), dice)
     run(lambda: _play(plot), seed)
     check_log(plot.history, plot.final)
     return _report(plot)
@@ -131,14 +174,15 @@ def simulate_log(seed: int) -> Report:
 async def _play(plot: Plot) -> None:
     writers = [plot.world.client(f"w{n}") for n in range(plot.dice.choice([1, 2, 3]))]
     maker = plot.world.client("maker")
-    await persist(maker, lambda: plot.writer(maker).committer.open(make=True))
+    await persist(maker, lambda: plot.make(maker))
     plot.writers_left = len(writers)
     async with asyncio.TaskGroup() as group:
         for client in writers:
             group.create_task(_write_on(plot, client), name=client.name)
         for name in ("r0", "r1"):
             group.create_task(_read_on(plot, plot.world.client(name)), name=name)
-    await _finish(plot, plot.world.client("last"))
+        plot.others(group)
+    await finish(plot, plot.world.client("last"))
 
 
 async def _write_on(plot: Plot, client: Client) -> None:
@@ -146,6 +190,7 @@ async def _write_on(plot: Plot, client: Client) -> None:
         await client.live(_write(plot, client))
     finally:
         plot.writers_left -= 1
+        plot.bury(client)
 
 
 async def _write(plot: Plot, client: Client) -> None:
@@ -172,18 +217,16 @@ async def _read_on(plot: Plot, client: Client) -> None:
             await plot.read(client, plot.dice.choice([1, 1, 2, 7]))
 
 
-async def _finish(plot: Plot, client: Client) -> None:
-    """Open the log as the next writer would, on a store that is well, and read what is there."""
-    writer = plot.writer(client)
-    writer.committer.store = plot.world.store
-    await writer.committer.open()
-    reader = Wal3Reader(store=plot.world.store, clock=client.clock)
+async def finish(plot: Plot, client: Client) -> None:
+    """Read what is there once nothing is in doubt, and hold all that is stored against it."""
+    await plot.settle(client)
     begin = plot.now()
+    reader = plot.reader(client, plot.world.store)
     rows = [row async for table in reader.scan() for row in table.to_pylist()]
     plot.final = tuple(row["body"] for row in rows)
     last = Read(start=1, begin=begin, end=plot.now(), bodies=plot.final)
     plot.history.reads.append(last)
-    found = await scrub(reader)
+    found = await plot.scrub(client)
     demand(found.is_clean, "the log is not whole", problems=found.problems)
     demand(found.records == len(plot.final), "scrub counts other records than a read gives")
 
@@ -202,6 +245,7 @@ def _report(plot: Plot) -> Report:
         reads=len(plot.history.reads),
         deaths=sum(client.is_dead for client in plot.world.clients.values()),
         requests=plot.world.requests_count,
+        takeovers=plot.takeovers,
     )
 
 
@@ -210,10 +254,11 @@ class LogStory:
     """Opens, appends and rollovers, another writer beside; an heir goes on."""
 
     name: str = "log"
+    plot_of: type[Plot] = Plot
 
     def tell(self, fates: Script, *, seed: int) -> int:
         """See `sim.crash_points.Story`."""
-        plot = Plot(World(seed, fates), random.Random(f"log story {seed}"))
+        plot = self.plot_of(World(seed, fates), random.Random(f"log story {seed}"))
         run(lambda: self._play(plot), seed)
         check_log(plot.history, plot.final)
         victim = plot.world.clients[VICTIM]
@@ -224,14 +269,15 @@ class LogStory:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._live(plot, other, 4), name="other")
             await victim.live(self._live(plot, victim, 6))
+            plot.bury(victim)
             heir = plot.world.client("heir")
             await self._live(plot, heir, 2)
-        await _finish(plot, plot.world.client("last"))
+        await finish(plot, plot.world.client("last"))
 
     @staticmethod
     async def _live(plot: Plot, client: Client, appends: int) -> None:
+        await persist(client, lambda: plot.make(client))
         writer = plot.writer(client)
-        await persist(client, lambda: writer.committer.open(make=True))
         for number in range(appends):
             bodies = [f"{client.name} {number} {n}".encode() for n in range(2)]
             await plot.append(client, writer, bodies)

@@ -19,6 +19,7 @@ from sim.loop import run
 from sim.scenario_ingest import demand_same
 from sim.scenario_log import LogStory
 from sim.scenario_shard import SCHEMA, table_of
+from sim.scenario_slot import SlotPlot
 from sim.small import Limits, limited
 from sim.sources import (
     SimSource,
@@ -281,4 +282,5 @@ STORIES: Final[tuple[StoryOf, ...]] = (
     IngestStory(name="ingest none, by time", source=SimSource(envelope="none", bytes_max=260)),
     CatalogStory(),
     LogStory(),
+    LogStory(name="slot log", plot_of=SlotPlot),
 )

@@ -92,6 +92,10 @@ class PositionCollected(GoneError):
     """The records asked for were collected; the message has the oldest that are left."""
 
 
+class LogSealed(GoneError):
+    """The log takes no more records; the message has its successor, if it has one."""
+
+
 class SourceDropped(GoneError):
     """The source was dropped while it was being ingested."""
 
@@ -124,6 +128,10 @@ class HandleError(TidelogError):
     """This handle is over: open another."""
 
     kind = "handle"
+
+
+class Fenced(HandleError):
+    """Another writer took over the log."""
 
 
 class LocationError(TidelogError):

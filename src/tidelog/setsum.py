@@ -17,6 +17,8 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from tidelog.errors import CorruptionError, UsageError
 
 PRIMES = (
@@ -105,11 +107,9 @@ class Setsum:
 
 def setsum_of(items: Iterable[bytes]) -> Setsum:
     """Give the sum of many items; one that comes twice counts twice."""
-    totals = [0] * len(PRIMES)
-    for item in items:
-        for i, column in enumerate(_COLUMNS.unpack(hashlib.sha3_256(item).digest())):
-            totals[i] += column
-    return _reduced(totals)
+    digests = b"".join([hashlib.sha3_256(item).digest() for item in items])
+    columns = np.frombuffer(digests, "<u4").reshape(-1, len(PRIMES))
+    return _reduced(columns.sum(axis=0, dtype=np.uint64).tolist())
 
 
 def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:
@@ -124,7 +124,7 @@ def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:
 def record_item(position: int, timestamp_us: int, body: bytes) -> bytes:
     """Give the item that stands for a record: position and time, 8 bytes each, big endian; body.
 
-    For many records, ``setsum_of`` of their items is twice as quick as adding up their sums.
+    For many records, ``setsum_of`` of their items is far quicker than adding up their sums.
 
     Raises:
         UsageError: the position or the time is not from 0 to 2^64-1.

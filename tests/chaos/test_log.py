@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -13,15 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from logs import KINDS, Kind
 from servers import SeaweedServer
 from tidelog.clock import SystemClock
 from tidelog.store.urls import open_store
-from tidelog.wal.committer import Committer
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import Scrubbed, scrub
+from tidelog.wal.scrub import Scrubbed
 
 WRITERS = 3
-SECONDS = 20
+SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "20"))
 SCRIPT = Path(__file__).with_name("log_writer.py")
 
 
@@ -29,6 +29,7 @@ SCRIPT = Path(__file__).with_name("log_writer.py")
 class Writer:
     """A process that writes, and what it said."""
 
+    protocol: str
     url: str
     name: str
     said: list[str] = field(default_factory=list)
@@ -37,7 +38,9 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), self.url, self.name], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(SCRIPT), self.protocol, self.url, self.name],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
@@ -55,10 +58,10 @@ class Writer:
             self.process.stdout.close()
 
 
-def fight(url: str, *, seed: int) -> dict[int, str]:
+def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
     """Let writers write, each killed at random again and again; give what was acknowledged."""
     dice, lives = random.Random(seed), 0
-    running = [Writer(url, f"w{n}-0") for n in range(WRITERS)]
+    running = [Writer(kind.name, url, f"w{n}-0") for n in range(WRITERS)]
     said: list[str] = []
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
@@ -68,7 +71,7 @@ def fight(url: str, *, seed: int) -> dict[int, str]:
         running[place].kill()
         said += running[place].said
         lives += 1
-        running[place] = Writer(url, f"w{place}-{lives}")
+        running[place] = Writer(kind.name, url, f"w{place}-{lives}")
     for writer in running:
         writer.kill()
         said += writer.said
@@ -80,18 +83,16 @@ def fight(url: str, *, seed: int) -> dict[int, str]:
     return places
 
 
-async def contents(url: str) -> tuple[dict[int, str], Scrubbed]:
-    clock = SystemClock()
-    store = open_store(url, clock=clock)
-    await Committer(store=store, clock=clock, writer="last").open()
-    reader = Wal3Reader(store=store, clock=clock)
-    rows = [row async for table in reader.scan() for row in table.to_pylist()]
-    return {row["position"]: row["body"].decode() for row in rows}, await scrub(reader)
+async def contents(kind: Kind, url: str) -> tuple[dict[int, str], Scrubbed]:
+    store = open_store(url, clock=SystemClock())
+    await kind.settle(store)
+    rows = [row async for table in kind.reader(store).scan() for row in table.to_pylist()]
+    return {row["position"]: row["body"].decode() for row in rows}, await kind.scrub(store)
 
 
-def check(url: str, *, seed: int) -> None:
-    acknowledged = fight(url, seed=seed)
-    found, scrubbed = asyncio.run(contents(url))
+def check(kind: Kind, url: str, *, seed: int) -> None:
+    acknowledged = fight(kind, url, seed=seed)
+    found, scrubbed = asyncio.run(contents(kind, url))
 
     assert scrubbed.problems == []
     assert {p: found.get(p) for p in acknowledged} == acknowledged
@@ -101,13 +102,15 @@ def check(url: str, *, seed: int) -> None:
     assert len(acknowledged) > 50
 
 
-@pytest.mark.timeout(120)
-def test_writers_killed_at_random_on_a_local_disk(tmp_path: Path) -> None:
+@pytest.mark.timeout(100 + SECONDS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_writers_killed_at_random_on_a_local_disk(kind: Kind, tmp_path: Path) -> None:
     """At any moment of a request, or between two."""
-    check((tmp_path / "log").as_uri(), seed=1)
+    check(kind, (tmp_path / "log").as_uri(), seed=1)
 
 
-@pytest.mark.timeout(120)
-def test_writers_killed_at_random_on_s3(seaweed: SeaweedServer) -> None:
+@pytest.mark.timeout(100 + SECONDS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_writers_killed_at_random_on_s3(kind: Kind, seaweed: SeaweedServer) -> None:
     """Over a network, to a server with conditions of its own."""
-    check(seaweed.url("chaos-log"), seed=2)
+    check(kind, seaweed.url(f"chaos-{kind}-log"), seed=2)

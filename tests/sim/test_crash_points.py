@@ -9,9 +9,11 @@ import pytest
 
 from sim import canaries
 from sim.canaries_log import log_opens_without_looking
+from sim.canaries_slot import slot_takes_doubt_for_a_loss
 from sim.crash_points import FAILED, KILLED, VICTIM, visit
 from sim.fates import Fate, Script
 from sim.scenario_log import LogStory
+from sim.scenario_slot import SlotPlot
 from sim.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
 
 BY_NAME = {story.name: story for story in STORIES}
@@ -53,6 +55,7 @@ BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [
     (canaries.ingester_commits_at_any_upper, IngestStory()),
     (canaries.ingester_feeds_back_too_old, IngestStory()),
     (log_opens_without_looking, LogStory()),
+    (slot_takes_doubt_for_a_loss, LogStory(name="slot log", plot_of=SlotPlot)),
 ]
 
 

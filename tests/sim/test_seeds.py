@@ -19,6 +19,7 @@ import pytest
 from sim.__main__ import SCENARIOS, main
 from sim.canaries import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary, caught_by
 from sim.canaries_log import FOR_LOGS
+from sim.canaries_slot import FOR_SLOTS
 from sim.invariants import Violated
 from sim.linear import NotLinear
 from sim.linear_log import NotLinearLog
@@ -26,6 +27,7 @@ from sim.scenario_consensus import simulate_consensus
 from sim.scenario_ingest import simulate_ingest
 from sim.scenario_log import simulate_log
 from sim.scenario_shard import simulate_shard
+from sim.scenario_slot import simulate_slots
 from tidelog.errors import TidelogError
 
 KEPT: dict[str, list[int]] = json.loads((Path(__file__).parent / "seeds.json").read_text())
@@ -82,6 +84,18 @@ def test_logs_are_linearizable(block: int) -> None:
     assert sum(r.deaths for r in reports) > 5
 
 
+@pytest.mark.parametrize("block", range(5))
+def test_slot_logs_are_linearizable(block: int) -> None:
+    """Takeovers, puts that overlap, roll-ups that race, and a seal besides."""
+    reports = [simulate_slots(seed) for seed in range(block * 100, block * 100 + 100)]
+
+    assert sum(r.acknowledged for r in reports) > 500
+    assert sum(r.unsure for r in reports) > 20
+    assert sum(r.brought_in for r in reports) > 3
+    assert sum(r.deaths for r in reports) > 10
+    assert sum(r.takeovers for r in reports) > 200
+
+
 def test_one_seed_is_one_run_also_in_another_process() -> None:
     """Same seed, same requests, same bytes; nothing hangs on hash seeds or on where objects lie."""
     code = (
@@ -89,7 +103,8 @@ def test_one_seed_is_one_run_also_in_another_process() -> None:
         "from sim.scenario_shard import simulate_shard as s\n"
         "from sim.scenario_consensus import simulate_consensus as c\n"
         "from sim.scenario_log import simulate_log as l\n"
-        "print(*[f(n).trace for n in (1, 2) for f in (i, s, c, l)])"
+        "from sim.scenario_slot import simulate_slots as t\n"
+        "print(*[f(n).trace for n in (1, 2) for f in (i, s, c, l, t)])"
     )
     root = Path(__file__).parents[2]
     there = subprocess.run(
@@ -101,7 +116,7 @@ def test_one_seed_is_one_run_also_in_another_process() -> None:
         check=True,
     )
     scenarios: list[Callable[[int], Any]] = [simulate_ingest, simulate_shard, simulate_consensus]
-    scenarios.append(simulate_log)
+    scenarios += [simulate_log, simulate_slots]
     here = [simulate(seed).trace for seed in (1, 2) for simulate in scenarios]
 
     assert there.stdout.split() == here
@@ -130,6 +145,12 @@ def test_a_broken_ingester_is_caught(canary: Canary) -> None:
 def test_a_broken_log_is_caught(canary: Canary) -> None:
     """The checker would see it, had we such a bug."""
     _must_fail(canary, simulate_log)
+
+
+@pytest.mark.parametrize("canary", FOR_SLOTS, ids=lambda c: c.__name__)
+def test_a_broken_slot_log_is_caught(canary: Canary) -> None:
+    """The checker would see it, had we such a bug."""
+    _must_fail(canary, simulate_slots)
 
 
 def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:

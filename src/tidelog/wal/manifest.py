@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
+from tidelog.wal.epoch import Chain, decode_chain, encode_chain, problems_of_chain
 from tidelog.wal.form import Fields, parse, position, render
 
 MANIFEST: Final = "manifest/MANIFEST"
@@ -25,6 +26,7 @@ FIRST_POSITION: Final = 1
 FIRST_SEQ_NO: Final = 1
 BUCKET_FRAGMENTS: Final = 4_096
 DEPTH_MAX: Final = 255
+CHAIN: Final = "tidelog"  # The one field that wal3 does not know, and passes over.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The root of a log. ``acc_bytes`` counts every fragment there ever was."""
+    """The root of a log. ``acc_bytes`` counts every fragment there ever was.
+
+    ``chain`` is there in logs of slot commits, and only there.
+    """
 
     setsum: Setsum = field(default_factory=Setsum.zero)
     collected: Setsum = field(default_factory=Setsum.zero)
@@ -80,6 +85,7 @@ class Manifest:
     fragments: tuple[Fragment, ...] = ()
     initial_offset: int | None = None
     initial_seq_no: int | None = None
+    chain: Chain | None = None
 
     @property
     def children(self) -> list[Pointer | Fragment]:
@@ -111,8 +117,14 @@ def fragment_path(seq_no: int) -> str:
     return f"log/Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
 
 
-def snapshot_path(setsum: Setsum) -> str:
-    return f"snapshot/SNAPSHOT.{setsum.hex()}"
+def snapshot_path(setsum: Setsum, depth: int | None = None) -> str:
+    """Give where a snapshot lies; in slot logs its depth is part of its name.
+
+    A roll-up of many slots makes several levels at once, and may lose its race: what it leaves must
+    not be taken for a snapshot of another depth over the same fragments.
+    """
+    level = "" if depth is None else f"{depth:02x}."
+    return f"snapshot/SNAPSHOT.{level}{setsum.hex()}"
 
 
 def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
@@ -131,6 +143,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
         fragments=tuple(_decode_fragment(child) for child in found.children("fragments")),
         initial_offset=found.position("initial_offset") if found.has("initial_offset") else None,
         initial_seq_no=_seq_no(found, "initial_seq_no") if found.has("initial_seq_no") else None,
+        chain=decode_chain(found.child(CHAIN)) if found.has(CHAIN) else None,
     )
 
 
@@ -148,6 +161,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         found["initial_offset"] = position(manifest.initial_offset)
     if manifest.initial_seq_no is not None:
         found["initial_seq_no"] = manifest.initial_seq_no
+    if manifest.chain is not None:
+        found[CHAIN] = encode_chain(manifest.chain)
     return render(found)
 
 
@@ -255,12 +270,20 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
     known = size if manifest.collected == Setsum.zero() else max(size, manifest.acc_bytes)
     if manifest.acc_bytes != known:
         problems.append("its acc_bytes are not those of its fragments")
+    chain = manifest.chain
     problems += [
         f"the fragment {fragment.seq_no} has another path than its number says"
         for fragment in manifest.fragments
-        if fragment.path != fragment_path(fragment.seq_no)
+        if fragment.path != path_of(fragment.seq_no, chain)
     ]
+    if chain is not None:
+        problems += problems_of_chain(chain, manifest.next_seq_no)
     return problems
+
+
+def path_of(seq_no: int, chain: Chain | None) -> str:
+    """Give where the fragment of a number lies, in a log of either protocol."""
+    return fragment_path(seq_no) if chain is None else chain.of(seq_no).path(seq_no)
 
 
 def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
@@ -285,7 +308,8 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
         problems.append("its depth is not what its pointer says")
     if sum_of(children) != snapshot.setsum:
         problems.append("its setsum is not that of what it names")
-    if snapshot.setsum != pointer.setsum or snapshot.path != snapshot_path(snapshot.setsum):
+    names = snapshot_path(snapshot.setsum), snapshot_path(snapshot.setsum, snapshot.depth)
+    if snapshot.setsum != pointer.setsum or snapshot.path not in names:
         problems.append("its name is not its setsum")
     return problems
 

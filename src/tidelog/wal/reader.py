@@ -7,7 +7,7 @@ Source: wal3, "Read Path"; docs/wal3.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -39,12 +39,14 @@ class Wal3Reader:
     """A reader of the log at the root of ``store``.
 
     Units: about ``window_bytes`` of fragments, and at most ``reads`` of them, are read ahead.
+    ``decode`` gives a fragment's records, which must be what the log says; see `checked_fragment`.
     """
 
     store: Store
     clock: Clock
     reads: int = READS_MAX
     window_bytes: int = WINDOW_BYTES
+    decode: Callable[[bytes, Fragment], pa.Table] | None = None
 
     async def manifest(self) -> Manifest:
         """Read the manifest.
@@ -81,7 +83,7 @@ class Wal3Reader:
             ObjectNotFound: it is gone. CorruptionError: they are not.
         """
         data = (await self.store.get(fragment.path)).data
-        return await self.clock.offload(partial(_checked, data, fragment))
+        return await self.clock.offload(partial(self.decode or checked_fragment, data, fragment))
 
     async def fragments(self, *, start: int = 0, limit: int | None = None) -> list[Fragment]:
         """Give the fragments that hold any of the positions ``[start, limit)``, in order.
@@ -104,7 +106,13 @@ class Wal3Reader:
             PositionCollected: records from ``start`` on were collected, maybe meanwhile.
             CorruptionError: an object is missing, or is not what was written.
         """
-        manifest = await self.manifest()
+        async for records in self.scan_of(await self.manifest(), start, limit=limit):
+            yield records
+
+    async def scan_of(
+        self, manifest: Manifest, start: int = 0, *, limit: int | None = None
+    ) -> AsyncIterator[pa.Table]:
+        """Give the records that a manifest names which was read before; see `scan`."""
         reached = start or manifest.oldest
         limit = manifest.next if limit is None else min(limit, manifest.next)
         while reached < limit:
@@ -120,7 +128,7 @@ class Wal3Reader:
                     for fragment, records in zip(
                         window, await run_all(work, at_once=self.reads), strict=True
                     ):
-                        yield _between(records, fragment, reached, limit)
+                        yield records_between(records, fragment, reached, limit)
                         reached = fragment.limit
                 return
             except ObjectNotFound as error:
@@ -182,7 +190,12 @@ def no_such_log(store: Store) -> NoSuchLog:
     )
 
 
-def _checked(data: bytes, fragment: Fragment) -> pa.Table:
+def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:
+    """Give the records of a fragment of wal3's.
+
+    Raises:
+        CorruptionError: they are not what the log says.
+    """
     records = decode_fragment(data, path=fragment.path)
     check_fragment(records, len(data), fragment)
     return records
@@ -202,6 +215,7 @@ def _expanded(
             yield child
 
 
-def _between(records: pa.Table, fragment: Fragment, start: int, limit: int) -> pa.Table:
+def records_between(records: pa.Table, fragment: Fragment, start: int, limit: int) -> pa.Table:
+    """Give those of a fragment's records that have the positions ``[start, limit)``."""
     first = max(0, start - fragment.start)
     return records.slice(first, min(limit, fragment.limit) - fragment.start - first)

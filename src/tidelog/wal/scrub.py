@@ -8,6 +8,7 @@ Source: wal3, "Scrub"; docs/wal3.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from tidelog.wal.garbage import GARBAGE, decode_garbage
 from tidelog.wal.manifest import (
     MANIFEST,
     Fragment,
+    Manifest,
     Pointer,
     decode_snapshot,
     problems_of_manifest,
@@ -79,22 +81,31 @@ async def scrub(reader: Wal3Reader) -> Scrubbed:
     """
     manifest = await reader.manifest()
     found = Scrubbed()
-    found.problems += [Problem(MANIFEST, why) for why in problems_of_manifest(manifest)]
-    run = _Scrub(reader, found)
-    await run.children(manifest.children)
-    if not found.problems and found.setsum + manifest.collected != manifest.setsum:
-        found.problems.append(Problem(MANIFEST, "its setsum is not that of what it reaches"))
+    run = TreeScrub(reader, found, problems_and_records)
+    await run.tree(manifest)
     await run.others()
     return found
 
 
 @dataclass(slots=True)
-class _Scrub:
-    """One scrub, as it goes."""
+class TreeScrub:
+    """One scrub, as it goes.
+
+    ``check`` gives what is wrong with a fragment's bytes, and how many records it has.
+    """
 
     reader: Wal3Reader
     found: Scrubbed
+    check: Callable[[bytes, Fragment], tuple[list[str], int]]
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
+
+    async def tree(self, manifest: Manifest) -> None:
+        """Check a manifest, and all that it reaches."""
+        self.found.problems += [Problem(MANIFEST, why) for why in problems_of_manifest(manifest)]
+        await self.children(manifest.children)
+        reached = self.found.setsum + manifest.collected
+        if not self.found.problems and reached != manifest.setsum:
+            self.tell(MANIFEST, "its setsum is not that of what it reaches")
 
     async def children(self, children: list[Pointer | Fragment]) -> None:
         """Check what a manifest or a snapshot names."""
@@ -115,11 +126,11 @@ class _Scrub:
         try:
             snapshot = decode_snapshot(data, where=pointer.path)
         except CorruptionError as error:
-            self._tell(pointer.path, str(error))
+            self.tell(pointer.path, str(error))
             return
         problems = problems_of_snapshot(snapshot, pointer)
         for why in problems:
-            self._tell(pointer.path, why)
+            self.tell(pointer.path, why)
         deep = [child for child in snapshot.snapshots if child.depth < snapshot.depth]
         await self.children([*deep, *snapshot.fragments])
 
@@ -129,17 +140,19 @@ class _Scrub:
         data = await self._get(fragment.path)
         if data is None:
             return
+        await self.bytes_of(fragment, data)
+
+    async def bytes_of(self, fragment: Fragment, data: bytes) -> None:
+        """Check a fragment's bytes."""
         self.found.fragments += 1
         self.found.bytes_read += len(data)
         try:
-            problems, records = await self.reader.clock.offload(
-                partial(_problems_and_records, data, fragment)
-            )
+            problems, records = await self.reader.clock.offload(partial(self.check, data, fragment))
         except CorruptionError as error:
-            self._tell(fragment.path, str(error))
+            self.tell(fragment.path, str(error))
             return
         for why in problems:
-            self._tell(fragment.path, why)
+            self.tell(fragment.path, why)
         if not problems:
             self.found.records += records
             self.found.setsum = self.found.setsum + fragment.setsum
@@ -150,7 +163,7 @@ class _Scrub:
             try:
                 decode_garbage(data)
             except CorruptionError as error:
-                self._tell(GARBAGE, str(error))
+                self.tell(GARBAGE, str(error))
         async for entry in self.reader.store.list(""):
             if entry.key.startswith(CURSORS) and cursor_name(entry.key) is not None:
                 await self._cursor(entry.key)
@@ -163,20 +176,26 @@ class _Scrub:
             if data is not None:
                 decode_cursor(data, where=key)
         except CorruptionError as error:
-            self._tell(key, str(error))
+            self.tell(key, str(error))
 
     async def _get(self, path: str, *, missing_is_fine: bool = False) -> bytes | None:
         try:
             return (await self.reader.store.get(path)).data
         except ObjectNotFound:
             if not missing_is_fine:
-                self._tell(path, "it is not there")
+                self.tell(path, "it is not there")
             return None
 
-    def _tell(self, path: str, why: str) -> None:
+    def tell(self, path: str, why: str) -> None:
+        """Report a problem."""
         self.found.problems.append(Problem(path, why))
 
 
-def _problems_and_records(data: bytes, fragment: Fragment) -> tuple[list[str], int]:
+def problems_and_records(data: bytes, fragment: Fragment) -> tuple[list[str], int]:
+    """Give what is wrong with the bytes of a fragment of wal3's, and how many records it has.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
     records = decode_fragment(data, path=fragment.path)
     return problems_of_fragment(records, len(data), fragment), records.num_rows

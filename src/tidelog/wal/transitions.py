@@ -78,7 +78,7 @@ def roll_over(
         children = _run_of_fragments(manifest.fragments, rollover.fragments)
     if not children:
         return manifest, None
-    snapshot = _snapshot_over(children, writer)
+    snapshot = _snapshot_over(children, writer, names_depth=manifest.chain is not None)
     require(snapshot.depth <= DEPTH_MAX, "a log's snapshots are not that deep")
     pointer = Pointer(
         setsum=snapshot.setsum,
@@ -133,12 +133,15 @@ def _run_of_fragments(fragments: Sequence[Fragment], count: int) -> list[Pointer
     return list(fragments[:count]) if len(fragments) > count else []
 
 
-def _snapshot_over(children: Sequence[Pointer | Fragment], writer: str) -> Snapshot:
+def _snapshot_over(
+    children: Sequence[Pointer | Fragment], writer: str, *, names_depth: bool
+) -> Snapshot:
     pointers = tuple(child for child in children if isinstance(child, Pointer))
     setsum = sum_of(children)
+    depth = max((pointer.depth for pointer in pointers), default=0) + 1
     return Snapshot(
-        path=snapshot_path(setsum),
-        depth=max((pointer.depth for pointer in pointers), default=0) + 1,
+        path=snapshot_path(setsum, depth if names_depth else None),
+        depth=depth,
         setsum=setsum,
         writer=writer,
         snapshots=pointers,

@@ -1,0 +1,119 @@
+"""Broken logs of slot commits, each of which the simulator must catch; see `sim.canaries`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from tidelog.store.port import Store
+from tidelog.wal import opener
+from tidelog.wal.flight import Flight, answer, meet_fence
+from tidelog.wal.link import FenceLink, Tail
+from tidelog.wal.outcome import End
+from tidelog.wal.slot import decode_link
+from tidelog.wal.slot_writer import SlotWriter
+from tidelog.wal.turn import Sent, Turn
+from tidelog.wal.walk import Step
+
+
+@contextmanager
+def slot_acknowledges_out_of_order() -> Iterator[None]:
+    """A batch is acknowledged when its own put was answered, whatever became of those before."""
+
+    def eager(self: Turn, *, below: int | None = None) -> Iterator[Sent]:
+        for slot in sorted(self._sent):
+            if slot in self._flight.done or slot < (below or self._flight.committed):
+                yield self._sent.pop(slot)
+
+    with patch.object(Turn, "settled", eager):
+        yield
+
+
+@contextmanager
+def slot_opener_sends_one_fence() -> Iterator[None]:
+    """A fence past data that was still under way is believed, for it was the only one."""
+    real = opener.Opener._end
+
+    async def single(
+        self: opener.Opener, head: Any, steps: list[Step], tail: Tail, *rest: Any
+    ) -> Any:
+        far = replace(tail, slot=tail.slot + tail.epoch.alpha - 1)
+        fences = replace(far, epoch=replace(tail.epoch, alpha=1))
+        return await real(self, head, steps, fences, *rest)
+
+    def believes(tail: Tail, _: Sequence[bytes], found: Sequence[bytes]) -> Any:
+        link = decode_link(found[0], path=tail.path)
+        if isinstance(link, FenceLink) and link.next is not None:
+            return [link.next], replace(tail, epoch=link.next)
+        return None
+
+    with (
+        patch.object(opener.Opener, "_end", single),
+        patch.object(opener, "decide", believes),
+    ):
+        yield
+
+
+@contextmanager
+def slot_takes_all_before_a_fence_for_its_own() -> Iterator[None]:
+    """A writer that meets a fence acknowledges all earlier slots, answered or not."""
+    real = meet_fence
+
+    def trusting(flight: Flight, slot: int) -> Flight:
+        for earlier in range(flight.base, slot):
+            flight = answer(flight, earlier)
+        return real(flight, slot)
+
+    with patch("tidelog.wal.turn.meet_fence", trusting):
+        yield
+
+
+@contextmanager
+def slot_sends_again_what_is_in() -> Iterator[None]:
+    """After a put that was given up, everything under way is sent again in the next epoch."""
+    real = SlotWriter._settle
+
+    async def forgetful(self: SlotWriter, turn: Turn, *, below: int | None = None) -> None:
+        if below is None:
+            await real(self, turn)
+
+    with patch.object(SlotWriter, "_settle", forgetful):
+        yield
+
+
+@contextmanager
+def slot_takes_doubt_for_a_loss() -> Iterator[None]:
+    """Where an epoch ended is guessed from what was answered, not read."""
+
+    async def guessed(_: Store, epoch: Any, **__: Any) -> End:
+        return End(0, epoch)
+
+    with patch("tidelog.wal.slot_writer.end_of_epoch", guessed):
+        yield
+
+
+@contextmanager
+def slot_acknowledges_past_a_fence() -> Iterator[None]:
+    """What lies past the first fence of an epoch counts as written."""
+    with patch.object(Flight, "committed", property(_all_done)):
+        yield
+
+
+def _all_done(flight: Flight) -> int:
+    slot = flight.base
+    while slot in flight.done or slot == flight.fence:
+        slot += 1
+    return slot
+
+
+FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
+    slot_acknowledges_out_of_order,
+    slot_opener_sends_one_fence,
+    slot_takes_all_before_a_fence_for_its_own,
+    slot_sends_again_what_is_in,
+    slot_takes_doubt_for_a_loss,
+    slot_acknowledges_past_a_fence,
+)

@@ -1,0 +1,173 @@
+"""Epochs of a slot log: who may write where, and the chain in which they follow each other. Pure.
+
+Only its opener writes data into an epoch's directory. An epoch ends at the first slot, in slot
+order, that holds a fence; the next epoch begins at that same slot, so data has one slot after the
+other through all epochs. Slot s of an epoch with k lanes lies in lane s % k.
+Source: wal3-draft, "Sharding" and "Fencing"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.wal.form import Fields
+
+LANES_MAX: Final = 4_096
+ALPHA_MAX: Final = 256
+FIRST_SLOT: Final = 1
+EPOCHS: Final = "epoch/"
+VERSION: Final = 1
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One writer's turn.
+
+    ``id`` is random, so that two who open at once do not share a directory. ``alpha`` is how many
+    puts may be under way; ``opener`` is a name for people.
+    """
+
+    number: int
+    id: str
+    first_slot: int
+    lanes: int = 1
+    alpha: int = 1
+    opener: str = ""
+
+    @property
+    def name(self) -> str:
+        """Give the name of its directory."""
+        return f"{self.number:016x}-{self.id}"
+
+    def path(self, slot: int) -> str:
+        """Give the one place where the object of a slot lies, if the slot is this epoch's."""
+        return f"{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """The end of a log: no slot after it is ever read. ``successor`` is the next log's name."""
+
+    slot: int
+    successor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The epochs that a manifest knows, the first of which nobody writes to, and the seal."""
+
+    epochs: tuple[Epoch, ...]
+    seal: Seal | None = None
+
+    @property
+    def last(self) -> Epoch:
+        return self.epochs[-1]
+
+    def of(self, slot: int) -> Epoch:
+        """Give the epoch in which the data of a slot lies."""
+        return next((e for e in reversed(self.epochs) if e.first_slot <= slot), self.epochs[0])
+
+    def after(self, epoch: Epoch) -> Epoch | None:
+        """Give the epoch that followed one; None if none did, as far as is known."""
+        following = (b for a, b in pairwise(self.epochs) if a.name == epoch.name)
+        return next(following, None)
+
+
+def check_shape(*, lanes: int, alpha: int) -> None:
+    """Refuse numbers with which no epoch can be opened.
+
+    Raises:
+        UsageError: there is none, or there are too many.
+    """
+    if not 1 <= lanes <= LANES_MAX:
+        raise UsageError(f"a log has from 1 to {LANES_MAX} lanes", lanes=lanes)
+    if not 1 <= alpha <= ALPHA_MAX:
+        raise UsageError(f"a log has from 1 to {ALPHA_MAX} puts under way", alpha=alpha)
+
+
+def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
+    """Give all that is wrong with the epochs of a manifest whose next slot is ``next_slot``."""
+    for one, other in pairwise(chain.epochs):
+        if other.number != one.number + 1:
+            yield f"the epoch {other.name} does not follow {one.name}"
+        if other.first_slot < one.first_slot:
+            yield f"the epoch {other.name} starts before {one.name}"
+    if chain.last.first_slot > next_slot:
+        yield f"the epoch {chain.last.name} starts after the last slot"
+    if chain.seal is not None and chain.seal.slot != next_slot:
+        yield "its seal is not at the last slot"
+
+
+def encode_chain(chain: Chain) -> dict[str, Any]:
+    """Give plain values."""
+    return {
+        "version": VERSION,
+        "epochs": [{**encode_epoch(e), "first_slot": e.first_slot} for e in chain.epochs],
+        "seal": None
+        if chain.seal is None
+        else {"slot": chain.seal.slot, "successor": chain.seal.successor},
+    }
+
+
+def decode_chain(found: Fields) -> Chain:
+    """Read what `encode_chain` gave.
+
+    Raises:
+        CorruptionError: it is none. UsageError: a newer tidelog wrote it.
+    """
+    if (version := found.whole("version")) != VERSION:
+        raise UsageError(
+            f"this log is of version {version}, and this tidelog knows version {VERSION}: "
+            "update tidelog",
+            path=found.where,
+        )
+    epochs = tuple(
+        decode_epoch(child, first_slot=child.whole("first_slot"))
+        for child in found.children("epochs")
+    )
+    if not epochs:
+        raise found.wrong("epochs", "is empty")
+    seal = None
+    if found.has("seal"):
+        child = found.child("seal")
+        seal = Seal(slot=child.whole("slot"), successor=child.text("successor"))
+    return Chain(epochs=epochs, seal=seal)
+
+
+def encode_epoch(epoch: Epoch) -> dict[str, Any]:
+    """Give plain values, without the first slot: the fence that opens an epoch is at that."""
+    return {
+        "number": epoch.number,
+        "id": epoch.id,
+        "lanes": epoch.lanes,
+        "alpha": epoch.alpha,
+        "opener": epoch.opener,
+    }
+
+
+def decode_epoch(found: Fields, *, first_slot: int) -> Epoch:
+    """Read what `encode_epoch` gave.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    if not _ID.fullmatch(found.text("id")):
+        raise found.wrong("id", "is not 16 hex digits")
+    try:
+        check_shape(lanes=found.whole("lanes"), alpha=found.whole("alpha"))
+    except UsageError as error:
+        raise CorruptionError(f"{error}: restore the object", path=found.where) from error
+    return Epoch(
+        number=found.whole("number"),
+        id=found.text("id"),
+        first_slot=first_slot,
+        lanes=found.whole("lanes"),
+        alpha=found.whole("alpha"),
+        opener=found.text("opener"),
+    )

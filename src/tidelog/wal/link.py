@@ -1,0 +1,137 @@
+"""Links: what a slot's object says of its place in the log, and of the log up to it. Pure.
+
+A data link carries the log's setsum, so that the chain of links proves itself without a manifest.
+Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tidelog.setsum import Setsum
+from tidelog.wal.epoch import Epoch, decode_epoch, encode_epoch
+from tidelog.wal.form import Fields
+from tidelog.wal.manifest import Fragment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataLink:
+    """Records ``[start, limit)``, and how they continue the log.
+
+    ``setsum`` is theirs, ``log_setsum`` that of all records up to them; ``log_bytes`` counts the
+    bytes of all fragments before this one. ``first_us`` and ``last_us`` are their least and
+    greatest time.
+    """
+
+    epoch: str
+    slot: int
+    writer: str
+    start: int
+    limit: int
+    first_us: int
+    last_us: int
+    setsum: Setsum
+    log_setsum: Setsum
+    log_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceLink:
+    """The end of an epoch: the next one, or (None) the end of the log, with its successor."""
+
+    epoch: str
+    slot: int
+    writer: str
+    id: str
+    next: Epoch | None
+    successor: str = ""
+
+
+Link: TypeAlias = DataLink | FenceLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Where the next object goes, and all that its link says of what is before it."""
+
+    epoch: Epoch
+    slot: int
+    position: int
+    setsum: Setsum
+    log_bytes: int
+
+    @property
+    def path(self) -> str:
+        return self.epoch.path(self.slot)
+
+
+def fragment_of(link: DataLink, path: str, size_bytes: int) -> Fragment:
+    """Give what a manifest says of a slot's object."""
+    return Fragment(
+        path=path,
+        seq_no=link.slot,
+        start=link.start,
+        limit=link.limit,
+        num_bytes=size_bytes,
+        setsum=link.setsum,
+    )
+
+
+def link_fields(link: Link) -> dict[str, Any]:
+    """Give plain values."""
+    place: dict[str, Any] = {"epoch": link.epoch, "slot": link.slot, "writer": link.writer}
+    if isinstance(link, FenceLink):
+        return {
+            "kind": "fence",
+            **place,
+            "id": link.id,
+            "next": None if link.next is None else encode_epoch(link.next),
+            "successor": link.successor,
+        }
+    return {
+        "kind": "data",
+        **place,
+        "start": link.start,
+        "limit": link.limit,
+        "first_us": link.first_us,
+        "last_us": link.last_us,
+        "setsum": link.setsum.hex(),
+        "log_setsum": link.log_setsum.hex(),
+        "log_bytes": link.log_bytes,
+    }
+
+
+def link_of(found: Fields) -> Link:
+    """Read what `link_fields` gave.
+
+    Raises:
+        CorruptionError: it is no link.
+    """
+    kind, slot = found.text("kind"), found.whole("slot")
+    if kind == "fence":
+        following = (
+            decode_epoch(found.child("next"), first_slot=slot) if found.has("next") else None
+        )
+        return FenceLink(
+            epoch=found.text("epoch"),
+            slot=slot,
+            writer=found.text("writer"),
+            id=found.text("id"),
+            next=following,
+            successor=found.text("successor"),
+        )
+    if kind != "data":
+        raise found.wrong("kind", "is neither data nor fence")
+    return DataLink(
+        epoch=found.text("epoch"),
+        slot=slot,
+        writer=found.text("writer"),
+        start=found.whole("start"),
+        limit=found.whole("limit"),
+        first_us=found.whole("first_us"),
+        last_us=found.whole("last_us"),
+        setsum=found.setsum("setsum"),
+        log_setsum=found.setsum("log_setsum"),
+        log_bytes=found.whole("log_bytes"),
+    )

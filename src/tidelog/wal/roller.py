@@ -1,0 +1,103 @@
+"""Rolling up a slot log: its manifest is replaced by one that names what was committed since.
+
+This bounds how far others have to walk, and is on nobody's way to an acknowledgement. Whoever
+loses the race to replace the manifest has lost nothing: the winner's names the same objects.
+Source: wal3-draft, "Manifests"; design page 3, "Roll-up".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    ObjectChanged,
+    ObjectExists,
+    OutcomeUnknown,
+)
+from tidelog.store.conditional import create, replace
+from tidelog.store.port import Store
+from tidelog.wal.manifest import MANIFEST, Manifest, Snapshot, encode_manifest, encode_snapshot
+from tidelog.wal.opener import Head, load_head
+from tidelog.wal.transitions import Rollover, check_manifest, roll_over
+from tidelog.wal.walk import Step, chain_of, extend
+
+TRIES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roller:
+    """Rolls up one log. ``writer`` is a name for people, in what it writes."""
+
+    store: Store
+    clock: Clock
+    writer: str
+    rollover: Rollover = field(default_factory=Rollover)
+
+    async def roll_up(self, head: Head, steps: Sequence[Step]) -> Head:
+        """Bring steps of a walk into the manifest; give the manifest that has them.
+
+        Raises:
+            ContentionError: others were first every time. CorruptionError: the steps do not
+            continue the manifest. LocationError: the store failed.
+        """
+        for _ in range(TRIES_MAX):
+            extended = extend(head.manifest, steps, writer=self.writer)
+            if extended is head.manifest:
+                return head
+            manifest, snapshots = roll_all(extended, self.rollover, writer=self.writer)
+            check_manifest(manifest)
+            check_continues(head.manifest, manifest)
+            for snapshot in snapshots:
+                # Its name says what it names: if another writer's is there, that will do.
+                with suppress(ObjectExists):
+                    body = encode_snapshot(snapshot)
+                    await create(self.store, snapshot.path, body, clock=self.clock)
+            data = encode_manifest(manifest)
+            try:
+                e_tag = await replace(
+                    self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock
+                )
+            except (ObjectChanged, OutcomeUnknown):
+                head = await load_head(self.store)
+                continue
+            return Head(manifest, e_tag)
+        raise ContentionError("others replaced the manifest at every try to roll the log up")
+
+
+def roll_all(
+    manifest: Manifest, rollover: Rollover, *, writer: str
+) -> tuple[Manifest, list[Snapshot]]:
+    """Roll over as often as the thresholds ask for; give the snapshots in the order to store."""
+    snapshots: list[Snapshot] = []
+    while True:
+        manifest, snapshot = roll_over(manifest, rollover, writer=writer)
+        if snapshot is None:
+            return manifest, snapshots
+        snapshots.append(snapshot)
+
+
+def check_continues(before: Manifest, after: Manifest) -> None:
+    """Refuse to replace a manifest by one that does not continue it.
+
+    Raises:
+        CorruptionError: it would lose or change something.
+    """
+    one, other = chain_of(before), chain_of(after)
+    kept = (
+        before.collected == after.collected
+        and before.oldest == after.oldest
+        and before.next <= after.next
+        and before.acc_bytes <= after.acc_bytes
+        and other.epochs[: len(one.epochs)] == one.epochs
+        and one.seal in (None, other.seal)
+    )
+    if not kept:
+        raise CorruptionError(
+            "a manifest would not continue the one before it: nothing was written"
+        )

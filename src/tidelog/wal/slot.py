@@ -1,0 +1,201 @@
+"""Slot objects: what lies in a slot of an epoch, data or a fence, as a value and as bytes. Pure.
+
+Both are Parquet files with the same columns; a fence has no rows. The link stands in the file's
+metadata, with a checksum of its own, and names the slot: an object that changed places is told.
+
+Shape: records are a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary, null
+    where there is none) and ``body`` (binary), in the order of positions.
+Invariants: bytes of different writes differ, for the link names an epoch, or an id,
+    that is its writer's own.
+Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.errors import CorruptionError
+from tidelog.setsum import Setsum, setsum_of
+from tidelog.wal.form import parse, render
+from tidelog.wal.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
+from tidelog.wal.manifest import Fragment
+
+Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+LINK: Final = b"tidelog.link"
+CHECK: Final = b"tidelog.check"
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("position", pa.int64(), nullable=False),
+    pa.field("timestamp_us", pa.int64(), nullable=False),
+    pa.field("stream", pa.binary()),
+    pa.field("body", pa.binary(), nullable=False),
+]
+SLOT_RECORDS: Final = pa.schema(_FIELDS)
+
+
+def place_slot_records(bodies: pa.BinaryArray, *, start: int, times: Times) -> pa.Table:
+    """Give bodies as records that follow each other, each with its time, in no stream."""
+    positions = pa.array(np.arange(start, start + len(bodies), dtype=np.int64))
+    streams: Any = pa.nulls(len(bodies), pa.binary())
+    return pa.table([positions, pa.array(times), streams, bodies], schema=SLOT_RECORDS)
+
+
+def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink, bytes]:
+    """Write records as the object that comes next in the log."""
+    setsum = setsum_of_slot_records(records)
+    first_us, last_us = _least_and_greatest(records)
+    link = DataLink(
+        epoch=tail.epoch.name,
+        slot=tail.slot,
+        writer=writer,
+        start=tail.position,
+        limit=tail.position + records.num_rows,
+        first_us=first_us,
+        last_us=last_us,
+        setsum=setsum,
+        log_setsum=tail.setsum + setsum,
+        log_bytes=tail.log_bytes,
+    )
+    return link, _encode(records, link)
+
+
+def encode_fence(link: FenceLink) -> bytes:
+    """Write a fence."""
+    return _encode(SLOT_RECORDS.empty_table(), link)
+
+
+def decode_link(data: bytes, *, path: str) -> Link:
+    """Read the link of the object at a path.
+
+    Raises:
+        CorruptionError: there is none, it was changed, or it is that of another place.
+    """
+    try:
+        found = pq.read_metadata(pa.BufferReader(data)).metadata or {}
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise CorruptionError(
+            f"a slot's object cannot be read: restore it, or move it away ({error})", path=path
+        ) from error
+    text = found.get(LINK, b"")
+    if not text or found.get(CHECK) != _check_of(text):
+        raise CorruptionError(
+            "a slot's object has no link, or it was changed: restore it, or move it away",
+            path=path,
+        )
+    return link_of(parse(text, where=path))
+
+
+def decode_records(data: bytes, *, path: str) -> pa.Table:
+    """Read the records of a slot's object.
+
+    Raises:
+        CorruptionError: it is no Parquet file with the columns of one.
+    """
+    try:
+        found = pq.ParquetFile(
+            pa.BufferReader(data),
+            thrift_string_size_limit=2**31 - 1,
+            thrift_container_size_limit=2**31 - 1,
+            page_checksum_verification=True,
+        ).read(columns=SLOT_RECORDS.names, use_threads=False)
+        records = found.select(SLOT_RECORDS.names)
+    except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+        raise CorruptionError(f"a slot's object cannot be read: {error}", path=path) from error
+    for field in SLOT_RECORDS:
+        column = records.column(field.name)
+        if column.type != field.type or (column.null_count and not field.nullable):
+            raise CorruptionError(
+                f"a slot's column {field.name} is not what it should be", path=path
+            )
+    return pa.table(records.columns, schema=SLOT_RECORDS)
+
+
+def problems_of_data(
+    records: pa.Table, link: Link, size_bytes: int, fragment: Fragment
+) -> list[str]:
+    """Give all in which a slot's object differs from what the log says of it."""
+    if not isinstance(link, DataLink):
+        return ["it is a fence"]
+    if problems := [*_problems_of_place(link, size_bytes, fragment)]:
+        return problems
+    positions = records.column("position").to_numpy()
+    if not np.array_equal(positions, np.arange(link.start, link.limit)):
+        return [f"its positions are not {link.start} to {link.limit - 1}"]
+    if _least_and_greatest(records) != (link.first_us, link.last_us):
+        problems.append("its times are not those that its link says")
+    if setsum_of_slot_records(records) != link.setsum:
+        problems.append("its setsum is not that of its records")
+    return problems
+
+
+def setsum_of_slot_records(records: pa.Table) -> Setsum:
+    """Give the setsum of records: of place, time, stream and body, each told from the others."""
+    return setsum_of(_items(records))
+
+
+def _items(records: pa.Table) -> Iterator[bytes]:
+    for batch in records.to_batches(max_chunksize=4_096):
+        positions, times, streams, bodies = batch.columns
+        places = np.empty(batch.num_rows, dtype=[("p", ">u8"), ("t", ">u8"), ("s", ">u2")])
+        places["p"], places["t"] = positions.to_numpy(), times.to_numpy()
+        lengths: Any = pc.fill_null(pc.binary_length(cast(Any, streams)), 0)
+        places["s"] = lengths.to_numpy(zero_copy_only=False)
+        width, heads = places.itemsize, places.tobytes()
+        bare: list[Any] = bodies.to_pylist()
+        if streams.null_count == len(streams):
+            for row, body in enumerate(bare):
+                yield heads[row * width : row * width + width] + body
+        else:
+            for row, (stream, body) in enumerate(zip(streams.to_pylist(), bare, strict=True)):
+                yield heads[row * width : row * width + width] + (stream or b"") + body
+
+
+def _least_and_greatest(records: pa.Table) -> tuple[int, int]:
+    times = records.column("timestamp_us").to_numpy()
+    return int(times.min()), int(times.max())
+
+
+def _problems_of_place(link: DataLink, size_bytes: int, fragment: Fragment) -> Iterator[str]:
+    if size_bytes != fragment.num_bytes:
+        yield f"it has {size_bytes} bytes, not {fragment.num_bytes}"
+    if link.slot != fragment.seq_no or f"/{link.epoch}/" not in f"/{fragment.path}":
+        yield "it is the object of another slot"
+    if (link.start, link.limit) != (fragment.start, fragment.limit):
+        yield f"its positions are not {fragment.start} to {fragment.limit - 1}"
+    if link.setsum != fragment.setsum:
+        yield "its setsum is not what the log says"
+
+
+def _encode(records: pa.Table, link: Link) -> bytes:
+    text = render(link_fields(link))
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        SLOT_RECORDS,
+        compression="snappy",
+        # What would repeat bodies, or the schema that every reader knows.
+        write_statistics=False,
+        store_schema=False,
+        use_dictionary=["stream"],  # type: ignore[arg-type]
+        column_encoding={
+            "position": "DELTA_BINARY_PACKED",
+            "timestamp_us": "DELTA_BINARY_PACKED",
+        },
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(records)
+        writer.add_key_value_metadata(
+            {LINK.decode(): text.decode(), CHECK.decode(): _check_of(text).decode()}
+        )
+    return sink.getvalue().to_pybytes()
+
+
+def _check_of(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).hexdigest().encode()

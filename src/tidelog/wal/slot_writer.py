@@ -1,0 +1,328 @@
+"""Writing a slot log: one round trip an append, several under way, one writer at a time.
+
+The first append opens the log, which ends the turn of whoever wrote before. A writer whose turn was
+ended by another is over. One that cannot learn what became of a put takes the log over from itself:
+the fence that ends the old epoch says which slots are in the log, so nothing stays unknown while
+the store can be reached.
+Source: wal3-draft, "Concurrent Writes" and "Fencing"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import (
+    ContentionError,
+    Fenced,
+    LocationError,
+    LogSealed,
+    OutcomeUnknown,
+    TidelogError,
+    UsageError,
+    require,
+)
+from tidelog.store.conditional import DEFAULT_RESEND, Resend
+from tidelog.store.port import Store
+from tidelog.wal.batching import Batching, Queue, Work, told_to_those_who_wait
+from tidelog.wal.epoch import Epoch, Seal, check_shape
+from tidelog.wal.opener import Head, Opener, log_sealed
+from tidelog.wal.outcome import End, end_of_epoch
+from tidelog.wal.roller import Roller
+from tidelog.wal.transitions import Rollover
+from tidelog.wal.turn import Sent, Turn
+from tidelog.wal.walk import Step
+
+BEHIND_MAX: Final = 4  # Roll-ups by which the manifest may be late before appends wait for it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a writer lays out its epochs.
+
+    Units: at most ``alpha`` puts under way, in ``lanes`` directories; a roll-up after
+        ``rollup_slots`` slots or ``rollup_interval_us``, whichever is first.
+    """
+
+    lanes: int = 1
+    alpha: int = 8
+    rollup_slots: int = 64
+    rollup_interval_us: int = 1_000_000
+    rollover: Rollover = field(default_factory=Rollover)
+
+    def __post_init__(self) -> None:
+        check_shape(lanes=self.lanes, alpha=self.alpha)
+        if self.rollup_slots < 1 or self.rollup_interval_us < 0:
+            raise UsageError("a log is rolled up after 1 slot or more, and 0 us or more")
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotWriter:
+    """Appends to one log. ``writer`` is a name for people, in what it writes.
+
+    ``resend`` is how long a put is sent again before the writer looks what became of it.
+    """
+
+    store: Store
+    clock: Clock
+    writer: str
+    shape: Shape = field(default_factory=Shape)
+    batching: Batching = field(default_factory=Batching)
+    resend: Resend = field(default_factory=lambda: DEFAULT_RESEND)
+    _queue: Queue = field(init=False)
+    _task: asyncio.Task[None] | None = None
+    _turn: Turn | None = None
+    _head: Head | None = None
+    _unrolled: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._queue = Queue(batching=self.batching)
+
+    async def append(
+        self, records: Sequence[bytes], *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        """Append records; give the position of the first once all are durable.
+
+        The records of one call stand together, in their order. Their time is now unless given.
+
+        Raises:
+            UsageError: there are none, or one is over 64 MiB, or the time is not from 0 on.
+            BusyError: ``wait`` is False, and too much is waiting already. HandleError: the writer
+            is closed. Fenced: another writer took over. NOT_APPLIED. LogSealed: the log takes no
+            more. NOT_APPLIED. OutcomeUnknown: the store cannot be reached any more; see
+            `tidelog.wal.outcome`. LocationError: it could not be before. NOT_APPLIED.
+        """
+        bodies = pa.array(records, pa.binary())
+        return await self.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+
+    async def append_arrow(
+        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        """Append the values of an array, none of which is null; see `append`."""
+        if timestamp_us is not None and not 0 <= timestamp_us < 2**63:
+            raise UsageError("a time is from 0 to 2^63-1 microseconds", timestamp_us=timestamp_us)
+        work = await self._queue.add(bodies, timestamp_us=timestamp_us, wait=wait)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="wal writer")
+            self._task.add_done_callback(told_to_those_who_wait)
+        return await asyncio.shield(work.done)
+
+    async def close(self) -> None:
+        """Wait until all that was appended has been answered, refuse more, and roll up."""
+        await self._queue.close()
+        if self._task is not None:
+            await self._task
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except BaseException as error:
+            # Nobody will answer those who wait, be it for an answer or for room.
+            for sent in self._turn.rest() if self._turn else ():
+                await self._queue.fail(sent.batch, error)
+            await self._queue.abandon(error)
+            raise
+
+    async def _serve(self) -> None:
+        """Take turn after turn, until closed and nothing is left."""
+        queue = self._queue
+        while True:
+            async with queue.changed:
+                await queue.changed.wait_for(lambda: queue.is_closing or len(queue) > 0)
+            if not queue:
+                await self._roll_up_quietly()
+                return
+            try:
+                turn = self._turn = self._turn or await self._open()
+            except TidelogError as error:
+                await self._refuse_waiting(error)
+                continue
+            await self._take(turn)
+            if turn.doubt is not None:
+                self._turn = await self._resolve(turn, turn.doubt)
+            elif turn.fence is not None:
+                await self._end(turn, over(turn.fence))
+
+    async def _open(self) -> Turn:
+        opener = Opener(store=self.store, clock=self.clock, writer=self.writer)
+        ended = await opener.open(lanes=self.shape.lanes, alpha=self.shape.alpha)
+        self._head, self._unrolled = ended.head, list(ended.steps)
+        return Turn(
+            store=self.store,
+            clock=self.clock,
+            writer=self.writer,
+            resend=self.resend,
+            tail=ended.tail,
+        )
+
+    async def _take(self, turn: Turn) -> None:
+        """Send batches until the turn is over, or closed and all are settled."""
+        first: BaseException
+        try:
+            async with asyncio.TaskGroup() as group:
+                rolling = group.create_task(self._roll())
+                while await self._is_to_send(turn):
+                    begun_us = self.clock.monotonic_us()
+                    slot = await self._place(turn)
+                    group.create_task(self._put(turn, slot))
+                    if not self._queue.fills_a_batch and not self._queue.is_closing:
+                        left = begun_us + self.batching.interval_us - self.clock.monotonic_us()
+                        await self.clock.sleep(max(0, left))
+                rolling.cancel()
+        except BaseExceptionGroup as errors:
+            first = errors.exceptions[0]
+        else:
+            return
+        raise first
+
+    async def _is_to_send(self, turn: Turn) -> bool:
+        """Wait until there is work and room for it; False if the turn is over instead."""
+        queue = self._queue
+
+        def has_end() -> bool:
+            return turn.is_over or (queue.is_closing and not queue and not turn.under_way)
+
+        def has_work() -> bool:
+            behind = len(self._unrolled) + turn.under_way
+            return (
+                len(queue) > 0 and turn.has_room and behind < BEHIND_MAX * self.shape.rollup_slots
+            )
+
+        async with queue.changed:
+            await queue.changed.wait_for(lambda: has_end() or has_work())
+        return not has_end()
+
+    async def _place(self, turn: Turn) -> int:
+        batch = self._queue.take()
+        try:
+            return await turn.place(batch)
+        except BaseException as error:
+            await self._queue.fail(batch, error)
+            raise
+
+    async def _put(self, turn: Turn, slot: int) -> None:
+        await turn.put(slot)
+        await self._settle(turn)
+
+    async def _settle(self, turn: Turn, *, below: int | None = None) -> None:
+        for sent in list(turn.settled(below=below)):
+            if below is None:
+                self._unrolled.append(sent.fragment)
+            await self._queue.settle(sent.batch, sent.fragment.start)
+        async with self._queue.changed:
+            self._queue.changed.notify_all()
+
+    async def _end(self, turn: Turn, error: TidelogError) -> None:
+        """Tell those who wait that this writer is over."""
+        await self._queue.close()
+        for sent in turn.rest():
+            await self._queue.fail(sent.batch, error)
+        await self._queue.abandon(error)
+
+    async def _resolve(self, turn: Turn, doubt: LocationError) -> Turn | None:
+        """Learn what became of each slot from the fence that ends the epoch, ours if need be.
+
+        What is not in the log is sent again in the next turn, which this gives, unless another
+        writer had ended the epoch.
+        """
+        for attempt in range(DEFAULT_RESEND.attempts):
+            if attempt:
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+            try:
+                end, following = await self._end_of(turn, is_again=attempt > 0)
+                break
+            except (LocationError, ContentionError) as error:
+                doubt = error if isinstance(error, LocationError) else doubt
+        else:
+            await self._give_up(turn.rest(), doubt)
+            return None
+        await self._settle(turn, below=end.slot)
+        if following is None:
+            await self._end(turn, over(end.after))
+        else:
+            for sent in reversed(turn.rest()):
+                self._queue.give_back(sent.batch)
+        return following
+
+    async def _end_of(self, turn: Turn, *, is_again: bool) -> tuple[End, Turn | None]:
+        """Give where a turn ended, and the next one if it was ended for that."""
+        following = None
+        end = await end_of_epoch(self.store, turn.epoch, clock=self.clock)
+        if end is None or is_again:
+            # An earlier try may have ended the epoch with a fence of ours, and known no more.
+            with suppress(LogSealed):
+                following = await self._open()
+            end = await end_of_epoch(self.store, turn.epoch, clock=self.clock)
+        require(end is not None, "an epoch that was ended has no end", epoch=turn.epoch.name)
+        assert end is not None
+        return end, following
+
+    async def _give_up(self, rest: Sequence[Sent], reason: TidelogError) -> None:
+        for sent in rest:
+            unknown = OutcomeUnknown(
+                "the store cannot be reached: whether the records are in the log shows when it is "
+                "opened again",
+                path=sent.fragment.path,
+                reason=reason,
+            )
+            await self._queue.fail(sent.batch, unknown)
+
+    async def _refuse_waiting(self, error: TidelogError) -> None:
+        waiting: list[Work] = []
+        while self._queue:
+            waiting += self._queue.take()
+        await self._queue.fail(waiting, error)
+
+    async def _roll(self) -> None:
+        """Roll up as often as the shape says, while the turn lasts."""
+        while True:
+            async with self._queue.changed:
+                await self._queue.changed.wait_for(lambda: bool(self._unrolled))
+            for _ in range(10):
+                if len(self._unrolled) >= self.shape.rollup_slots:
+                    break
+                await self.clock.sleep(self.shape.rollup_interval_us // 10)
+            await self._roll_up_quietly()
+            async with self._queue.changed:
+                self._queue.changed.notify_all()
+
+    async def _roll_up_quietly(self) -> None:
+        """Roll up what is committed; what fails is tried again with the next."""
+        steps = list(self._unrolled)
+        if self._head is None or not steps:
+            return
+        roller = Roller(
+            store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
+        )
+        with suppress(LocationError, ContentionError):
+            self._head = await roller.roll_up(self._head, steps)
+            del self._unrolled[: len(steps)]
+
+
+def over(after: Epoch | Seal) -> TidelogError:
+    """Give what a writer says whose epoch was ended by another."""
+    if isinstance(after, Seal):
+        return log_sealed(after)
+    return Fenced(
+        "another writer took over the log: open it again to go on",
+        by=repr(after.opener),
+        slot=after.first_slot,
+    )

@@ -1,0 +1,131 @@
+"""Logs of either protocol, as tests see them: made, opened for writing, read and scrubbed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+
+from clocks import SwiftClock
+from tidelog.store.port import Store
+from tidelog.wal.batching import Batching
+from tidelog.wal.committer import Committer
+from tidelog.wal.opener import Opener, make_log
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.scrub import Scrubbed, scrub
+from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.slot_scrub import scrub_slots
+from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.transitions import Rollover
+from tidelog.wal.writer import Wal3Writer
+
+CLOCK = SwiftClock()
+SMALL = Rollover(fragments=3, snapshots=2)
+
+
+class Writer(Protocol):
+    """What writers of both protocols can do."""
+
+    async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int: ...
+
+    async def append_arrow(self, bodies: pa.BinaryArray, *, wait: bool = True) -> int: ...
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class Reader(Protocol):
+    """What readers of both protocols can do."""
+
+    def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the two protocols.
+
+    ``settle`` opens the log as the next writer would; from then on nothing is in doubt.
+    """
+
+    name: str
+    make: Callable[[Store], Awaitable[object]]
+    writer: Callable[..., Any]
+    reader: Callable[[Store], Reader]
+    scrub: Callable[[Store], Awaitable[Scrubbed]]
+    settle: Callable[[Store], Awaitable[object]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def committer_on(store: Store, name: str = "w") -> Committer:
+    return Committer(store=store, clock=CLOCK, writer=name, rollover=SMALL)
+
+
+def wal3_writer(store: Store, *, name: str = "w", **batching: int) -> Wal3Writer:
+    committer = committer_on(store, name)
+    return Wal3Writer(committer=committer, batching=Batching(interval_us=0, **batching))
+
+
+def slot_writer(
+    store: Store, *, name: str = "w", lanes: int = 1, alpha: int = 4, **batching: int
+) -> SlotWriter:
+    return SlotWriter(
+        store=store,
+        clock=CLOCK,
+        writer=name,
+        shape=Shape(lanes=lanes, alpha=alpha, rollup_slots=5, rollover=SMALL),
+        batching=Batching(interval_us=0, **batching),
+    )
+
+
+def wal3_reader(store: Store) -> Wal3Reader:
+    return Wal3Reader(store=store, clock=CLOCK)
+
+
+def slot_reader(store: Store) -> SlotReader:
+    return SlotReader(store=store, clock=CLOCK)
+
+
+def opener_on(store: Store, name: str = "opener") -> Opener:
+    return Opener(store=store, clock=CLOCK, writer=name)
+
+
+async def make_slots(store: Store) -> None:
+    await make_log(store, clock=CLOCK, writer="maker")
+
+
+WAL3 = Kind(
+    "manifest",
+    make=lambda store: committer_on(store).open(make=True),
+    writer=wal3_writer,
+    reader=wal3_reader,
+    scrub=lambda store: scrub(wal3_reader(store)),
+    settle=lambda store: committer_on(store).open(),
+)
+SLOTS = Kind(
+    "slot",
+    make=make_slots,
+    writer=slot_writer,
+    reader=slot_reader,
+    scrub=lambda store: scrub_slots(slot_reader(store)),
+    settle=lambda store: opener_on(store).open(lanes=1, alpha=2),
+)
+KINDS = (WAL3, SLOTS)
+
+
+async def rows_of(kind: Kind, store: Store) -> list[dict[str, Any]]:
+    """Give all records; a log that scrub complains of has none."""
+    assert (await kind.scrub(store)).problems == []
+    found = kind.reader(store).scan()
+    return [row async for table in found for row in table.to_pylist()]
+
+
+async def contents(kind: Kind, store: Store) -> dict[int, bytes]:
+    """Give all bodies by position; see `rows_of`."""
+    return {row["position"]: row["body"] for row in await rows_of(kind, store)}
