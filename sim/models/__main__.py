@@ -50,7 +50,7 @@ def _is_right(scope: Scope, states_max: int) -> bool:
     begin = time.monotonic()
     found = visit(scope, states_max=states_max)
     seconds = time.monotonic() - begin
-    print(f"{command_of(scope)}: {seconds:.0f} s: {found.render()}", flush=True)
+    print(f"{command_of(scope)}: seconds={seconds:.0f} {found.render()}", flush=True)
     return (found.violation is None) == (scope.broken is None)
 
 

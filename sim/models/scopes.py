@@ -23,9 +23,10 @@ HOLDING: Final[tuple[Scope, ...]] = (
     SlotScope(records=1, openers=1, sealer=True),
     SlotScope(records=2, openers=0, sealer=True, reader=True),
     SlotScope(records=1, openers=2, alpha=1),
-    collection.Scope(records=2, collectors=1, cursors=2),
-    collection.Scope(records=2, collectors=2, cursors=2),
-    collection.Scope(records=3, collectors=2, cursors=1),
+    collection.Scope(collectors=1, cursors=2),
+    collection.Scope(collectors=2, cursors=1),
+    collection.Scope(records=3, collectors=1, cursors=1, pins=1),
+    collection.Scope(collectors=2, cursors=1, pins=1),
 )
 
 CANARIES: Final[tuple[Scope, ...]] = (
@@ -42,15 +43,15 @@ CANARIES: Final[tuple[Scope, ...]] = (
     SlotScope(records=1, openers=1, sealer=True, broken="gullible"),
     SlotScope(records=1, openers=0, sealer=True, reader=True, broken="gullible"),
     SlotScope(records=2, openers=0, racing=True, broken="careless"),
-    collection.Scope(collectors=1, cursors=1, broken="unread"),
-    collection.Scope(collectors=1, cursors=1, broken="unlooked"),
-    collection.Scope(collectors=1, cursors=1, broken="planless"),
-    collection.Scope(collectors=1, cursors=1, broken="planful"),
-    collection.Scope(collectors=1, cursors=1, broken="crosswise"),
+    *(
+        collection.Scope(collectors=1, cursors=cursors, pins=1 - cursors, broken=rule)
+        for rule in ("unread", "unlooked", "planless", "planful", "crosswise", "careless", "swift")
+        for cursors in (1, 0)
+    ),
+    collection.Scope(collectors=1, cursors=1, broken="backwards"),
     collection.Scope(collectors=2, cursors=1, broken="withdraws"),
     collection.Scope(collectors=2, cursors=1, broken="usurps"),
-    collection.Scope(collectors=1, cursors=1, broken="careless"),
-    collection.Scope(collectors=1, cursors=1, broken="swift"),
+    collection.Scope(collectors=2, cursors=1, broken="tidies"),
 )
 
 

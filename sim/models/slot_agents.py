@@ -20,14 +20,13 @@ from sim.models.slot_world import (
     Gone,
     Idle,
     Manifest,
-    Opening,
     Reading,
     Scope,
     Slot,
+    Walking,
     World,
     Writing,
     by_place,
-    walk,
 )
 
 UNANSWERED: Final = 0
@@ -39,9 +38,9 @@ def agent_steps(scope: Scope, world: World, me: int, agent: Agent) -> Iterator[t
             yield from _append(scope, world, me, agent)
             yield from _hear(scope, world, me, agent)
         case Idle():
-            yield f"{me} reads the manifest", _with(world, me, Opening(world.manifest))
-        case Opening():
-            yield _fence(scope, world, me, agent)
+            yield f"{me} reads the manifest", _with(world, me, _from_manifest(world.manifest))
+        case Walking():
+            yield _walk_on(scope, world, me, agent)
         case Fencing():
             yield from _hear_fences(scope, world, me, agent)
         case Doubting(fence):
@@ -81,17 +80,27 @@ def _hear(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[tupl
         yield f"{me} hears of slot {slot}, {holds=}", _with(world, me, now)
 
 
-def _fence(scope: Scope, world: World, me: int, opening: Opening) -> tuple[str, World]:
-    """Walk to the first missing slot by an old manifest, and put a burst of fences from there."""
-    end = walk(world.slots, opening.manifest)
-    if end.epoch == SEAL:
-        seal = Slot(end.epochs[-2][0], end.tail, SEAL)
-        return f"{me} meets {seal}", _with(world, me, _met(scope, seal))
-    opens, first = scope.opens(me, end.epoch), end.tail
-    burst = {Slot(end.epoch, slot, opens) for slot in range(first, first + scope.alpha)}
-    now = Fencing(end.epoch, first, (UNANSWERED,) * scope.alpha)
-    label = f"{me} fences epoch {end.epoch} from slot {first} on"
-    return label, _with(world, me, now)._replace(puts=world.puts | burst)
+def _from_manifest(manifest: Manifest) -> Agent:
+    if manifest.epoch == SEAL:
+        return _believing(Slot(manifest.epochs[-2][0], manifest.tail, SEAL))
+    return Walking(manifest.epoch, manifest.tail)
+
+
+def _walk_on(scope: Scope, world: World, me: int, walking: Walking) -> tuple[str, World]:
+    """Ask for a slot; put a burst of fences from the first missing one on."""
+    epoch, slot = walking.epoch, walking.slot
+    holds = by_place(world.slots).get((epoch, slot))
+    label = f"{me} walks to slot {slot} of epoch {epoch}, {holds=}"
+    if holds is None:
+        burst = range(slot, slot + scope.alpha)
+        puts = world.puts | {Slot(epoch, each, scope.opens(me, epoch)) for each in burst}
+        now = Fencing(epoch, slot, (UNANSWERED,) * scope.alpha)
+        return label, _with(world, me, now)._replace(puts=puts)
+    if holds == DATA:
+        return label, _with(world, me, Walking(epoch, slot + 1))
+    if holds == SEAL:
+        return label, _with(world, me, _met(scope, Slot(epoch, slot, SEAL)))
+    return label, _with(world, me, Walking(holds, slot))
 
 
 def _hear_fences(

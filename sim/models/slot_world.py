@@ -70,10 +70,11 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """Has read the manifest, which grows old from now on."""
+class Walking:
+    """Walks by a manifest that grows old, and asks for this slot next."""
 
-    manifest: Manifest
+    epoch: int
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Gone:
     told_sealed: bool = False
 
 
-Agent = Idle | Opening | Fencing | Doubting | Writing | Gone
+Agent = Idle | Walking | Fencing | Doubting | Writing | Gone
 
 
 @dataclass(frozen=True, slots=True)
