@@ -1,0 +1,58 @@
+"""The long form: ``python -m sim.models slot --records 2 --openers 2`` visits one scope of a model.
+
+Without arguments it visits those that the tests visit. It prints how many states there were, and
+the steps that led to one in which something does not hold.
+
+Exit status: 0 each rule that is kept holds as far as was looked, and each broken one was caught;
+1 not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import fields
+
+from sim.models import collection, slot_commit
+from sim.models.explore import STATES_MAX
+from sim.models.scopes import CANARIES, HOLDING, Scope, command_of, visit
+from sim.models.slot_world import Scope as SlotScope
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sim.models", description=__doc__)
+    models = parser.add_subparsers(dest="model", metavar="{slot,collection}")
+    _add_model(models.add_parser("slot"), SlotScope(), slot_commit.BROKEN)
+    _add_model(models.add_parser("collection"), collection.Scope(), collection.BROKEN)
+    given = vars(parser.parse_args(arguments))
+    model, states_max = given.pop("model"), given.pop("states", STATES_MAX)
+    scopes: tuple[Scope, ...] = (*HOLDING, *CANARIES)
+    if model is not None:
+        scopes = (SlotScope(**given) if model == "slot" else collection.Scope(**given),)
+    wrong = [scope for scope in scopes if not _is_right(scope, states_max)]
+    return 1 if wrong else 0
+
+
+def _add_model(parser: argparse.ArgumentParser, scope: Scope, broken: dict[str, str]) -> None:
+    rules = "; ".join(f"{name}: {sentence}" for name, sentence in broken.items())
+    for each in fields(scope):
+        default = getattr(scope, each.name)
+        if isinstance(default, bool):
+            parser.add_argument(f"--{each.name}", action="store_true")
+        elif default is None:
+            parser.add_argument(f"--{each.name}", choices=[*broken], help=rules)
+        else:
+            parser.add_argument(f"--{each.name}", type=int, default=default)
+    parser.add_argument("--states", type=int, default=STATES_MAX, help="stop when there are more")
+
+
+def _is_right(scope: Scope, states_max: int) -> bool:
+    begin = time.monotonic()
+    found = visit(scope, states_max=states_max)
+    seconds = time.monotonic() - begin
+    print(f"{command_of(scope)}: seconds={seconds:.0f} {found.render()}", flush=True)
+    return (found.violation is None) == (scope.broken is None)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+"""Visit all states that a model can reach, breadth first, and stop at the first that is wrong.
+
+Knows nothing of any protocol. The trail to what is wrong is the shortest there is. Only what must
+never happen is looked for: that something happens in the end is not for a model of this kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+S = TypeVar("S", bound=Hashable)
+
+STATES_MAX: Final = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Explored(Generic[S]):
+    """What was found.
+
+    ``states`` were told apart, and ``steps`` between them taken. ``is_whole``: there are no others.
+    ``violation``: the sentence of what does not hold, after the steps of ``trail``, each with the
+    state that it led to; None if all held.
+    """
+
+    states: int
+    steps: int
+    is_whole: bool
+    violation: str | None = None
+    trail: tuple[tuple[str, S], ...] = ()
+
+    def render(self) -> str:
+        """Say it in a line, and in a line more for each step of the trail."""
+        held = self.violation or ("holds" if self.is_whole else "held so far")
+        labels = [f"  {number}. {label}" for number, (label, _) in enumerate(self.trail, start=1)]
+        return "\n".join([f"{held}: states={self.states} steps={self.steps}", *labels])
+
+
+def explore(
+    initial: S,
+    successors: Callable[[S], Iterable[tuple[str, S]]],
+    *,
+    check: Callable[[S], str | None],
+    check_step: Callable[[S, S], str | None],
+    states_max: int = STATES_MAX,
+) -> Explored[S]:
+    """Follow every step from ``initial`` on; check every state, and every step between two.
+
+    A step to a state that is known already is checked as well: what was lost on this way may never
+    have been there on the other. ``states_max``: stop when there are more.
+    """
+    came_from: dict[S, tuple[S, str] | None] = {initial: None}
+    steps, level = 0, [initial]
+    while level:
+        following: list[S] = []
+        for before in level:
+            for label, after in successors(before):
+                steps += 1
+                violation = check_step(before, after)
+                if violation is None and after not in came_from:
+                    if len(came_from) == states_max:
+                        return Explored(len(came_from), steps, is_whole=False)
+                    came_from[after] = (before, label)
+                    following.append(after)
+                    violation = check(after)
+                if violation is not None:
+                    trail = (*_trail(came_from, before), (label, after))
+                    return Explored(len(came_from), steps, False, violation, trail)
+        level = following
+    return Explored(len(came_from), steps, is_whole=True)
+
+
+def _trail(came_from: dict[S, tuple[S, str] | None], state: S) -> list[tuple[str, S]]:
+    trail = []
+    while (origin := came_from[state]) is not None:
+        trail.append((origin[1], state))
+        state = origin[0]
+    return trail[::-1]

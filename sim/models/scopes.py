@@ -1,0 +1,74 @@
+"""The scopes that are always visited: those in which all must hold, and a canary for each rule.
+
+Each is as small as shows something of its own; `sim.models` takes larger ones from the command
+line. A canary's scope is one in which the broken rule does harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Final
+
+from sim.models import collection, slot_commit
+from sim.models.explore import Explored
+from sim.models.slot_world import Scope as SlotScope
+from sim.models.slot_world import World
+
+Scope = SlotScope | collection.Scope
+
+HOLDING: Final[tuple[Scope, ...]] = (
+    SlotScope(records=2, openers=1),
+    SlotScope(records=2, openers=1, racing=True),
+    SlotScope(records=1, openers=1, reader=True, racing=True),
+    SlotScope(records=1, openers=1, sealer=True),
+    SlotScope(records=2, openers=0, sealer=True, reader=True),
+    SlotScope(records=1, openers=2, alpha=1),
+    collection.Scope(collectors=1, cursors=2),
+    collection.Scope(collectors=2, cursors=1),
+    collection.Scope(records=3, collectors=1, cursors=1, pins=1),
+    collection.Scope(collectors=2, cursors=1, pins=1),
+)
+
+CANARIES: Final[tuple[Scope, ...]] = (
+    SlotScope(records=1, openers=1, broken="unfence"),
+    SlotScope(records=1, openers=1, broken="unproven"),
+    SlotScope(records=2, openers=0, sealer=True, broken="unproven"),
+    SlotScope(records=1, openers=1, broken="noverify"),
+    SlotScope(records=1, openers=0, sealer=True, broken="noverify"),
+    SlotScope(records=1, openers=1, broken="eager"),
+    SlotScope(records=1, openers=0, sealer=True, broken="eager"),
+    SlotScope(records=2, openers=1, broken="before"),
+    SlotScope(records=1, openers=1, broken="hasty"),
+    SlotScope(records=1, openers=0, reader=True, broken="blind"),
+    SlotScope(records=1, openers=1, sealer=True, broken="gullible"),
+    SlotScope(records=1, openers=0, sealer=True, reader=True, broken="gullible"),
+    SlotScope(records=2, openers=0, racing=True, broken="careless"),
+    *(
+        collection.Scope(collectors=1, cursors=cursors, pins=1 - cursors, broken=rule)
+        for rule in ("unread", "unlooked", "planless", "planful", "crosswise", "careless", "swift")
+        for cursors in (1, 0)
+    ),
+    collection.Scope(collectors=1, cursors=1, broken="backwards"),
+    collection.Scope(collectors=2, cursors=1, broken="withdraws"),
+    collection.Scope(collectors=2, cursors=1, broken="usurps"),
+    collection.Scope(collectors=2, cursors=1, broken="tidies"),
+)
+
+
+def visit(scope: Scope, *, states_max: int) -> Explored[World] | Explored[collection.State]:
+    """Visit all that can happen in a scope of either model."""
+    if isinstance(scope, collection.Scope):
+        return collection.model(scope, states_max=states_max)
+    return slot_commit.model(scope, states_max=states_max)
+
+
+def command_of(scope: Scope) -> str:
+    """Write a scope as it is typed after ``python -m sim.models``."""
+    words = ["slot" if isinstance(scope, SlotScope) else "collection"]
+    for each in fields(scope):
+        value = getattr(scope, each.name)
+        if value is True:
+            words.append(f"--{each.name}")
+        elif value is not None and value is not False:
+            words.append(f"--{each.name} {value}")
+    return " ".join(words)

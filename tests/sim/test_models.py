@@ -1,0 +1,184 @@
+"""Models: what must hold in every interleaving does, and each rule is there for a reason.
+
+`python -m sim.models` takes larger scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sim.models import collection, slot_commit
+from sim.models.__main__ import main
+from sim.models.explore import Explored, explore
+from sim.models.scopes import CANARIES, HOLDING, Scope, command_of, visit
+from sim.models.slot_world import DATA, SEAL, Gone, Reading, World, Writing
+from sim.models.slot_world import Scope as SlotScope
+
+Jugs = tuple[int, int]
+
+
+def pour(jugs: Jugs) -> Iterator[tuple[str, Jugs]]:
+    """The riddle of two jugs, of three litres and of five, at a well."""
+    three, five = jugs
+    yield "fill three", (3, five)
+    yield "fill five", (three, 5)
+    yield "empty three", (0, five)
+    yield "empty five", (three, 0)
+    to_five, to_three = min(three, 5 - five), min(five, 3 - three)
+    yield "three into five", (three - to_five, five + to_five)
+    yield "five into three", (three + to_three, five - to_three)
+
+
+def explore_jugs(*, never: int, states_max: int = 100) -> Explored[Jugs]:
+    return explore(
+        (0, 0),
+        pour,
+        check=lambda jugs: "there it is" if jugs[1] == never else None,
+        check_step=lambda _before, _after: None,
+        states_max=states_max,
+    )
+
+
+def test_the_explorer_finds_the_shortest_way_to_what_must_not_be() -> None:
+    """A trail is read by a person, who should not have to read more than is needed."""
+    found = explore_jugs(never=4)
+
+    assert found.violation == "there it is"
+    assert not found.is_whole
+    assert [label for label, _ in found.trail] == [
+        "fill five",
+        "five into three",
+        "empty three",
+        "five into three",
+        "fill five",
+        "five into three",
+    ]
+    assert found.trail[-1] == ("five into three", (3, 4))
+    assert found.render().splitlines()[-1] == "  6. five into three"
+
+
+def test_the_explorer_visits_all_there_is() -> None:
+    """And no more: one of the two jugs is always empty or full."""
+    found = explore_jugs(never=6)
+
+    reached = sum(three in (0, 3) or five in (0, 5) for three in range(4) for five in range(6))
+    assert (found.states, found.steps) == (reached, reached * 6)
+    assert found.is_whole
+    assert found.violation is None
+    assert found.render() == "holds: states=16 steps=96"
+
+
+def test_the_explorer_says_that_it_stopped_at_its_bound() -> None:
+    """Half a search must not pass for a proof."""
+    found = explore_jugs(never=6, states_max=15)
+
+    assert found.states == 15
+    assert not found.is_whole
+    assert found.render().startswith("held so far")
+
+
+def test_the_explorer_checks_steps_to_states_that_it_knows() -> None:
+    """A state may be right in itself, and wrong after the one before it."""
+    found = explore(
+        0,
+        lambda number: [("up", (number + 1) % 3)],
+        check=lambda _: None,
+        check_step=lambda before, after: "went back" if after < before else None,
+    )
+
+    assert found.violation == "went back"
+    assert [number for _, number in found.trail] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("scope", HOLDING, ids=command_of)
+def test_all_holds_in_every_interleaving(scope: Scope) -> None:
+    """Whatever is late, lost, sent again, dead or in between, at this scope."""
+    found = visit(scope, states_max=200_000)
+
+    assert found.violation is None, found.render()
+    assert found.is_whole
+    # A model in which next to nothing happens would prove nothing.
+    assert found.states > 2_000
+    assert found.steps > 2 * found.states
+
+
+@pytest.mark.parametrize("scope", CANARIES, ids=command_of)
+def test_a_rule_that_is_dropped_does_harm(scope: Scope) -> None:
+    """A rule without a counterexample is not understood, or not needed."""
+    found = visit(scope, states_max=20_000)
+
+    assert found.violation is not None
+    assert found.trail
+
+
+def test_each_rule_has_a_canary() -> None:
+    """A rule that is named and never dropped is a promise that nobody has tried."""
+    slot = {scope.broken for scope in CANARIES if isinstance(scope, SlotScope)}
+    cursors = {scope.broken for scope in CANARIES if isinstance(scope, collection.Scope)}
+
+    assert slot == set(slot_commit.BROKEN)
+    assert cursors == set(collection.BROKEN)
+
+
+def reached(scope: SlotScope) -> Iterator[World]:
+    """Give the worlds that can be reached in a scope, each once."""
+    seen, waiting = {scope.initial()}, [scope.initial()]
+    while waiting:
+        world = waiting.pop()
+        yield world
+        for _, after in slot_commit.steps(scope, world):
+            if after not in seen:
+                seen.add(after)
+                waiting.append(after)
+
+
+def test_the_model_comes_to_what_it_is_about() -> None:
+    """Takeovers that acknowledge, strays in collected places, refusals: all of it does happen."""
+    worlds = list(reached(SlotScope(records=2, openers=1)))
+    writers = [[each for each in w.agents if isinstance(each, Writing)] for w in worlds]
+
+    assert any(len(both) == 2 and all(one.acknowledged for one in both) for both in writers)
+    assert any(one.acknowledged and one.denied for both in writers for one in both)
+    assert any(Gone() in world.agents for world in worlds)
+    assert any(
+        slot.holds != DATA and world.manifest.keeps(slot.epoch, slot.slot)
+        for world in worlds
+        for slot in world.slots
+    )
+
+
+def test_the_model_comes_to_seals_and_whole_reads() -> None:
+    """A sealed log that holds records, and a reader that has read them past a seal's burst."""
+    worlds = list(reached(SlotScope(records=1, openers=0, sealer=True, reader=True)))
+    sealed = [world for world in worlds if Gone(told_sealed=True) in world.agents]
+    reads = [world.reader for world in worlds if isinstance(world.reader, Reading)]
+
+    assert any(world.manifest.epoch == SEAL and world.manifest.tail == 1 for world in sealed)
+    assert any(world.manifest.epoch != SEAL for world in sealed)
+    assert any(read.ended and read.must and read.records == (0,) for read in reads)
+
+
+@pytest.mark.parametrize("rule", ["withdraws", "usurps", "tidies"])
+def test_one_collector_alone_may_treat_its_plan_as_it_likes(rule: str) -> None:
+    """What a plan needs is for another's sake: one that took over, or one that slept."""
+    found = visit(collection.Scope(collectors=1, pins=1, broken=rule), states_max=20_000)
+
+    assert found.is_whole
+    assert found.violation is None
+
+
+def test_the_long_form_visits_one_scope_and_says_what_it_found(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its output is what somebody who widens the scope for a night goes by."""
+    assert main(["slot", "--records", "1", "--openers", "1"]) == 0
+    assert " holds: states=" in capsys.readouterr().out
+
+    assert main(["slot", "--openers", "1", "--broken", "unfence"]) == 0
+    assert "an acknowledged record is lost" in capsys.readouterr().out
+
+    assert main(["slot", "--openers", "1", "--broken", "blind"]) == 1
+    assert main(["collection", "--states", "100"]) == 0
+    assert "held so far: states=100 " in capsys.readouterr().out
