@@ -37,27 +37,19 @@ from tidelog.wal.fragment import (
     problems_of_fragment,
     setsum_of_records,
 )
+from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import (
     MANIFEST,
     Fragment,
     Manifest,
-    decode_manifest,
     encode_manifest,
     encode_snapshot,
     fragment_path,
 )
-from tidelog.wal.reader import Wal3Reader, no_such_log
+from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.transitions import Rollover, add_fragment, check_manifest, roll_over
 
 TRIES_MAX: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The manifest as it was last seen, and its version."""
-
-    manifest: Manifest
-    e_tag: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +76,7 @@ class Committer:
             # Somebody made it, perhaps we: either way it is there.
             with suppress(ObjectExists, OutcomeUnknown):
                 await create(self.store, MANIFEST, empty, clock=self.clock, replaceable=True)
-        head = await self._load()
+        head = await load_head(self.store)
         for _ in range(TRIES_MAX):
             orphan = await self._orphan_after(head.manifest)
             if orphan is None:
@@ -93,7 +85,7 @@ class Committer:
             try:
                 head = await self._replace(head, orphan)
             except (ObjectChanged, OutcomeUnknown):
-                head = await self._load()
+                head = await load_head(self.store)
         raise ContentionError("other writers were ahead at every try to open the log")
 
     async def commit(self, bodies: pa.BinaryArray) -> int:
@@ -142,7 +134,7 @@ class Committer:
                 self._head = await self._replace(head, fragment)
                 return True
             except (ObjectChanged, OutcomeUnknown):
-                head = await self._load()
+                head = await load_head(self.store)
             if head.manifest.next_seq_no > fragment.seq_no:
                 return await self._is_named(fragment)
         raise LocationError("other writers were ahead at every try to append")
@@ -166,13 +158,6 @@ class Committer:
                 continue  # A collection is under way: the next manifest knows.
             return fragment in found
         raise LocationError("the log's snapshots vanish as fast as they are read")
-
-    async def _load(self) -> Head:
-        try:
-            found = await self.store.get(MANIFEST)
-        except ObjectNotFound:
-            raise no_such_log(self.store) from None
-        return Head(decode_manifest(found.data), found.e_tag)
 
     async def _replace(self, head: Head, fragment: Fragment) -> Head:
         """Replace the manifest with one that names the fragment too.

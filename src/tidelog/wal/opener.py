@@ -18,27 +18,19 @@ from functools import partial
 from typing import Final
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import ContentionError, LogSealed, ObjectNotFound
+from tidelog.errors import ContentionError, LogSealed
 from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
 from tidelog.wal.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
+from tidelog.wal.head import Head, load_head
 from tidelog.wal.link import FenceLink, Tail
 from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, decode_manifest, encode_manifest
-from tidelog.wal.reader import no_such_log
 from tidelog.wal.settle import settle
 from tidelog.wal.slot import decode_link, encode_fence
 from tidelog.wal.walk import Step, chain_of, has_passed, step, tail_of
 from tidelog.wal.walker import Walker
 
 TRIES_MAX: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A manifest as it was read, and its version."""
-
-    manifest: Manifest
-    e_tag: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +182,6 @@ async def make_log(store: Store, *, clock: Clock, writer: str) -> None:
     manifest = Manifest(writer=writer, chain=Chain(epochs=(genesis,)))
     found = await settle(store, MANIFEST, encode_manifest(manifest), clock=clock)
     tail_of(decode_manifest(found))
-
-
-async def load_head(store: Store) -> Head:
-    """Read the manifest.
-
-    Raises:
-        NoSuchLog: there is none. CorruptionError: it cannot be read.
-    """
-    try:
-        found = await store.get(MANIFEST)
-    except ObjectNotFound:
-        raise no_such_log(store) from None
-    return Head(decode_manifest(found.data), found.e_tag)
 
 
 def log_sealed(seal: Seal) -> LogSealed:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from tidelog.clock import Clock
 from tidelog.store.port import Store
 from tidelog.wal.epoch import Epoch, Seal
+from tidelog.wal.head import load_head
 from tidelog.wal.manifest import Manifest
-from tidelog.wal.opener import load_head
-from tidelog.wal.walk import chain_of, tail_of
+from tidelog.wal.walk import chain_of, has_passed, tail_of
 from tidelog.wal.walker import Walker
 
 
@@ -36,13 +36,18 @@ async def end_of_epoch(store: Store, epoch: Epoch, *, clock: Clock) -> End | Non
         manifest = (await load_head(store)).manifest
         if (end := _end_in(manifest, epoch)) is not None:
             return end
-        tail = tail_of(manifest)
+        tail, end = tail_of(manifest), None
         async for passed in Walker(store=store, clock=clock).walk(tail):
             if isinstance(passed.step, Epoch | Seal) and tail.epoch.name == epoch.name:
-                return End(tail.slot, passed.step)
+                end = End(tail.slot, passed.step)
+                break
             tail = passed.tail
         newer = (await load_head(store)).manifest
-        if newer.next_seq_no <= tail.slot and chain_of(newer) == chain_of(manifest):
+        if end is not None:
+            after = end.after.name if isinstance(end.after, Epoch) else None
+            if not has_passed(newer, epoch, end.slot, after):
+                return end
+        elif newer.next_seq_no <= tail.slot and chain_of(newer) == chain_of(manifest):
             return None
 
 

@@ -15,17 +15,16 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import CorruptionError, NoSuchLog, ObjectNotFound, PositionCollected
+from tidelog.errors import CorruptionError, ObjectNotFound, PositionCollected
 from tidelog.store.port import Store
 from tidelog.wal.cursor import CURSORS, Cursor, cursor_name, decode_cursor
 from tidelog.wal.fragment import check_fragment, decode_fragment
+from tidelog.wal.head import load_head
 from tidelog.wal.manifest import (
-    MANIFEST,
     Fragment,
     Manifest,
     Pointer,
     Snapshot,
-    decode_manifest,
     decode_snapshot,
     problems_of_snapshot,
 )
@@ -55,11 +54,7 @@ class Wal3Reader:
             NoSuchLog: there is none. CorruptionError: it cannot be read. LocationError: the store
             failed.
         """
-        try:
-            data = (await self.store.get(MANIFEST)).data
-        except ObjectNotFound:
-            raise no_such_log(self.store) from None
-        return decode_manifest(data)
+        return (await load_head(self.store)).manifest
 
     async def snapshot(self, pointer: Pointer) -> Snapshot:
         """Read a snapshot, which must be what the pointer says.
@@ -181,13 +176,6 @@ class Wal3Reader:
             window.append(fragment)
         if window:
             yield window
-
-
-def no_such_log(store: Store) -> NoSuchLog:
-    """Give the error of a store without a log."""
-    return NoSuchLog(
-        f"there is no log of wal3's at {store.url}: name the folder in which {MANIFEST} lies"
-    )
 
 
 def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:

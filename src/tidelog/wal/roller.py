@@ -22,8 +22,8 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
+from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import MANIFEST, Manifest, Snapshot, encode_manifest, encode_snapshot
-from tidelog.wal.opener import Head, load_head
 from tidelog.wal.transitions import Rollover, check_manifest, roll_over
 from tidelog.wal.walk import Step, chain_of, extend
 

@@ -33,7 +33,8 @@ from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching, Queue, Work, told_to_those_who_wait
 from tidelog.wal.epoch import Epoch, Seal, check_shape
-from tidelog.wal.opener import Head, Opener, log_sealed
+from tidelog.wal.head import Head
+from tidelog.wal.opener import Opener, log_sealed
 from tidelog.wal.outcome import End, end_of_epoch
 from tidelog.wal.roller import Roller
 from tidelog.wal.transitions import Rollover

@@ -18,11 +18,12 @@ from tidelog.store.port import Store
 from tidelog.wal.batching import Work, bodies_of
 from tidelog.wal.epoch import Epoch, Seal
 from tidelog.wal.flight import Flight, answer, launch, meet_fence
+from tidelog.wal.head import load_head
 from tidelog.wal.link import DataLink, Tail
 from tidelog.wal.manifest import Fragment
 from tidelog.wal.settle import settle
 from tidelog.wal.slot import decode_link, encode_data, place_slot_records
-from tidelog.wal.walk import step
+from tidelog.wal.walk import has_slot, step
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +99,17 @@ class Turn:
         Raises:
             CorruptionError: what is there is neither ours nor a fence.
         """
-        sent = self._sent[slot]
         try:
-            found = await settle(
-                self.store, sent.fragment.path, sent.data, clock=self.clock, resend=self.resend
-            )
+            await self._put(slot, self._sent[slot])
         except LocationError as error:
             self.doubt = error
-            return
         finally:
             self._puts -= 1
+
+    async def _put(self, slot: int, sent: Sent) -> None:
+        found = await settle(
+            self.store, sent.fragment.path, sent.data, clock=self.clock, resend=self.resend
+        )
         if found == sent.data:
             self._flight = answer(self._flight, slot)
             return
@@ -115,6 +117,10 @@ class Turn:
         _, met = step(replace(self.tail, slot=slot), decode_link(found, path=path), len(found))
         if isinstance(met, Fragment):
             raise CorruptionError("somebody else wrote into this writer's epoch", path=path)
+        if has_slot((await load_head(self.store)).manifest, self._epoch, slot):
+            # Ours had landed, and was collected; then a late opener found the slot empty.
+            self._flight = answer(self._flight, slot)
+            return
         if self._flight.fence is None or slot < self._flight.fence:
             self.fence = met
         self._flight = meet_fence(self._flight, slot)

@@ -119,6 +119,11 @@ def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | No
     return manifest.next_seq_no > slot
 
 
+def has_slot(manifest: Manifest, epoch: Epoch, slot: int) -> bool:
+    """Say whether the log has, or once had, an epoch's data in a slot, as its manifest knows."""
+    return manifest.next_seq_no > slot and chain_of(manifest).of(slot).name == epoch.name
+
+
 def _check_fence(slot: int, manifest: Manifest) -> None:
     if slot != manifest.next_seq_no:
         raise CorruptionError(

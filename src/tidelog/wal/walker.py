@@ -1,6 +1,7 @@
 """Reading a slot log past its manifest, slot by slot, several at once.
 
-Nothing is concluded from a slot that is missing: whoever walks looks at the manifest again.
+Nothing is concluded from a slot that is missing: whoever walks looks at the manifest again. Nor is
+a seal believed before the manifest, read after it was met, has been seen not to have gone past it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Final
 from tidelog.clock import Clock, run_all
 from tidelog.errors import ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.epoch import Seal
+from tidelog.wal.epoch import Epoch, Seal
+from tidelog.wal.head import load_head
 from tidelog.wal.link import Tail
 from tidelog.wal.slot import decode_link
-from tidelog.wal.walk import Step, step
+from tidelog.wal.walk import Step, has_passed, step
 
 READS_MAX: Final = 8
 
@@ -57,11 +59,21 @@ class Walker:
                 path, epoch = tail.path, tail.epoch
                 link = await self.clock.offload(partial(decode_link, data, path=path))
                 tail, met = step(tail, link, len(data))
+                if isinstance(met, Seal) and await self._is_stray(epoch, met):
+                    return
                 yield Passed(met, data, tail)
                 if isinstance(met, Seal):
                     return
                 if tail.epoch != epoch:
                     break  # What else was read is void: it lies past the fence.
+
+    async def _is_stray(self, epoch: Epoch, seal: Seal) -> bool:
+        """Say whether a seal was put into a slot that was empty because it had been collected.
+
+        A stray fence that opens an epoch needs no look: that epoch is empty, and leads to one.
+        """
+        manifest = (await load_head(self.store)).manifest
+        return has_passed(manifest, epoch, seal.slot, None)
 
     async def _get(self, path: str) -> bytes | None:
         try:
