@@ -12,19 +12,29 @@ import pyarrow as pa
 import pytest
 
 import tidelog
-from tidelog import aio, sync
-from tidelog.errors import AsOfNotComplete, HandleError, NoSuchLocation, UsageError
+from tidelog import aio
+from tidelog.errors import (
+    AsOfNotComplete,
+    HandleError,
+    LogSealed,
+    NameTaken,
+    NoSuchLocation,
+    NoSuchLog,
+    UsageError,
+)
 from tidelog.persist.transition import Verdict
+from tidelog.wal.log import LOG_RECORDS
 
 COLUMNS: dict[str, pa.DataType] = {"k": pa.string(), "v": pa.int64()}
 SCHEMA = pa.schema(COLUMNS)
 
 # What the awaited handles have for engines and other handles of ours, not for callers.
-INNER = {
+INNER: dict[str, set[str]] = {
     "Shard": {"commit_parts", "machine", "reader", "refresh", "snapshot_of", "state", "writer",
               "wait_for_upper", "may_inline"},
     "Collection": {"refresh", "resolve_as_of", "snapshots"},
     "Location": {"controller", "ingester", "source"},
+    "Log": set(),
 }  # fmt: skip
 
 
@@ -33,10 +43,10 @@ def updates(*rows: tuple[str, int, int, int]) -> pa.Table:
     return pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-@pytest.mark.parametrize("name", ["Shard", "Collection", "Location"])
+@pytest.mark.parametrize("name", ["Shard", "Collection", "Location", "Log"])
 def test_the_sync_face_has_the_methods_and_parameters_of_the_awaited_one(name: str) -> None:
     """Who knows one face knows the other."""
-    theirs, ours = getattr(aio, name), getattr(sync, name)
+    theirs, ours = getattr(aio, name), getattr(tidelog, name)
     for method, function in inspect.getmembers(theirs, inspect.isfunction):
         if method.startswith("_") or method in INNER[name]:
             continue
@@ -138,3 +148,45 @@ def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> Non
         lake.collections()
     assert threading.active_count() == before
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -> None:
+    """Appends of several threads make one order; what was sealed ends those who follow."""
+    with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
+        log = lake.create_log("orders", protocol=protocol)
+        said: dict[int, bytes] = {}
+
+        def write(name: int) -> None:
+            for number in range(10):
+                body = b"%d-%d" % (name, number)
+                said[log.append([body])] = body
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        log.append_arrow(pa.array([b"last"], pa.binary()))
+        log.close()
+
+        again = lake.log("orders")
+        assert (again.name, again.protocol, lake.logs()) == ("orders", protocol, ["orders"])
+        rows = [row for table in again.scan() for row in table.to_pylist()]
+        assert {row["position"]: row["body"] for row in rows} == said | {41: b"last"}
+        assert {table.schema for table in again.scan(3, limit=5)} == {LOG_RECORDS}
+        assert again.bounds().next == again.describe()["next"] == 42
+        assert again.scrub().is_clean
+        with pytest.raises(NameTaken):
+            lake.create_log("orders")
+        with pytest.raises(NoSuchLog):
+            lake.log("other")
+        if protocol == "slot":
+            again.seal(successor="more")
+            assert sum(table.num_rows for table in again.follow(2)) == 40
+            with pytest.raises(LogSealed):
+                again.append([b"x"])
+        else:
+            assert next(iter(again.follow(41))).num_rows == 1
+            with pytest.raises(UsageError):
+                again.append([b"x"], timestamp_us=1)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A room imports from rooms of earlier lines only, and from itself.
 ROOMS = (
     ("errors",),
-    ("clock", "frontier", "metrics", "setsum", "rowhash_xxh3"),
+    ("clock", "frontier", "metrics", "portal", "setsum", "rowhash_xxh3"),
     ("ids", "rowhash_columns"),
     ("rowhash",),
     ("store",),
@@ -33,6 +33,7 @@ ROOMS = (
     ("persist", "keyed"),
     ("collection",),
     ("location",),
+    ("sync_log",),
     ("sync", "aio"),
     ("demo", "spark", "server"),
     ("cli",),

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.sync import Collection, Location, Shard, connect
+    from tidelog.sync_log import Log
 
 __version__ = "0.1.0"
-__all__ = ["Collection", "Location", "Shard", "SourceSpec", "connect"]
+__all__ = ["Collection", "Location", "Log", "Shard", "SourceSpec", "connect"]
 
 _HOMES = {
     "Collection": "tidelog.sync",
     "Location": "tidelog.sync",
+    "Log": "tidelog.sync_log",
     "Shard": "tidelog.sync",
     "SourceSpec": "tidelog.collection.create",
     "connect": "tidelog.sync",

@@ -4,7 +4,8 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.location import Location, open_location
 from tidelog.persist.shard import Shard
+from tidelog.wal.log import Log
 
 connect = open_location
 
-__all__ = ["Collection", "Location", "Shard", "SourceSpec", "connect"]
+__all__ = ["Collection", "Location", "Log", "Shard", "SourceSpec", "connect"]

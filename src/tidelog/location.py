@@ -5,6 +5,9 @@ Shape: ``tidelog.json`` at the root says what made the location, and is read fir
 
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,9 +38,13 @@ from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.probe import probe_store
 from tidelog.store.urls import open_store
+from tidelog.store.within import Within
+from tidelog.wal.log import Log, create_log, open_log
+from tidelog.wal.manifest import MANIFEST
 
 FORMAT: Final = 1
 MARK: Final = "tidelog.json"
+LOGS: Final = "log/"
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +84,40 @@ class Location:
             clock=self.clock,
             schema=shaped,
         )
+
+    async def log(self, name: str, **options: Any) -> Log:
+        """Open a log; ``options`` are those of `Log`, such as its shape.
+
+        Raises:
+            UsageError: the name will not do. NoSuchLog: there is none of that name.
+        """
+        store = Within(self.store, log_folder(name))
+        return await open_log(store, name=name, clock=self.clock, writer=writer_name(), **options)
+
+    async def create_log(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
+        """Make a log, and open it; see `log`.
+
+        Raises:
+            UsageError: the name or the protocol will not do. NameTaken: there is one already.
+        """
+        store = Within(self.store, log_folder(name))
+        return await create_log(
+            store, name=name, clock=self.clock, writer=writer_name(), protocol=protocol, **options
+        )
+
+    async def logs(self) -> list[str]:
+        """Give the names of all logs, in order; a listing of one page for each."""
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            entry = await anext(aiter(self.store.list(LOGS, after=after)), None)
+            if entry is None:
+                return names
+            name = entry.key.removeprefix(LOGS).split("/")[0]
+            with suppress(ObjectNotFound):
+                await self.store.get(f"{LOGS}{name}/{MANIFEST}", limit=1)
+                names.append(name)
+            after = f"{LOGS}{name}/\U0010ffff"
 
     async def collection(self, name: str) -> Collection:
         """Give the handle of a collection, or of a source's errors under ``NAME_errors``.
@@ -168,7 +209,8 @@ async def open_location(
     except ObjectNotFound:
         if not create:
             raise NoSuchLocation(
-                f"there is no location at {metered.url}: 'tidelog source create' makes one"
+                f"there is no location at {metered.url}: 'tidelog source create' or "
+                "'tidelog log create' makes one"
             ) from None
         found = await _make(metered, clock)
     mark = read_mark(found, where=metered.url)
@@ -191,6 +233,20 @@ async def _make(store: Store, clock: Clock) -> bytes:
     except ObjectExists:
         return (await store.get(MARK)).data
     return data
+
+
+def log_folder(name: str) -> str:
+    """Give where the log of a name lies.
+
+    Raises:
+        UsageError: the name will not do.
+    """
+    return LOGS + check_name(name, of="name of a log")
+
+
+def writer_name() -> str:
+    """Give what people see of this process in what it writes to logs."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def read_mark(data: bytes, *, where: str) -> Mark:

@@ -1,17 +1,14 @@
 """The synchronous face: the same names, for notebooks, Spark drivers and scripts.
 
-A connection owns one loop in one thread, from `connect` to its end; nothing of it survives a fork,
-and no loop of the caller's is touched.
+A connection owns one loop in one thread, from `connect` to its end (`tidelog.portal`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +19,6 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.run import Progress as IngestProgress
 from tidelog.collection.run import Summary, run_ingest
 from tidelog.collection.times import parse_time
-from tidelog.errors import HandleError
 from tidelog.frontier import Frontier
 from tidelog.persist import shard as aio_shard
 from tidelog.persist.reader import Split
@@ -30,51 +26,8 @@ from tidelog.persist.schema import DIFF
 from tidelog.persist.shard import Progress
 from tidelog.persist.state import Token
 from tidelog.persist.transition import Appended
-
-T = TypeVar("T")
-
-
-class Portal:
-    """One event loop in one thread, and the way into it."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop and wait for it; interrupting the wait cancels it.
-
-        Raises:
-            HandleError: the connection was closed. Whatever ``work`` raises.
-        """
-        if self._loop.is_closed():
-            work.close()
-            raise HandleError("the connection is closed: connect again")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """End what still runs, then the loop and its threads. Closing again does nothing."""
-        if self._loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        own = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not own]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()
+from tidelog.portal import Portal
+from tidelog.sync_log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +99,7 @@ class Shard:
         return ShardSnapshot(self._portal, found)
 
     def listen(self, as_of: int) -> Iterator[Progress]:
-        stream = self._inner.listen(as_of)
-
-        async def next_one() -> Progress | None:
-            return await anext(stream, None)
-
-        while (progress := self._portal.run(next_one())) is not None:
-            yield progress
+        return self._portal.iterate(self._inner.listen(as_of))
 
     def hold(self, name: str, since: Frontier | int | None = None) -> Frontier:
         return self._portal.run(self._inner.hold(name, since))
@@ -219,6 +166,19 @@ class Location:
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
     ) -> Shard:
         return Shard(self._portal, self._inner.shard(name, schema=schema, key=key))
+
+    def log(self, name: str, **options: Any) -> Log:
+        """Open a log; ``options`` are those of `tidelog.wal.log.Log`, such as its shape."""
+        return Log(self._portal, self._portal.run(self._inner.log(name, **options)))
+
+    def create_log(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
+        """Make a log, and open it."""
+        made = self._inner.create_log(name, protocol=protocol, **options)
+        return Log(self._portal, self._portal.run(made))
+
+    def logs(self) -> list[str]:
+        """Give the names of all logs."""
+        return self._portal.run(self._inner.logs())
 
     def collection(self, name: str) -> Collection:
         return Collection(self._portal, self._portal.run(self._inner.collection(name)))

@@ -12,9 +12,10 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
+from tidelog.store.within import Within
 
 CLOCK = SystemClock()
-KINDS = ("memory", "local", "metered", "moto", "seaweed")
+KINDS = ("memory", "local", "metered", "within", "moto", "seaweed")
 
 
 @pytest.fixture(params=KINDS)
@@ -31,6 +32,9 @@ def open_again(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Cal
     if kind == "metered":
         within = MemoryStore()
         return lambda: Metered(within, clock=CLOCK)
+    if kind == "within":
+        around = MemoryStore()
+        return lambda: Within(around, "some/folder")
     url = str(tmp_path / "store")
     if kind in ("moto", "seaweed"):
         url = request.getfixturevalue(kind).url(f"contract/{CLOCK.unique()}")

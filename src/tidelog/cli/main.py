@@ -17,13 +17,14 @@ import typer
 import typer.main
 
 from tidelog import __version__
-from tidelog.cli import changes, collection, demo, ingest, read, source
+from tidelog.cli import changes, collection, demo, ingest, log, read, source
 from tidelog.cli.output import OutputClosed, say
 from tidelog.errors import (
     InvariantError,
     LocationError,
     NoSuchCollection,
     NoSuchLocation,
+    NoSuchLog,
     TidelogError,
     UsageError,
 )
@@ -54,6 +55,7 @@ app.command("read")(read.read)
 app.command("changes")(changes.changes)
 app.add_typer(collection.app, name="collection")
 app.add_typer(source.app, name="source")
+app.add_typer(log.app, name="log")
 app.command("demo")(demo.demo)
 
 
@@ -109,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def status_of(error: TidelogError) -> int:
     """Give the exit status that stands for an error."""
-    if isinstance(error, UsageError | NoSuchCollection | NoSuchLocation):
+    if isinstance(error, UsageError | NoSuchCollection | NoSuchLocation | NoSuchLog):
         return MISUSED
     return STORE_FAILED if isinstance(error, LocationError) else FAILED
 

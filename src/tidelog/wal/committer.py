@@ -72,10 +72,7 @@ class Committer:
             together. LocationError: the store failed.
         """
         if make:
-            empty = encode_manifest(Manifest(writer="init"))
-            # Somebody made it, perhaps we: either way it is there.
-            with suppress(ObjectExists, OutcomeUnknown):
-                await create(self.store, MANIFEST, empty, clock=self.clock, replaceable=True)
+            await self.make()
         head = await load_head(self.store)
         for _ in range(TRIES_MAX):
             orphan = await self._orphan_after(head.manifest)
@@ -87,6 +84,17 @@ class Committer:
             except (ObjectChanged, OutcomeUnknown):
                 head = await load_head(self.store)
         raise ContentionError("other writers were ahead at every try to open the log")
+
+    async def make(self) -> bool:
+        """Make the log, unless there is one; say whether it was made, as far as that is known."""
+        empty = encode_manifest(Manifest(writer="init"))
+        try:
+            await create(self.store, MANIFEST, empty, clock=self.clock, replaceable=True)
+        except ObjectExists:
+            return False
+        except OutcomeUnknown:
+            return True  # It was made, perhaps by us, and somebody wrote to it since.
+        return True
 
     async def commit(self, bodies: pa.BinaryArray) -> int:
         """Append records, all of them together; give the position of the first.

@@ -37,4 +37,4 @@ async def load_head(store: Store) -> Head:
 
 def no_such_log(store: Store) -> NoSuchLog:
     """Give the error of a store without a log."""
-    return NoSuchLog(f"there is no log at {store.url}: name the folder in which {MANIFEST} lies")
+    return NoSuchLog(f"there is no log at {store.url}: nothing lies there as {MANIFEST}")

@@ -24,7 +24,7 @@ from tidelog.store.port import Store
 from tidelog.wal.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
 from tidelog.wal.head import Head, load_head
 from tidelog.wal.link import FenceLink, Tail
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, encode_manifest
 from tidelog.wal.settle import settle
 from tidelog.wal.slot import decode_link, encode_fence
 from tidelog.wal.walk import Step, chain_of, has_passed, step, tail_of
@@ -170,18 +170,15 @@ def decide(
     return None
 
 
-async def make_log(store: Store, *, clock: Clock, writer: str) -> None:
-    """Make a log, unless there is one.
+async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
+    """Make a log, unless there is one; say whether it was made.
 
     Nobody writes into its first epoch: the first to open it ends that.
-
-    Raises:
-        UsageError: there is one of the other protocol.
     """
     genesis = Epoch(number=0, id=clock.unique()[:16], first_slot=FIRST_SLOT, opener=writer)
     manifest = Manifest(writer=writer, chain=Chain(epochs=(genesis,)))
-    found = await settle(store, MANIFEST, encode_manifest(manifest), clock=clock)
-    tail_of(decode_manifest(found))
+    data = encode_manifest(manifest)
+    return await settle(store, MANIFEST, data, clock=clock) == data
 
 
 def log_sealed(seal: Seal) -> LogSealed:

@@ -1,0 +1,148 @@
+"""Lines for a log, from files or standard input, as they come; and a log's records, for people."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.cli.output import Rows, open_rows, write_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.wal.log import Log
+
+READ_BYTES: Final = 1024 * 1024
+AT_ONCE: Final = 16
+
+
+@dataclass(slots=True)
+class Appended:
+    """What was acknowledged: so many records, from the first position to the last."""
+
+    records: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    def note(self, position: int, count: int) -> None:
+        self.records += count
+        self.first = position if self.first is None else min(self.first, position)
+        self.last = max(self.last or 0, position + count - 1)
+
+
+@dataclass(slots=True)
+class Feed:
+    """Appends to one log, several at once, in the order in which they were read."""
+
+    log: Log
+    done: Appended = field(default_factory=Appended)
+
+    async def lines(self, files: Sequence[Path]) -> Appended:
+        """Append the lines of files, or of standard input, each a record."""
+        await self._all(read_lines(files))
+        return self.done
+
+    async def whole(self, files: Sequence[Path]) -> Appended:
+        """Append each file as one record."""
+
+        async def bodies() -> AsyncIterator[list[bytes]]:
+            for file in files:
+                yield [await asyncio.to_thread(file.read_bytes)]
+
+        await self._all(bodies())
+        return self.done
+
+    async def _all(self, batches: AsyncIterator[list[bytes]]) -> None:
+        room = asyncio.Semaphore(AT_ONCE)
+        failed: list[Exception] = []
+
+        async def one(batch: list[bytes]) -> None:
+            try:
+                self.done.note(await self.log.append(batch), len(batch))
+            except Exception as error:  # noqa: BLE001 - raised below, once the others are done
+                failed.append(error)
+            finally:
+                room.release()
+
+        async with asyncio.TaskGroup() as group:
+            async for batch in batches:
+                await room.acquire()
+                if failed:
+                    break
+                group.create_task(one(batch))
+        if failed:
+            raise failed[0]
+
+
+async def read_lines(files: Sequence[Path]) -> AsyncIterator[list[bytes]]:
+    """Give lines without their ends, as many at a time as there are to read just then."""
+    if not files:
+        async for batch in _lines_of(sys.stdin.fileno()):
+            yield batch
+    for path in files:
+        with path.open("rb") as file:
+            async for batch in _lines_of(file.fileno()):
+                yield batch
+
+
+async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
+    kept: list[bytes] = []
+    while chunk := await asyncio.to_thread(os.read, descriptor, READ_BYTES):
+        if b"\n" not in chunk:
+            kept.append(chunk)
+            continue
+        lines: list[bytes] = b"".join([*kept, chunk]).split(b"\n")
+        rest = lines.pop()
+        yield [line.removesuffix(b"\r") for line in lines]
+        kept = [rest] if rest else []
+    if kept:
+        yield [b"".join(kept).removesuffix(b"\r")]
+
+
+async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
+    """Write records to standard output as they come; ``raw`` is bodies alone, a line each."""
+    rows: Rows | None = None
+    async for table in tables:
+        if format == "raw":
+            bodies: list[Any] = table.column("body").to_pylist()
+            write_bytes(b"".join(body + b"\n" for body in bodies))
+            continue
+        shown = shown_records(table, format)
+        if rows is None:
+            rows = open_rows(format, shown.schema)
+        rows.write(shown)
+    if rows is not None:
+        rows.close()
+
+
+def shown_records(table: pa.Table, format: str) -> pa.Table:
+    """Give records as they are written.
+
+    JSON has ``body`` and ``stream`` as text where all of a table's are UTF-8, else as base64 under
+    ``body_base64``; elsewhere they are cut to what text can show. Times are ISO 8601 but in JSON.
+    """
+    import pyarrow as pa
+
+    from tidelog.cli.values import text_values
+
+    for name in ("stream", "body"):
+        column, shown = table.column(name), name
+        try:
+            column = column.cast(pa.string())
+        except pa.ArrowInvalid:
+            if format == "json":
+                shown = f"{name}_base64"
+            else:
+                values = [v for chunk in column.chunks for v in text_values(chunk)]
+                column = pa.chunked_array([pa.array(values, pa.string())])
+        table = table.set_column(table.schema.get_field_index(name), shown, column)
+    if format != "json":
+        times = table.column("timestamp_us").cast(pa.timestamp("us", "UTC"))
+        table = table.set_column(1, "timestamp", times)
+    has_streams = any(chunk.is_valid().true_count for chunk in table.column(2).chunks)
+    return table if has_streams or format == "csv" else table.remove_column(2)

@@ -1,0 +1,302 @@
+"""``tidelog log``: make logs, append to them, read them, and see what is in them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, location_url, on_location
+from tidelog.cli.feed import Appended, Feed, write_records
+from tidelog.cli.output import (
+    bytes_text,
+    choose_format,
+    count_text,
+    print_fields,
+    print_json,
+    say,
+    write_text,
+)
+from tidelog.errors import TidelogError, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+
+LogName = Annotated[str, typer.Argument(metavar="NAME", help="A log.")]
+Start = Annotated[
+    int, typer.Option("--from", metavar="POSITION", help="The first record; by default the oldest.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="table|json|csv|raw",
+        help="raw: bodies alone, a line each. By default a table on a terminal, else JSON lines.",
+    ),
+]
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Logs: append, read, check.")
+
+
+class LogBroken(TidelogError):
+    """A scrub found something wrong."""
+
+    kind = "corruption"
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: LogName,
+    *,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            metavar="slot|manifest",
+            help="slot: one round trip an append. manifest: as Chroma's wal3 writes it.",
+        ),
+    ] = "slot",
+    as_json: AsJson = False,
+) -> None:
+    """Make a log, and the location if there is none."""
+    from tidelog.location import open_location
+
+    url = location_url(context)
+
+    async def work() -> dict[str, Any]:
+        location = await open_location(url, create=True)
+        log = await location.create_log(name, protocol=protocol)
+        return await log.describe()
+
+    found = asyncio.run(work())
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        say(f"Created the log {name!r}. Append to it with: tidelog log append {name} < LINES")
+
+
+@app.command("append")
+def append(
+    context: typer.Context,
+    name: LogName,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Files of lines; by default standard input."),
+    ] = None,
+    *,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Append each file as one record, not its lines.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Append lines, each a record, and say where they are once all are durable.
+
+    What was read is sent as it comes; whatever was acknowledged before an error stays.
+    """
+    if whole and not files:
+        raise UsageError("--whole wants files: name them")
+    for file in files or ():
+        if not file.is_file():
+            raise UsageError(f"there is no file {str(file)!r}")
+
+    async def work(location: Location) -> Appended:
+        async with await location.log(name) as log:
+            feed = Feed(log)
+            try:
+                return await (feed.whole if whole else feed.lines)(files or [])
+            except TidelogError:
+                say(f"{count_text(feed.done.records, 'record')} had been appended before it failed")
+                raise
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, **asdict(found)})
+    elif found.records:
+        told = count_text(found.records, "record")
+        say(f"{told} appended, positions {found.first} to {found.last}")
+    else:
+        say("There was nothing to append.")
+
+
+@app.command("scan")
+def scan(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Start = 0,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many records.")] = None,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the records that there are now, in order."""
+    _check_start(start)
+    if limit is not None and limit < 0:
+        raise UsageError(f"--limit {limit} is no number of records")
+    chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
+
+    async def work(location: Location) -> None:
+        log = await location.log(name)
+        first = start
+        if limit is not None and not start:
+            first = (await log.bounds()).oldest
+        end = None if limit is None else first + limit
+        if limit != 0:
+            await write_records(log.scan(first, limit=end), chosen)
+
+    on_location(context, work)
+
+
+@app.command("follow")
+def follow(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Start = 0,
+    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write records as they come, until interrupted or the log is sealed."""
+    _check_start(start)
+    if new and start:
+        raise UsageError("--new and --from exclude each other: give one")
+    chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
+
+    async def work(location: Location) -> None:
+        log = await location.log(name)
+        first = (await log.bounds()).next if new else start
+        await write_records(log.follow(first), chosen)
+
+    on_location(context, work)
+
+
+@app.command("list")
+def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the logs, and what is in them."""
+    found = on_location(context, _describe_all)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(*found)
+        return
+    if not found:
+        say("There are no logs yet: 'tidelog log create NAME' makes one.")
+        return
+    from tidelog.cli.grid import Grid, terminal_width
+
+    names = ("name", "protocol", "records", "bytes", "oldest", "next", "sealed")
+    right = (False, False, True, True, True, True, False)
+    Grid(names, right=right, width=terminal_width(), out=write_text).write(
+        [
+            (
+                one["name"],
+                one["protocol"],
+                f"{one['records']:,}",
+                bytes_text(one["bytes"]),
+                str(one["oldest"]),
+                str(one["next"]),
+                "yes" if one.get("sealed") else "",
+            )
+            for one in found
+        ]
+    )
+
+
+@app.command("describe")
+def describe(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
+    """Show a log's bounds, its writer, and its manifest's tree."""
+    found = on_location(context, lambda location: _describe(location, name))
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        print_fields(_fields(found))
+
+
+@app.command("scrub")
+def scrub(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
+    """Read all that is stored and check it; every problem is told, not the first alone."""
+
+    async def work(location: Location) -> dict[str, Any]:
+        return (await (await location.log(name)).scrub()).to_dict()
+
+    found = on_location(context, work)
+    problems = found["problems"]
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        for problem in problems:
+            write_text(f"{problem['path']}: {problem['why']}\n")
+        read = count_text(found["records"], "record"), count_text(found["fragments"], "object")
+        say(
+            f"{read[0]} in {read[1]} read, {bytes_text(found['bytes_read'])}; "
+            f"{count_text(len(problems), 'problem')}; "
+            f"{count_text(len(found['unnamed']), 'object')} that the log does not name"
+        )
+    if problems:
+        raise LogBroken(f"the log {name!r} is damaged: restore the objects that are named above")
+
+
+@app.command("seal")
+def seal(
+    context: typer.Context,
+    name: LogName,
+    *,
+    successor: Annotated[
+        str, typer.Option(metavar="NAME", help="The log in which writers are to go on.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """End a log: it takes no more records, in any process, for ever."""
+
+    async def work(location: Location) -> dict[str, Any]:
+        from tidelog.ids import check_name
+
+        if successor:
+            check_name(successor, of="name of a log")
+        log = await location.log(name)
+        await log.seal(successor=successor)
+        return await log.describe()
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        say(f"The log {name!r} is sealed: it ends before position {found['next']}.")
+
+
+async def _describe(location: Location, name: str) -> dict[str, Any]:
+    return await (await location.log(name)).describe()
+
+
+async def _describe_all(location: Location) -> list[dict[str, Any]]:
+    return [await _describe(location, name) for name in await location.logs()]
+
+
+def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
+    manifest = found["manifest"]
+    tree = [
+        f"{'  ' * (s['depth'] - 1)}snapshot of depth {s['depth']}: {s['start']} to {s['limit'] - 1}"
+        for s in manifest["snapshots"]
+    ]
+    tree.append(count_text(manifest["fragments"], "fragment") + f", up to {manifest['next'] - 1}")
+    if found["next"] > manifest["next"]:
+        tree.append(count_text(found["next"] - manifest["next"], "record") + " not rolled up yet")
+    fields: list[tuple[str, str | list[str]]] = [
+        ("name", found["name"]),
+        ("protocol", found["protocol"]),
+        ("records", f"{found['records']:,}, positions {found['oldest']} to {found['next'] - 1}"),
+        ("bytes", bytes_text(found["bytes"])),
+        ("manifest", tree),
+    ]
+    if "epoch" in found:
+        epoch = found["epoch"]
+        told = f"{count_text(epoch['lanes'], 'lane')}, alpha {epoch['alpha']}"
+        fields.append(("epoch", f"{epoch['number']}, opened by {epoch['opener']}, {told}"))
+    if found.get("sealed"):
+        fields.append(("sealed", f"yes; goes on in {found['successor'] or 'no other log'}"))
+    return fields
+
+
+def _check_start(start: int) -> None:
+    if start < 0:
+        raise UsageError(f"--from {start} is no position: they count from 1")

@@ -1,0 +1,70 @@
+"""A loop in a thread of its own, for programs that have none.
+
+Nothing of it survives a fork, and no loop of the caller's is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from tidelog.errors import HandleError
+
+T = TypeVar("T")
+
+
+class Portal:
+    """One event loop in one thread, and the way into it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for it; interrupting the wait cancels it.
+
+        Raises:
+            HandleError: the connection was closed. Whatever ``work`` raises.
+        """
+        if self._loop.is_closed():
+            work.close()
+            raise HandleError("the connection is closed: connect again")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End what still runs, then the loop and its threads. Closing again does nothing."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not own]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+
+    def iterate(self, stream: AsyncIterator[T]) -> Iterator[T]:
+        """Give what a stream gives, item by item; it runs only while an item is waited for."""
+
+        async def next_one() -> tuple[T] | None:
+            try:
+                return (await anext(stream),)
+            except StopAsyncIteration:
+                return None
+
+        while (item := self.run(next_one())) is not None:
+            yield item[0]

@@ -1,0 +1,78 @@
+"""The synchronous face of logs; see `tidelog.wal.log.Log`, whose methods these are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from tidelog.portal import Portal
+from tidelog.wal import log as aio_log
+from tidelog.wal.epoch import Seal
+from tidelog.wal.scrub import Scrubbed
+from tidelog.wal.slot_reader import Bounds
+
+
+class Log:
+    """One log; close it, or use it in ``with``, so that all that was appended is answered."""
+
+    def __init__(self, portal: Portal, inner: aio_log.Log) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def protocol(self) -> str:
+        return self._inner.protocol
+
+    def append(
+        self, records: Sequence[bytes], *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        """Append records; give the position of the first once all are durable."""
+        return self._portal.run(self._inner.append(records, timestamp_us=timestamp_us, wait=wait))
+
+    def append_arrow(
+        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        return self._portal.run(
+            self._inner.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+        )
+
+    def scan(self, start: int = 0, *, limit: int | None = None) -> Iterator[pa.Table]:
+        """Give the records of the positions ``[start, limit)`` that there are now."""
+        return self._portal.iterate(self._inner.scan(start, limit=limit))
+
+    def follow(self, start: int = 0) -> Iterator[pa.Table]:
+        """Give records as they come, until the log is sealed."""
+        return self._portal.iterate(self._inner.follow(start))
+
+    def bounds(self) -> Bounds:
+        return self._portal.run(self._inner.bounds())
+
+    def describe(self) -> dict[str, Any]:
+        return self._portal.run(self._inner.describe())
+
+    def scrub(self) -> Scrubbed:
+        return self._portal.run(self._inner.scrub())
+
+    def seal(self, *, successor: str = "") -> Seal:
+        return self._portal.run(self._inner.seal(successor=successor))
+
+    def close(self) -> None:
+        self._portal.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,327 @@
+"""One log, of either protocol, behind one face.
+
+Shape: records are read as a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary,
+    null where there is none) and ``body`` (binary), in the order of positions, from 1.
+Source: wal3 and wal3-draft, "Interface"; design page 3.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.errors import NameTaken, UsageError
+from tidelog.store.port import Store
+from tidelog.wal.batching import Batching
+from tidelog.wal.committer import Committer
+from tidelog.wal.epoch import Seal
+from tidelog.wal.head import Head, load_head
+from tidelog.wal.manifest import MANIFEST, Manifest
+from tidelog.wal.opener import Opener, make_log
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.scrub import Scrubbed, scrub
+from tidelog.wal.slot import SLOT_RECORDS
+from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US, Bounds, SlotReader
+from tidelog.wal.slot_scrub import scrub_slots
+from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.writer import Wal3Writer
+
+PROTOCOLS: Final = ("slot", "manifest")
+LOG_RECORDS: Final = SLOT_RECORDS
+
+
+@dataclass(slots=True, kw_only=True)
+class Log(abc.ABC):
+    """A log that was opened; what it costs to have one is its manifest, read once.
+
+    ``writer`` is a name for people, in what is written. The log is opened for writing by its first
+    append.
+    """
+
+    protocol: ClassVar[str]
+
+    name: str
+    store: Store
+    clock: Clock
+    writer: str
+    shape: Shape = field(default_factory=Shape)
+    batching: Batching = field(default_factory=Batching)
+
+    async def append(
+        self, records: Sequence[bytes], *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        """Append records; give the position of the first once all are durable.
+
+        The records of one call stand together, in their order. Their time is now unless given.
+
+        Raises:
+            UsageError: there are none, or one is over 64 MiB, or the protocol has no such option.
+            Otherwise see `SlotWriter.append` and `Committer.commit`.
+        """
+        bodies = pa.array(records, pa.binary())
+        return await self.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+
+    @abc.abstractmethod
+    async def append_arrow(
+        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        """Append the values of an array, none of which is null; see `append`."""
+
+    @abc.abstractmethod
+    def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+        """Give the records of the positions ``[start, limit)`` that there are now.
+
+        Start 0 is the oldest that is left.
+
+        Raises:
+            PositionCollected: records from ``start`` on were collected. CorruptionError: an object
+            is missing, or is not what was written. LocationError: the store failed.
+        """
+
+    @abc.abstractmethod
+    def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
+        """Give records as `scan` does, and those to come as they come, until the log is sealed."""
+
+    @abc.abstractmethod
+    async def bounds(self) -> Bounds:
+        """Give the oldest position that is left, and the next one to come."""
+
+    @abc.abstractmethod
+    async def scrub(self) -> Scrubbed:
+        """Read all that is stored, and check it."""
+
+    @abc.abstractmethod
+    async def seal(self, *, successor: str = "") -> Seal:
+        """End the log: from then on it takes no record, in any process.
+
+        Raises:
+            LogSealed: it is sealed already. UsageError: its protocol has no seal.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Wait until all that was appended has been answered, and refuse more."""
+
+    async def describe(self) -> dict[str, Any]:
+        """Give what there is to know of the log, as plain values."""
+        bounds, head = await self.bounds(), await load_head(self.store)
+        return describe_log(self, bounds, head.manifest)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotLog(Log):
+    """A log of slot commits: one round trip an append, several under way, one writer at a time."""
+
+    protocol: ClassVar[str] = "slot"
+
+    _writer: SlotWriter = field(init=False)
+    _reader: SlotReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._writer = SlotWriter(
+            store=self.store,
+            clock=self.clock,
+            writer=self.writer,
+            shape=self.shape,
+            batching=self.batching,
+        )
+        self._reader = SlotReader(store=self.store, clock=self.clock)
+
+    async def append_arrow(
+        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        """Append the values of an array, none of which is null; see `append`."""
+        return await self._writer.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+
+    def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+        """See `Log`."""
+        return self._reader.scan(start, limit=limit)
+
+    def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
+        """See `Log`."""
+        return self._reader.follow(start)
+
+    async def bounds(self) -> Bounds:
+        """See `Log`."""
+        return await self._reader.bounds()
+
+    async def scrub(self) -> Scrubbed:
+        """See `Log`."""
+        return await scrub_slots(self._reader)
+
+    async def seal(self, *, successor: str = "") -> Seal:
+        """See `Log`."""
+        opener = Opener(store=self.store, clock=self.clock, writer=self.writer)
+        return await opener.seal(successor=successor)
+
+    async def close(self) -> None:
+        """See `Log`."""
+        await self._writer.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class ManifestLog(Log):
+    """A log of manifest commits, to the byte as Chroma's wal3 writes it."""
+
+    protocol: ClassVar[str] = "manifest"
+
+    _writer: Wal3Writer = field(init=False)
+    _reader: Wal3Reader = field(init=False)
+
+    def __post_init__(self) -> None:
+        committer = Committer(
+            store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
+        )
+        self._writer = Wal3Writer(committer=committer, batching=self.batching)
+        self._reader = Wal3Reader(store=self.store, clock=self.clock)
+
+    async def append_arrow(
+        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+    ) -> int:
+        """Append the values of an array, none of which is null; see `append`."""
+        if timestamp_us is not None:
+            raise UsageError(
+                "in a log of the manifest protocol the time of a record is that of its writing: "
+                "leave timestamp_us out, or use a log of the slot protocol"
+            )
+        return await self._writer.append_arrow(bodies, wait=wait)
+
+    async def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+        """See `Log`."""
+        async for records in self._reader.scan(start, limit=limit):
+            yield _as_log_records(records)
+
+    async def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
+        """See `Log`."""
+        head = await load_head(self.store)
+        reached, wait_us = start or head.manifest.oldest, POLL_FIRST_US
+        while True:
+            async for records in self._reader.scan_of(head.manifest, reached):
+                reached += records.num_rows
+                wait_us = POLL_FIRST_US
+                yield _as_log_records(records)
+            head = await self._newer(head)
+            if head.manifest.next <= reached:
+                await self.clock.sleep(wait_us)
+                wait_us = min(2 * wait_us, POLL_MOST_US)
+
+    async def bounds(self) -> Bounds:
+        """See `Log`."""
+        manifest = await self._reader.manifest()
+        return Bounds(oldest=manifest.oldest, next=manifest.next, seal=None)
+
+    async def scrub(self) -> Scrubbed:
+        """See `Log`."""
+        return await scrub(self._reader)
+
+    async def seal(self, *, successor: str = "") -> Seal:
+        """See `Log`."""
+        raise UsageError(
+            "a log of the manifest protocol cannot be sealed: wal3's bytes have no place for it",
+            log=self.name,
+            successor=successor,
+        )
+
+    async def close(self) -> None:
+        """See `Log`."""
+        await self._writer.close()
+
+    async def _newer(self, head: Head) -> Head:
+        # A manifest that is still the same is not sent again.
+        if await self.store.refresh(MANIFEST, head.e_tag) is None:
+            return head
+        return await load_head(self.store)
+
+
+async def create_log(
+    store: Store, *, name: str, clock: Clock, writer: str, protocol: str = "slot", **options: Any
+) -> Log:
+    """Make a log at the root of a store, and open it; ``options`` are those of `Log`.
+
+    Raises:
+        UsageError: there is no such protocol. NameTaken: there is a log already.
+    """
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
+    made = False
+    if protocol == "slot":
+        made = await make_log(store, clock=clock, writer=writer)
+    else:
+        committer = Committer(store=store, clock=clock, writer=writer)
+        made = await committer.make()
+    if not made:
+        raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
+    return await open_log(store, name=name, clock=clock, writer=writer, **options)
+
+
+async def open_log(store: Store, *, name: str, clock: Clock, writer: str, **options: Any) -> Log:
+    """Open the log at the root of a store, of whichever protocol it is.
+
+    Raises:
+        NoSuchLog: there is none. CorruptionError: its manifest cannot be read.
+    """
+    manifest = (await load_head(store)).manifest
+    kind = ManifestLog if manifest.chain is None else SlotLog
+    return kind(name=name, store=store, clock=clock, writer=writer, **options)
+
+
+def describe_log(log: Log, bounds: Bounds, manifest: Manifest) -> dict[str, Any]:
+    """Give what there is to know of a log, as plain values.
+
+    Units: ``bytes`` are those of all fragments there ever were, as far as the manifest knows.
+    """
+    chain = manifest.chain
+    found: dict[str, Any] = {
+        "name": log.name,
+        "protocol": log.protocol,
+        "oldest": bounds.oldest,
+        "next": bounds.next,
+        "records": bounds.next - bounds.oldest,
+        "bytes": manifest.acc_bytes,
+        "manifest": {
+            "next": manifest.next,
+            "fragments": len(manifest.fragments),
+            "snapshots": [
+                {"depth": p.depth, "start": p.start, "limit": p.limit} for p in manifest.snapshots
+            ],
+            "setsum": manifest.setsum.hex(),
+        },
+    }
+    if chain is not None:
+        found["epoch"] = {
+            "number": chain.last.number,
+            "opener": chain.last.opener,
+            "lanes": chain.last.lanes,
+            "alpha": chain.last.alpha,
+        }
+        found["sealed"] = bounds.seal is not None
+        found["successor"] = (bounds.seal.successor or None) if bounds.seal else None
+    return found
+
+
+def _as_log_records(records: pa.Table) -> pa.Table:
+    streams: Any = pa.nulls(records.num_rows, pa.binary())
+    columns = [
+        records.column("position").cast(pa.int64()),
+        records.column("timestamp_us").cast(pa.int64()),
+        streams,
+        records.column("body"),
+    ]
+    return pa.table(columns, schema=LOG_RECORDS)

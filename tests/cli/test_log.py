@@ -1,0 +1,225 @@
+"""``tidelog log``: what goes in comes out, line for line; and what is said of mistakes."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Cli
+
+COMMAND = (sys.executable, "-m", "tidelog.cli.main")
+
+
+def feed(cli: Cli, name: str, data: bytes) -> str:
+    """Append standard input, as a process; give what it printed."""
+    done = subprocess.run(
+        [*COMMAND, "--location", cli.location, "log", "append", name],
+        input=data,
+        capture_output=True,
+        check=True,
+    )
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_lines_come_out_as_they_went_in(cli: Cli, protocol: str) -> None:
+    """Of any length, empty ones, with either line end, and a last one without."""
+    cli.done("log", "create", "orders", "--protocol", protocol)
+    lines = [b"a", b"", "grün".encode(), b"x" * 3_000_000, b"end"]
+
+    first = feed(cli, "orders", b"\n".join(lines))
+    again = feed(cli, "orders", b"one\r\ntwo\r\n")
+
+    assert '"first":1,"last":5' in first
+    assert '"first":6,"last":7' in again
+    found = cli.done("log", "scan", "orders").objects
+    wanted = [*(line.decode() for line in lines), "one", "two"]
+    assert [record["body"] for record in found] == wanted
+    assert [record["position"] for record in found] == list(range(1, 8))
+    raw = cli.done("log", "scan", "orders", "--format", "raw")
+    assert raw.out == "".join(line + "\n" for line in wanted)
+    assert cli.done("log", "scan", "orders", "--from", "2", "--limit", "1").object["body"] == ""
+    assert cli.done("log", "scan", "orders", "--from", "8").objects == []
+    assert cli.done("log", "scan", "orders", "--limit", "0").objects == []
+
+
+def test_files_are_lines_or_records(cli: Cli, tmp_path: Path) -> None:
+    """In the order in which they are named; bytes that are no text come out as base64."""
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    (tmp_path / "b").write_bytes(b"\xff\n3")
+    cli.done("log", "create", "files")
+
+    told = cli.done("log", "append", "files", tmp_path / "a", tmp_path / "b")
+    whole = cli.done("log", "append", "files", "--whole", tmp_path / "b")
+
+    assert told.object == {"log": "files", "records": 4, "first": 1, "last": 4}
+    assert whole.object["records"] == 1
+    found = cli.done("log", "scan", "files", "--from", "5").object
+    assert base64.b64decode(found["body_base64"]) == b"\xff\n3"
+    assert cli.done("log", "scan", "files", "--limit", "2").objects[1]["body"] == "2"
+
+
+def test_a_log_is_followed_while_it_grows_until_it_is_sealed(cli: Cli) -> None:
+    """What comes is written at once, not when there is enough of it."""
+    cli.done("log", "create", "live")
+    following = subprocess.Popen(
+        [*COMMAND, "--location", cli.location, "log", "follow", "live", "--format", "raw"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    for number in range(3):
+        feed(cli, "live", b"%d\n" % number)
+        assert following.stdout.readline() == f"{number}\n"
+    cli.done("log", "seal", "live", "--successor", "next")
+    assert following.communicate(timeout=20)[0] == ""
+    assert following.returncode == 0
+
+
+def test_standard_input_is_sent_as_it_comes(cli: Cli) -> None:
+    """One that never ends must not wait for its end."""
+    cli.done("log", "create", "pipe")
+    feeding = subprocess.Popen(
+        [*COMMAND, "--location", cli.location, "log", "append", "pipe"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert feeding.stdin is not None
+    feeding.stdin.write(b"first\nhalf of")
+    feeding.stdin.flush()
+    deadline = time.monotonic() + 20
+    while not cli.done("log", "scan", "pipe").objects:
+        assert time.monotonic() < deadline, "what was written never came"
+    out, _ = feeding.communicate(b" a line\n", timeout=20)
+    assert b'"records":2' in out
+    bodies = [record["body"] for record in cli.done("log", "scan", "pipe").objects]
+    assert bodies == ["first", "half of a line"]
+
+
+def test_logs_are_listed_and_described(cli: Cli) -> None:
+    """By name, with their bounds; a log whose folder holds foreign things only is none."""
+    assert cli.run("--location", cli.location, "log", "list").status == 2
+    cli.done("log", "create", "b", "--protocol", "manifest")
+    cli.done("log", "create", "a")
+    feed(cli, "a", b"1\n2\n")
+    foreign = Path(cli.location.removeprefix("file://")) / "log" / "c" / "notes.txt"
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+
+    listed = cli.done("log", "list").objects
+    told = cli.done("log", "describe", "a").object
+
+    assert [(one["name"], one["protocol"], one["records"]) for one in listed] == [
+        ("a", "slot", 2),
+        ("b", "manifest", 0),
+    ]
+    assert told == listed[0]
+    assert (told["oldest"], told["next"], told["sealed"]) == (1, 3, False)
+    assert told["manifest"]["fragments"] == 1
+    assert told["epoch"]["number"] == 1
+
+
+def test_a_sealed_log_says_where_to_go_on(cli: Cli) -> None:
+    """And takes nothing, whoever asks."""
+    cli.done("log", "create", "old")
+    feed(cli, "old", b"1\n")
+    cli.done("log", "seal", "old", "--successor", "new")
+
+    assert "go on in new" in refused(cli, 1, "append", "old", stdin=b"2\n")
+    assert "sealed" in refused(cli, 1, "seal", "old")
+    told = cli.done("log", "describe", "old").object
+    assert (told["sealed"], told["successor"], told["next"]) == (True, "new", 2)
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
+    """Everything that is wrong, on standard output; status 1; and reads refuse it."""
+    cli.done("log", "create", "d", "--protocol", protocol)
+    for number in range(3):
+        feed(cli, "d", b"%d\n" % number)
+    assert cli.done("log", "scrub", "d").object["records"] == 3
+    folder = Path(cli.location.removeprefix("file://")) / "log" / "d"
+    places = sorted(folder.rglob("*.parquet"), key=os.path.getsize)[-3:]
+    places[0].write_bytes(places[0].read_bytes().replace(b"PAR1", b"RAP1"))
+    places[2].unlink()
+
+    found = cli.run("--location", cli.location, "log", "scrub", "d")
+
+    assert found.status == 1
+    assert {Path(p["path"]).name for p in found.object["problems"]} >= {
+        places[0].name,
+        places[2].name,
+    }
+    assert "damaged" in found.complaint
+    assert cli.run("--location", cli.location, "log", "scan", "d").status == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["create", "../up"], "cannot be the name of a log"),
+        (["create", "x", "--protocol", "raft"], "slot, manifest"),
+        (["create", "there"], "already"),
+        (["append", "nosuch"], "no log"),
+        (["append", "there", "no/such/file"], "no file"),
+        (["append", "there", "--whole"], "name them"),
+        (["scan", "nosuch"], "no log"),
+        (["scan", "there", "--from", "-1"], "count from 1"),
+        (["scan", "there", "--limit", "-1"], "no number"),
+        (["scan", "there", "--format", "xml"], "not known"),
+        (["follow", "there", "--new", "--from", "3"], "exclude"),
+        (["seal", "there", "--successor", "a/b"], "cannot be the name of a log"),
+        (["seal", "classic"], "cannot be sealed"),
+        (["describe", "nosuch"], "no log"),
+        (["scrub", "nosuch"], "no log"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_told_in_a_sentence(cli: Cli, arguments: list[str], told: str) -> None:
+    """With status 2, and nothing is made or lost."""
+    cli.done("log", "create", "there")
+    cli.done("log", "create", "classic", "--protocol", "manifest")
+
+    assert told in refused(cli, 2, *arguments)
+    assert [one["name"] for one in cli.done("log", "list").objects] == ["classic", "there"]
+
+
+def test_a_location_has_to_be_there_to_be_read(cli: Cli) -> None:
+    """Only creating makes one."""
+    assert "log create" in refused(cli, 2, "scan", "x")
+    assert not Path(cli.location.removeprefix("file://")).exists()
+
+
+def refused(cli: Cli, status: int, *arguments: str, stdin: bytes | None = None) -> str:
+    if stdin is not None:
+        done = subprocess.run(
+            [*COMMAND, "--location", cli.location, "log", *arguments],
+            input=stdin,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == status
+        return done.stderr.decode()
+    said = cli.run("--location", cli.location, "log", *arguments)
+    assert said.status == status, said.err
+    return said.complaint
+
+
+def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times as people write them, and a tree for the manifest."""
+    cli.done("log", "create", "t")
+    feed(cli, "t", b"one\n")
+    shown = cli.done("log", "scan", "t", "--format", "table").out.splitlines()
+    assert shown[0].split() == ["position", "timestamp", "body"]
+    assert shown[2].split()[0] == "1"
+    assert shown[2].split()[1].endswith("Z")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "fragment, up to 1" in cli.done("log", "describe", "t").out
+    assert cli.done("log", "list").out.splitlines()[2].split()[:3] == ["t", "slot", "1"]
+    assert "sealed" in cli.done("log", "seal", "t").err
