@@ -41,6 +41,7 @@ from tidelog.wal.transitions import Rollover
 from tidelog.wal.turn import Sent, Turn
 from tidelog.wal.walk import Step
 
+ROLLUP_LOOK_US: Final = 50_000  # How often a writer looks whether there is enough to roll up.
 BEHIND_MAX: Final = 4  # Roll-ups by which the manifest may be late before appends wait for it.
 
 
@@ -297,10 +298,12 @@ class SlotWriter:
         while True:
             async with self._queue.changed:
                 await self._queue.changed.wait_for(lambda: bool(self._unrolled))
-            for _ in range(10):
-                if len(self._unrolled) >= self.shape.rollup_slots:
+            due_us = self.clock.monotonic_us() + self.shape.rollup_interval_us
+            while len(self._unrolled) < self.shape.rollup_slots:
+                left_us = due_us - self.clock.monotonic_us()
+                if left_us <= 0:
                     break
-                await self.clock.sleep(self.shape.rollup_interval_us // 10)
+                await self.clock.sleep(min(left_us, ROLLUP_LOOK_US))
             await self._roll_up_quietly()
             async with self._queue.changed:
                 self._queue.changed.notify_all()

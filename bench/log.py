@@ -1,0 +1,394 @@
+"""What appends to a log cost: latency under load, round trips, requests, throughput.
+
+    python bench/log.py [--only latency|trips|cost|throughput|tail|scan] [--seconds N]
+    PYTHONPATH=tests python bench/log.py --only throughput --seaweed
+
+Latency is open-loop: appends are due at fixed times, and what they waited to be sent counts. The
+store is in memory, and each of its puts takes 100 ms. A round trip is the time of one put.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from figures import percentile, print_table
+from tidelog.clock import SystemClock
+from tidelog.setsum import Setsum
+from tidelog.store.memory import MemoryStore
+from tidelog.store.metered import Metered
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store
+from tidelog.testing.delayed import Delayed
+from tidelog.wal.batching import Batching
+from tidelog.wal.epoch import Chain, Epoch
+from tidelog.wal.head import load_head
+from tidelog.wal.log import Log, create_log, open_log
+from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, encode_manifest, encode_snapshot
+from tidelog.wal.opener import Opener
+from tidelog.wal.roller import Roller, roll_all
+from tidelog.wal.slot_writer import Shape
+from tidelog.wal.transitions import Rollover
+
+CLOCK: Final = SystemClock()
+PUT_US: Final = 100_000
+TICK_S: Final = 0.01
+BUSY: Final = Shape(alpha=32)
+# Chroma's wal3, Rust, on a machine of this kind: records a second from 64 callers in batches.
+CHROMA: Final = {100: 177_367, 1_024: 42_467, 65_536: 688}
+
+
+def noise(count: int, size: int) -> pa.BinaryArray:
+    """Give bodies that cannot be compressed."""
+    block = os.urandom(count * size)
+    cut = [block[at : at + size] for at in range(0, count * size, size)]
+    bodies: pa.BinaryArray = pa.array(cut, pa.binary())
+    return bodies
+
+
+@asynccontextmanager
+async def log_on(store: Store, protocol: str, **options: Any) -> AsyncIterator[Log]:
+    """Make a log, open it for writing, and close it in the end."""
+    log = await create_log(
+        store, name="bench", clock=CLOCK, writer="bench", protocol=protocol, **options
+    )
+    await log.append([b"open"])
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+def slow(inner: Store) -> Store:
+    return Delayed(inner, clock=CLOCK, delay_us=lambda op, _: PUT_US if op == "put" else 0)
+
+
+@dataclass(slots=True)
+class Load:
+    """What came of appends that were due at fixed times: seconds each waited for its answer."""
+
+    waited: list[float]
+    records: int
+    seconds: float
+    cpu: float
+
+    def row(self, name: str) -> list[str]:
+        shown = [percentile(self.waited, share) * 1_000 for share in (0.5, 0.9, 0.99, 1.0)]
+        return [
+            name,
+            f"{self.records / self.seconds:,.0f}",
+            *(f"{ms:.0f}" for ms in shown),
+            f"{self.cpu / self.seconds:.2f}",
+        ]
+
+
+async def load(log: Log, *, rate: int, seconds: float, batch: int) -> Load:
+    """Append ``batch`` records at a time, so that ``rate`` records of 1 KiB a second are due."""
+    calls_a_tick = max(1, round(rate * TICK_S / batch))
+    pool = [noise(batch, 1_024) for _ in range(8)]
+    waited: list[float] = []
+    running: set[asyncio.Task[None]] = set()
+
+    async def one(due: float, bodies: pa.BinaryArray) -> None:
+        await log.append_arrow(bodies)
+        waited.append(time.perf_counter() - due)
+
+    begun, cpu = time.perf_counter(), time.process_time()
+    ticks = round(seconds / TICK_S)
+    for tick in range(ticks):
+        due = begun + tick * TICK_S
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        for number in range(calls_a_tick):
+            task = asyncio.create_task(one(due, pool[(tick + number) % len(pool)]))
+            running.add(task)
+            task.add_done_callback(running.discard)
+    await asyncio.gather(*running)
+    took = time.perf_counter() - begun
+    return Load(waited, ticks * calls_a_tick * batch, took, time.process_time() - cpu)
+
+
+async def latency(seconds: float) -> None:
+    """Print latencies at two rates, in batches and one call a record, and their histogram."""
+    rows, drawn = [], []
+    for protocol, rate, batch in (
+        ("slot", 10_000, 100),
+        ("slot", 50_000, 500),
+        ("slot", 10_000, 1),
+        ("manifest", 10_000, 100),
+    ):
+        async with log_on(slow(MemoryStore()), protocol, shape=BUSY) as log:
+            found = await load(log, rate=rate, seconds=seconds, batch=batch)
+        name = f"{protocol}, {rate:,}/s, {batch} a call"
+        rows.append(found.row(name))
+        drawn.append((name, found))
+    rows.append(["draft's table (its own, elsewhere)", "10,000", "270", "330", "360", "", ""])
+    print("## Latency of appends of 1 KiB, puts of 100 ms\n")
+    print_table(["load", "records/s", "p50 ms", "p90", "p99", "max", "cores"], rows)
+    for name, found in drawn:
+        print(name)
+        print(histogram([wait * 1_000 for wait in found.waited]), flush=True)
+
+
+def histogram(values: list[float], *, width: int = 60) -> str:
+    """Draw how often each value came; units: milliseconds."""
+    edges = [0, 100, 105, 110, 115, 120, 130, 140, 150, 175, 200, 250, 300, 400, 600, 1_000, 10**9]
+    counts, _ = np.histogram(values, edges)
+    lines = []
+    for low, high, count in zip(edges, edges[1:], counts.tolist(), strict=False):
+        if count:
+            share = count / len(values)
+            name = f"{low:>5} to {high:<5}" if high < 10**9 else f"{low:>5} up     "
+            lines.append(f"  {name} {share:7.2%} {'#' * max(1, round(share * width))}")
+    return "\n".join(lines) + "\n"
+
+
+async def trips(times: int) -> None:
+    """Print what an append takes in round trips, idle and loaded, and in requests."""
+    rows = []
+    for protocol in ("slot", "manifest"):
+        store = Metered(slow(MemoryStore()), clock=CLOCK)
+        quiet = Shape(alpha=32, rollup_interval_us=10**12)
+        async with log_on(store, protocol, shape=quiet) as log:
+            before, waited = store.usage(), []
+            for _ in range(times):
+                begun = time.perf_counter()
+                await log.append([b"x" * 1_000])
+                waited.append(time.perf_counter() - begun)
+            asked = (store.usage() - before).requests_count
+            loaded = await load(log, rate=1_000, seconds=times / 10, batch=10)
+        rows.append(
+            [
+                protocol,
+                *(f"{percentile(w, 0.5) * 1e6 / PUT_US:.2f}" for w in (waited, loaded.waited)),
+                *(f"{percentile(w, 0.95) * 1e6 / PUT_US:.2f}" for w in (waited, loaded.waited)),
+                f"{asked / times:.2f}",
+            ]
+        )
+    print("## Round trips of an append\n")
+    head = ["protocol", "p50 idle", "p50 loaded", "p95 idle", "p95 loaded", "requests idle"]
+    print_table(head, rows)
+
+
+async def cost(opens: int) -> None:
+    """Print what appends ask of the store, what that costs, and what opens leave."""
+    rows = []
+    for protocol in ("slot", "manifest"):
+        store = Metered(MemoryStore(), clock=CLOCK)
+        async with log_on(store, protocol) as log:
+            before = store.usage()
+            found = await load(log, rate=10_000, seconds=5, batch=100)
+        used = store.usage() - before
+        rows.append(
+            [
+                protocol,
+                f"{used.requests_count / found.records:.4f}",
+                f"{used.written_bytes / found.records:,.0f}",
+                f"{used.dollars / found.records * 1e6:.3f}",
+                f"{used.dollars / found.seconds * 3_600:.2f}",
+            ]
+        )
+    print("## What 10,000 appends of 1 KiB a second ask for\n")
+    head = ["protocol", "requests/record", "bytes/record", "$ a million records", "$ an hour"]
+    print_table(head, rows)
+    inner = MemoryStore()
+    await create_log(inner, name="bench", clock=CLOCK, writer="bench")
+    for number in range(opens):
+        opener = Opener(store=inner, clock=CLOCK, writer=f"opener {number}")
+        ended = await opener.open(lanes=1, alpha=8)
+        await Roller(store=inner, clock=CLOCK, writer="bench").roll_up(ended.head, ended.steps)
+    sizes = [len(found.data) for found in inner.objects.values()]
+    manifest = len((await inner.get(MANIFEST)).data)
+    print(
+        f"{opens:,} opens that write nothing leave {len(sizes):,} objects, {sum(sizes):,} bytes "
+        f"({sum(sizes) / opens:,.0f} an open, alpha 8, void fences included); "
+        f"the manifest has {manifest:,} bytes\n",
+        flush=True,
+    )
+
+
+def throughput_on(seconds: float, *, with_seaweed: bool) -> None:
+    """Print throughput to a directory, and to a SeaweedFS of our own on a file system in memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"local": Path(folder).as_uri()}
+        if not with_seaweed:
+            asyncio.run(throughput(seconds, places))
+            return
+        from servers import SeaweedServer
+
+        within = Path(tempfile.mkdtemp(dir="/dev/shm"))
+        try:
+            with SeaweedServer(within) as server:
+                places["SeaweedFS"] = server.url("bench")
+                asyncio.run(throughput(seconds, places))
+        finally:
+            shutil.rmtree(within)
+
+
+async def throughput(seconds: float, places: dict[str, str]) -> None:
+    """Print records a second from 64 callers in batches, to a directory and to S3."""
+    rows = []
+    for place, url in places.items():
+        for protocol in ("slot", "manifest"):
+            for size, batch in ((100, 100), (1_024, 100), (65_536, 4)):
+                path, mark, query = url.partition("?")
+                where = f"{path}/{protocol}-{size}{mark}{query}"
+                store = open_store(where, clock=CLOCK)
+                rate = await _rate(store, protocol, size, batch, seconds)
+                rows.append(
+                    [
+                        place,
+                        protocol,
+                        f"{size:,}",
+                        f"{rate:,.0f}",
+                        f"{rate * size / 1e6:,.0f}",
+                        f"{rate / CHROMA[size]:.2f}",
+                    ]
+                )
+    print("## Throughput, 64 callers, batches of 100 (64 KiB: of 4), nothing compressible\n")
+    head = ["store", "protocol", "bytes", "records/s", "MB/s", "to Chroma's Rust"]
+    print_table(head, rows)
+
+
+async def _rate(store: Store, protocol: str, size: int, batch: int, seconds: float) -> float:
+    bodies = [noise(batch, size) for _ in range(8)]
+    batching = Batching(interval_us=0)
+    async with log_on(store, protocol, batching=batching, shape=Shape(alpha=8)) as log:
+        count = 0
+        begun = time.perf_counter()
+
+        async def call(number: int) -> None:
+            nonlocal count
+            while time.perf_counter() - begun < seconds:
+                await log.append_arrow(bodies[number % len(bodies)])
+                count += batch
+
+        await asyncio.gather(*(call(number) for number in range(64)))
+        return count / (time.perf_counter() - begun)
+
+
+async def tail(fragments: int) -> None:
+    """Print what it takes to find the end of a log of many fragments, and to open it."""
+    inner = MemoryStore()
+    await _many_fragments(inner, fragments)
+    store = Metered(inner, clock=CLOCK)
+    rows = []
+
+    async def measure(name: str, work: Callable[[], Awaitable[object]]) -> None:
+        before, begun = store.usage(), time.perf_counter()
+        await work()
+        took, used = time.perf_counter() - begun, store.usage() - before
+        rows.append([name, str(used.requests_count), f"{used.read_bytes:,}", f"{took * 1_000:.1f}"])
+
+    log = await open_log(store, name="bench", clock=CLOCK, writer="bench")
+    await measure("its end", log.bounds)
+    await measure("its end, again", log.bounds)
+    opener = Opener(store=store, clock=CLOCK, writer="bench")
+    for name in ("open for writing", "open for writing, again"):
+        await measure(name, lambda: opener.open(lanes=1, alpha=1))
+    print(f"## The end of a log of {fragments:,} fragments\n")
+    print_table(["what", "requests", "bytes read", "ms"], rows)
+
+
+async def _many_fragments(store: MemoryStore, count: int) -> None:
+    """Make the manifest and the snapshots of a log of so many fragments, without the fragments."""
+    epoch = Epoch(number=0, id="0" * 16, first_slot=1, opener="bench")
+    manifest = Manifest(writer="bench", chain=Chain(epochs=(epoch,)))
+    step = 128
+    for first in range(1, count + 1, step):
+        added = tuple(
+            Fragment(
+                path=epoch.path(slot),
+                seq_no=slot,
+                start=slot,
+                limit=slot + 1,
+                num_bytes=1_000,
+                setsum=Setsum.of(b"%d" % slot),
+            )
+            for slot in range(first, min(first + step, count + 1))
+        )
+        total = manifest.setsum
+        for fragment in added:
+            total = total + fragment.setsum
+        manifest = replace(
+            manifest,
+            setsum=total,
+            acc_bytes=manifest.acc_bytes + 1_000 * len(added),
+            fragments=(*manifest.fragments, *added),
+        )
+        manifest, snapshots = roll_all(manifest, Rollover(), writer="bench")
+        for snapshot in snapshots:
+            await store.put(snapshot.path, encode_snapshot(snapshot))
+    await store.put(MANIFEST, encode_manifest(manifest))
+
+
+async def scan(megabytes: int) -> None:
+    """Print how fast a log is read, by lanes, beside a plain Parquet read of the same files."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for lanes in (1, 4, 16):
+            url = Path(folder, str(lanes)).as_uri()
+            store = open_store(url, clock=CLOCK)
+            shape = Shape(alpha=8, lanes=lanes)
+            bodies = noise(1_000, 1_024)
+            async with log_on(store, "slot", shape=shape, batching=Batching(interval_us=0)) as log:
+                await asyncio.gather(*(log.append_arrow(bodies) for _ in range(megabytes)))
+            fragments = (await load_head(store)).manifest.fragments
+            ours, plain = [], []
+            for _ in range(3):
+                begun = time.perf_counter()
+                read = 0
+                async for records in log.scan():
+                    read += records.num_rows
+                ours.append(time.perf_counter() - begun)
+                begun = time.perf_counter()
+                for fragment in fragments:
+                    pq.read_table(Path(folder, str(lanes), fragment.path))
+                plain.append(time.perf_counter() - begun)
+            rows.append(
+                [
+                    str(lanes),
+                    str(len(fragments)),
+                    f"{megabytes * 1.024 / percentile(ours, 0.5):,.0f}",
+                    f"{megabytes * 1.024 / percentile(plain, 0.5):,.0f}",
+                    f"{percentile(plain, 0.5) / percentile(ours, 0.5):.2f}",
+                ]
+            )
+    print("## Reading records of 1 KiB from a directory, all checked\n")
+    print_table(["lanes", "fragments", "scan MB/s", "plain Parquet MB/s", "ratio"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = ("latency", "trips", "cost", "throughput", "tail", "scan")
+    parser.add_argument("--only", choices=names)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each latency run")
+    parser.add_argument("--seaweed", action="store_true", help="measure throughput on S3, too")
+    given = parser.parse_args()
+    works: dict[str, Callable[[], object]] = {
+        "latency": lambda: asyncio.run(latency(given.seconds)),
+        "trips": lambda: asyncio.run(trips(50)),
+        "cost": lambda: asyncio.run(cost(1_000)),
+        "throughput": lambda: throughput_on(min(10.0, given.seconds), with_seaweed=given.seaweed),
+        "tail": lambda: asyncio.run(tail(100_000)),
+        "scan": lambda: asyncio.run(scan(200)),
+    }
+    for name, work in works.items():
+        if given.only in (None, name):
+            work()
+
+
+if __name__ == "__main__":
+    main()
