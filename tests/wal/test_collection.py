@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,85 +17,19 @@ from tidelog.wal.collection import (
     check_share,
     cutoff_of,
     is_collected,
-    missing_for_plan,
     paths_to_delete,
-    plan_collection,
 )
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.manifest import (
     MANIFEST,
-    Fragment,
-    Manifest,
-    Pointer,
-    Snapshot,
     decode_manifest,
-    decode_snapshot,
     encode_manifest,
     fragment_path,
     problems_of_manifest,
-    problems_of_snapshot,
     sum_of,
 )
-from tidelog.wal.transitions import Rollover, add_fragment, check_manifest, roll_over
-
-
-class Tree:
-    """A log without its records: a manifest, and all snapshots that were ever written."""
-
-    def __init__(self, *, fragments: int = 3, snapshots: int = 2) -> None:
-        self.rollover = Rollover(fragments=fragments, snapshots=snapshots)
-        self.manifest = Manifest(writer="w")
-        self.stored: dict[str, Snapshot] = {}
-
-    def append(self, sizes: Sequence[int]) -> Tree:
-        for size in sizes:
-            number, start = self.manifest.next_seq_no, self.manifest.next
-            fragment = Fragment(
-                path=fragment_path(number),
-                seq_no=number,
-                start=start,
-                limit=start + size,
-                num_bytes=100 + size,
-                setsum=Setsum.of(b"%d" % number),
-            )
-            added = add_fragment(self.manifest, fragment, writer="w")
-            self.manifest, snapshot = roll_over(added, self.rollover, writer="w")
-            if snapshot is not None:
-                self.stored.setdefault(snapshot.path, snapshot)
-        return self
-
-    def plan(self, cutoff: int) -> Garbage:
-        known: dict[str, Snapshot] = {}
-        while missing := missing_for_plan(self.manifest, known, cutoff=cutoff):
-            known |= {pointer.path: self.stored[pointer.path] for pointer in missing}
-        return plan_collection(self.manifest, known, cutoff=cutoff)
-
-    def carry_out(self, plan: Garbage) -> None:
-        for snapshot in plan.snapshots_to_make:
-            assert self.stored.setdefault(snapshot.path, snapshot).setsum == snapshot.setsum
-        self.manifest = apply_garbage(self.manifest, plan)
-        for path in paths_to_delete(plan):
-            self.stored.pop(path, None)
-
-    def fragments(self) -> list[Fragment]:
-        """Give all fragments in order, each snapshot checked against its pointer."""
-
-        def below(child: Pointer | Fragment) -> list[Fragment]:
-            if isinstance(child, Fragment):
-                return [child]
-            snapshot = self.stored[child.path]
-            assert problems_of_snapshot(snapshot, child) == []
-            return [leaf for each in snapshot.children for leaf in below(each)]
-
-        return [leaf for child in self.manifest.children for leaf in below(child)]
-
-    def snapshots_named(self) -> set[str]:
-        named, level = set[str](), list(self.manifest.snapshots)
-        while level:
-            named |= {pointer.path for pointer in level}
-            level = [below for p in level for below in self.stored[p.path].snapshots]
-        return named
-
+from tidelog.wal.transitions import check_manifest
+from trees import Tree, golden_tree
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=60)
 
@@ -143,14 +76,7 @@ def test_any_tree_is_cut_at_any_place(
 
 def test_a_collection_is_chromas_to_the_byte() -> None:
     """The plan, and the manifest without what it erases, as Chroma's own collector wrote them."""
-    log = objects("c0_before_gc")
-    tree = Tree()
-    tree.manifest = decode_manifest(log[MANIFEST])
-    tree.stored = {
-        key: decode_snapshot(data, where=key)
-        for key, data in log.items()
-        if key.startswith("snapshot/")
-    }
+    tree = golden_tree("c0_before_gc")
     for cutoff in (37, 38, 40):
         plan = tree.plan(cutoff)
 
@@ -162,14 +88,7 @@ def test_a_collection_is_chromas_to_the_byte() -> None:
 
 def test_one_pass_goes_where_chromas_needs_two() -> None:
     """Its cursors stand at 55 and 81; its first pass stops at 37, before a snapshot to halve."""
-    log = objects("c0_before_gc")
-    tree = Tree()
-    tree.manifest = decode_manifest(log[MANIFEST])
-    tree.stored = {
-        key: decode_snapshot(data, where=key)
-        for key, data in log.items()
-        if key.startswith("snapshot/")
-    }
+    tree = golden_tree("c0_before_gc")
     tree.carry_out(tree.plan(55))
 
     assert tree.manifest.oldest == 53

@@ -196,7 +196,7 @@ class Collector:
                     raise ManifestMoved("the log was collected meanwhile: plan again") from error
                 raise
             known.update({p.path: one for p, one in zip(missing, read, strict=True)})
-        plan = plan_collection(manifest, known, cutoff=cutoff)
+        plan = await self.clock.offload(partial(plan_collection, manifest, known, cutoff=cutoff))
         if not plan.is_empty and not force:
             check_share(manifest, plan, self.keep)
         return plan
