@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from sim.crash_points import VICTIM
 from sim.fates import Dice, Script, rates_of
+from sim.hashed import HashedStore
 from sim.invariants import demand
 from sim.linear_log import Read, check_log
 from sim.loop import run
@@ -27,6 +28,7 @@ from tidelog.errors import (
     NoSuchCursor,
     PositionCollected,
 )
+from tidelog.store.memory import MemoryStore
 from tidelog.wal.collection import Keep
 from tidelog.wal.collector import Collected, Collector
 from tidelog.wal.cursor import INTRINSIC
@@ -141,7 +143,8 @@ def simulate_collect(seed: int) -> Report:
     dice = random.Random(f"collect {seed}")
     mortal = frozenset(["w0", "w1", "h0", "h1", "g0"])
     fates = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
-    game = _game(World(seed, fates), dice, grace_us=dice.choice([0, 30_000, 300_000]))
+    store = dice.choice([MemoryStore(), HashedStore()])
+    game = _game(World(seed, fates, store=store), dice, grace_us=dice.choice([0, 30_000, 300_000]))
     run(lambda: _play(game), seed)
     return _checked(game)
 

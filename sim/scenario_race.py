@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sim.fates import Dice, Rates, Request, Script
+from sim.hashed import HashedStore
 from sim.invariants import demand
 from sim.loop import run
 from sim.scenario_collect import cursors_of
@@ -61,7 +62,8 @@ def simulate_race(seed: int) -> Report:
     rates = Rates(
         delay_us=dice.choice([1_000, 50_000]), slow_us=dice.choice([200_000, 500_000, 3_000_000])
     )
-    world = World(seed, Sleepy(random.Random(f"dice {seed}"), rates, calm=True))
+    fates = Sleepy(random.Random(f"dice {seed}"), rates, calm=True)
+    world = World(seed, fates, store=HashedStore())
     report, begun = Report(), _begun()
     world.store.objects, world.store.puts_count = dict(begun.store.objects), begun.store.puts_count
     watch = begun.copy_for(world.store)
@@ -76,7 +78,7 @@ def simulate_race(seed: int) -> Report:
 @functools.cache
 def _begun() -> LogWatch:
     """Give the log with which every race begins, as its watch saw it."""
-    world = World("race", Script())
+    world = World("race", Script(), store=HashedStore())
     watch = LogWatch(world.store, grace_us=0)
     world.watchers.append(watch)
     race = _Race(Plot(world, random.Random(0)), watch, Report())

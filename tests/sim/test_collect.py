@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.canaries import Canary, caught_by
-from sim.canaries_collect import FOR_COLLECTION, FOR_RACES
+from sim.canaries_collect import FOR_COLLECTION, FOR_RACES, collector_signs_no_plan
 from sim.crash_points import FAILED, KILLED, visit
 from sim.fates import Script
 from sim.invariants import Violated
@@ -70,6 +70,16 @@ def test_a_broken_collection_is_caught(canary: Canary) -> None:
 def test_a_broken_order_is_caught(canary: Canary) -> None:
     """Each rule about what is read after what is there because of one of these."""
     found = caught_by(canary, simulate_race, seeds=1_000)
+
+    assert found is not None, "a broken build passed"
+    assert isinstance(found[1], Violated), found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_plan_without_an_id_is_caught_in_the_long_run() -> None:
+    """It takes a store whose e-tags are hashes, and three clients at just the wrong moments."""
+    found = caught_by(collector_signs_no_plan, simulate_race, seeds=30_000)
 
     assert found is not None, "a broken build passed"
     assert isinstance(found[1], Violated), found

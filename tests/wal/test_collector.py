@@ -403,6 +403,31 @@ def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
     asyncio.run(work())
 
 
+def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
+    """Its owner must not take another's for his own; an e-tag may be a hash of the bytes."""
+
+    async def work() -> None:
+        store = await log_of([2] * 14)
+        await cursors_on(store).create("x", 21)
+        seen = set[bytes]()
+        for _ in range(5):
+            count = len(seen)
+
+            def toss(request: Request) -> Fault:
+                dies = request.op == "put" and request.key != GARBAGE
+                return Fault(happened=not dies, told=not dies)
+
+            with pytest.raises(LocationError):
+                await collector_on(Faulty(store, toss=toss)).collect()
+            seen.add((await store.get(GARBAGE)).data)
+            assert len(seen) == count + 1
+        assert len({decode_garbage(data).discarded for data in seen}) == 1
+        await collector_on(store).collect()
+        assert (await store.get(GARBAGE)).data == EMPTY
+
+    asyncio.run(work())
+
+
 def test_a_plan_that_does_not_fit_is_taken_away() -> None:
     """Such as one that was made before a rollover, or by somebody who was wrong."""
 
