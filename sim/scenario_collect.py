@@ -124,7 +124,7 @@ class Game:
         except PositionCollected:
             self.report.refused += 1
             return await cursors.load(witness.name)
-        self.watch.held[witness.name] = position
+        self.watch.hold(witness.name, position)
         self.report.backs += 1
         return moved
 
@@ -234,14 +234,21 @@ async def _consume_on(game: Game, client: Client) -> None:
     """Read the log from its beginning on, and move the cursor that every log has behind it."""
     cursors = cursors_of(client)
 
-    async def create() -> Witness:
+    async def take() -> Witness | None:
         try:
-            return await cursors.create(INTRINSIC, 1)
-        except CursorMoved:
             return await cursors.load(INTRINSIC)
+        except NoSuchCursor:
+            reader = Wal3Reader(store=client.store, clock=client.clock)
+            with suppress(CursorMoved, PositionCollected):
+                return await cursors.create(INTRINSIC, (await reader.manifest()).oldest)
+            return None
+        except PositionCollected:
+            return None  # It was made while a collection went past, and could not be set forward.
 
-    witness = await persist(client, create)
-    game.watch.held[INTRINSIC] = witness.position
+    witness = await persist(client, take) or await persist(client, take)
+    if witness is None:
+        return
+    game.watch.hold(INTRINSIC, witness.position)
     while not game.is_over:
         await client.clock.sleep(game.dice.randrange(60_000))
         try:
@@ -249,7 +256,16 @@ async def _consume_on(game: Game, client: Client) -> None:
             place = max(witness.position, await game.place(client))
             witness = await game.forward(cursors, witness, place)
         except LocationError:
-            witness = await persist(client, lambda: cursors.load(INTRINSIC))
+            witness = await persist(client, lambda: _retaken(cursors))
+            game.watch.hold(INTRINSIC, witness.position)
+
+
+async def _retaken(cursors: Cursors) -> Witness:
+    """Load the cursor after a move in doubt, and write it, lest that move come about later."""
+    while True:
+        witness = await cursors.load(INTRINSIC)
+        with suppress(CursorMoved):
+            return await cursors.save(witness, witness.position)
 
 
 async def _hold_on(game: Game, client: Client) -> None:
@@ -261,7 +277,7 @@ async def _hold_on(game: Game, client: Client) -> None:
         number += 1
         try:
             witness = await cursors.create(name, await game.place(client))
-            game.watch.held[name] = witness.position
+            game.watch.hold(name, witness.position)
             game.report.holds += 1
             for _ in range(game.dice.randrange(4)):
                 await client.clock.sleep(game.dice.randrange(80_000))
@@ -316,10 +332,15 @@ async def _close_cursors(game: Game, client: Client) -> None:
         if name != INTRINSIC:
             game.watch.held.pop(name, None)
             await cursors.delete(name)
-    with suppress(NoSuchCursor):
+    try:
         witness = await cursors.load(INTRINSIC)
-        place = max(witness.position, await game.place(client))
-        await game.forward(cursors, witness, place)
+    except NoSuchCursor:
+        return
+    except PositionCollected:
+        await cursors.delete(INTRINSIC)  # Whoever made it was told so, and could not undo it.
+        return
+    place = max(witness.position, await game.place(client))
+    await game.forward(cursors, witness, place)
 
 
 @dataclass(slots=True)
@@ -366,7 +387,7 @@ class CollectStory:
         for number in range(4):
             with suppress(PositionCollected):
                 witness = await cursors.create(f"holder_{number}", 1 + number)
-                game.watch.held[witness.name] = witness.position
+                game.watch.hold(witness.name, witness.position)
                 await game.read_held(client, witness)
                 await game.forward(cursors, witness, 4 + number)
             game.watch.held.pop(f"holder_{number}", None)
@@ -384,7 +405,7 @@ class CollectStory:
 
         with suppress(LocationError, CursorMoved, PositionCollected):
             witness = await persist(client, taken)
-            game.watch.held[INTRINSIC] = witness.position
+            game.watch.hold(INTRINSIC, witness.position)
             witness = await game.forward(cursors, witness, max(witness.position, 7))
             await game.collect(client)
             witness = await game.back(cursors, witness, 6)
