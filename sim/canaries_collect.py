@@ -173,10 +173,10 @@ def collector_erases_one_too_many() -> Iterator[None]:
 def cursors_do_not_look() -> Iterator[None]:
     """Who makes a cursor relies on it, whatever plan stood there before."""
 
-    async def all_of_it(_: Cursors) -> int:
-        return FIRST_POSITION
+    async def all_of_it(_: Cursors) -> tuple[int, int]:
+        return FIRST_POSITION, FIRST_POSITION
 
-    with patch.object(Cursors, "_kept_from", all_of_it):
+    with patch.object(Cursors, "_look", all_of_it):
         yield
 
 
@@ -184,15 +184,15 @@ def cursors_do_not_look() -> Iterator[None]:
 def cursors_look_at_the_manifest_first() -> Iterator[None]:
     """A whole collection fits between the look at the manifest and that at the plan."""
 
-    async def wrong_way_round(self: Cursors) -> int:
+    async def wrong_way_round(self: Cursors) -> tuple[int, int]:
         oldest = (await self._reader().manifest()).oldest
         try:
             plan = decode_garbage((await self.store.get(GARBAGE)).data)
         except ObjectNotFound:
-            return oldest
-        return max(oldest, plan.first_to_keep)
+            return FIRST_POSITION, oldest
+        return plan.first_to_keep, oldest
 
-    with patch.object(Cursors, "_kept_from", wrong_way_round):
+    with patch.object(Cursors, "_look", wrong_way_round):
         yield
 
 

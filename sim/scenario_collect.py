@@ -22,6 +22,7 @@ from sim.scenario_log import Plot, persist
 from sim.watch_log import LogWatch
 from sim.world import Client, World
 from tidelog.errors import (
+    BusyError,
     ContentionError,
     CursorMoved,
     LocationError,
@@ -112,18 +113,19 @@ class Game:
         manifest = await Wal3Reader(store=client.store, clock=client.clock).manifest()
         return self.dice.randrange(max(1, manifest.oldest - 2), manifest.next + 1)
 
-    async def forward(self, cursors: Cursors, witness: Witness, position: int) -> Witness:
+    async def forward(self, client: Client, witness: Witness, position: int) -> Witness:
         """Move a cursor on; from the moment it is asked, nobody relies on what is before."""
         self.watch.held[witness.name] = position
-        return await cursors.save(witness, position)
+        return await cursors_of(client).save(witness, position)
 
-    async def back(self, cursors: Cursors, witness: Witness, position: int) -> Witness:
+    async def back(self, client: Client, witness: Witness, position: int) -> Witness:
         """Set a cursor back, if what it would hold is there."""
         try:
+            cursors = cursors_of(client)
             moved = await cursors.save(witness, position, allow_back=True)
         except PositionCollected:
             self.report.refused += 1
-            return await cursors.load(witness.name)
+            return await _loaded(self, client, witness.name)
         self.watch.hold(witness.name, position)
         self.report.backs += 1
         return moved
@@ -236,7 +238,7 @@ async def _consume_on(game: Game, client: Client) -> None:
 
     async def take() -> Witness | None:
         try:
-            return await cursors.load(INTRINSIC)
+            return await _loaded(game, client, INTRINSIC)
         except NoSuchCursor:
             reader = Wal3Reader(store=client.store, clock=client.clock)
             with suppress(CursorMoved, PositionCollected):
@@ -254,18 +256,27 @@ async def _consume_on(game: Game, client: Client) -> None:
         try:
             await game.read_held(client, witness)
             place = max(witness.position, await game.place(client))
-            witness = await game.forward(cursors, witness, place)
+            witness = await game.forward(client, witness, place)
         except LocationError:
-            witness = await persist(client, lambda: _retaken(cursors))
+            witness = await persist(client, lambda: _retaken(game, client))
             game.watch.hold(INTRINSIC, witness.position)
 
 
-async def _retaken(cursors: Cursors) -> Witness:
+async def _loaded(game: Game, client: Client, name: str) -> Witness:
+    """Load a cursor; if a plan that nobody works on stands in the way, collect."""
+    while True:
+        try:
+            return await cursors_of(client).load(name)
+        except BusyError:
+            await game.collect(client)
+
+
+async def _retaken(game: Game, client: Client) -> Witness:
     """Load the cursor after a move in doubt, and write it, lest that move come about later."""
     while True:
-        witness = await cursors.load(INTRINSIC)
+        witness = await _loaded(game, client, INTRINSIC)
         with suppress(CursorMoved):
-            return await cursors.save(witness, witness.position)
+            return await cursors_of(client).save(witness, witness.position)
 
 
 async def _hold_on(game: Game, client: Client) -> None:
@@ -284,7 +295,7 @@ async def _hold_on(game: Game, client: Client) -> None:
                 await game.read_held(client, witness)
                 place = await game.place(client)
                 move = game.back if place < witness.position else game.forward
-                witness = await move(cursors, witness, place)
+                witness = await move(client, witness, place)
         except PositionCollected:
             game.report.refused += 1
         except LocationError:
@@ -333,14 +344,14 @@ async def _close_cursors(game: Game, client: Client) -> None:
             game.watch.held.pop(name, None)
             await cursors.delete(name)
     try:
-        witness = await cursors.load(INTRINSIC)
+        witness = await _loaded(game, client, INTRINSIC)
     except NoSuchCursor:
         return
     except PositionCollected:
         await cursors.delete(INTRINSIC)  # Whoever made it was told so, and could not undo it.
         return
     place = max(witness.position, await game.place(client))
-    await game.forward(cursors, witness, place)
+    await game.forward(client, witness, place)
 
 
 @dataclass(slots=True)
@@ -389,7 +400,7 @@ class CollectStory:
                 witness = await cursors.create(f"holder_{number}", 1 + number)
                 game.watch.hold(witness.name, witness.position)
                 await game.read_held(client, witness)
-                await game.forward(cursors, witness, 4 + number)
+                await game.forward(client, witness, 4 + number)
             game.watch.held.pop(f"holder_{number}", None)
             await cursors.delete(f"holder_{number}")
 
@@ -399,16 +410,16 @@ class CollectStory:
 
         async def taken() -> Witness:
             try:
-                return await cursors.load(INTRINSIC)
+                return await _loaded(game, client, INTRINSIC)
             except NoSuchCursor:
                 return await cursors.create(INTRINSIC, 3)
 
         with suppress(LocationError, CursorMoved, PositionCollected):
             witness = await persist(client, taken)
             game.watch.hold(INTRINSIC, witness.position)
-            witness = await game.forward(cursors, witness, max(witness.position, 7))
+            witness = await game.forward(client, witness, max(witness.position, 7))
             await game.collect(client)
-            witness = await game.back(cursors, witness, 6)
+            witness = await game.back(client, witness, 6)
             await game.read_held(client, witness)
-            await game.forward(cursors, witness, 9)
+            await game.forward(client, witness, 9)
         await game.collect(client)

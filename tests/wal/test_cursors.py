@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from logs import CLOCK, append, dice_of, golden, log_of
 from tidelog.errors import (
+    BusyError,
     CorruptionError,
     CursorMoved,
     LocationError,
@@ -245,6 +246,29 @@ def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> None:
         await cursors.create("y", 15)
         report = await Collector(store=store, clock=CLOCK, writer="gc").collect()
         assert (report.held_by, report.fragments) == ("x", 0)
+
+    asyncio.run(work())
+
+
+def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
+    """It may have been made before the cursor, and be taken away: that the cursor held is true."""
+
+    async def work() -> None:
+        store = await log_of([2] * 10)
+        cursors = cursors_on(store)
+        made = await cursors.create("x", 5)
+        plan = encode_garbage(Garbage(first_to_keep=11, fragments_start=1, fragments_limit=6))
+        await store.put(GARBAGE, plan)
+        before = CLOCK.slept_us
+        with pytest.raises(BusyError, match="collect, and load"):
+            await cursors.load("x")
+        assert CLOCK.slept_us - before > 5_000_000
+
+        async def collect() -> None:
+            await Collector(store=store, clock=CLOCK, writer="gc", grace_us=0).collect()
+
+        loaded, _ = await asyncio.gather(cursors.load("x"), collect())
+        assert loaded == made
 
     asyncio.run(work())
 

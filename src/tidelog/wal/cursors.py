@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
+    BusyError,
     CursorMoved,
     LocationError,
     NoSuchCursor,
@@ -41,6 +43,8 @@ from tidelog.wal.cursor import (
 from tidelog.wal.garbage import GARBAGE, decode_garbage
 from tidelog.wal.manifest import FIRST_POSITION
 from tidelog.wal.reader import Wal3Reader
+
+LOOKS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,14 @@ class Cursors:
     async def load(self, name: str) -> Witness:
         """Read a cursor.
 
+        A plan that goes past it may have been made before it, and will be taken away: then this
+        waits, up to some 15 seconds, for what becomes of the plan.
+
         Raises:
-            NoSuchCursor: there is none. PositionCollected: the log has been collected past it, or
-            is being: its writer died before it could look. Until it is deleted it holds back all
-            further collection. CorruptionError: it cannot be read.
+            NoSuchCursor: there is none. PositionCollected: the log has been collected past it: its
+            writer died before it could look. Until it is deleted it holds back all further
+            collection. BusyError: a plan that goes past it stands, and nobody works on it: collect,
+            and load again. CorruptionError: it cannot be read.
         """
         path = cursor_path(name)
         try:
@@ -86,9 +94,19 @@ class Cursors:
         except ObjectNotFound:
             raise NoSuchCursor("the log has no such cursor: make it", name=name) from None
         witness = Witness(name, decode_cursor(found.data, where=path), found.e_tag)
-        if (kept := await self._kept_from()) > witness.position:
-            raise _collected(witness.position, kept)
-        return witness
+        for attempt in range(LOOKS_MAX):
+            planned, oldest = await self._look()
+            if oldest > witness.position:
+                raise _collected(witness.position, oldest)
+            if planned <= witness.position:
+                return witness
+            await self.clock.sleep(backoff_us(attempt, self.clock, first_us=50_000))
+        raise BusyError(
+            "a collection that goes past the cursor was begun, and neither finished nor taken "
+            "back: collect, and load the cursor again",
+            name=name,
+            position=witness.position,
+        )
 
     async def create(self, name: str, position: int) -> Witness:
         """Make a cursor that holds ``position`` and all after it.
@@ -183,7 +201,7 @@ class Cursors:
         taken the cursor over meanwhile.
         """
         try:
-            kept = await self._kept_from()
+            kept = max(await self._look())
         except LocationError as error:
             raise OutcomeUnknown(
                 "the cursor was written, and whether a collection has gone past it is not known: "
@@ -198,8 +216,8 @@ class Cursors:
             await self._replace(witness, kept if back_to is None else back_to)
         raise _collected(witness.position, kept)
 
-    async def _kept_from(self) -> int:
-        """Give from where on no record is collected, nor planned to be.
+    async def _look(self) -> tuple[int, int]:
+        """Give from where on nothing is planned to be collected, and where the log begins.
 
         The plan first: if it is gone again, the manifest shows what became of it.
         """
@@ -207,7 +225,7 @@ class Cursors:
             planned = decode_garbage((await self.store.get(GARBAGE)).data).first_to_keep
         except ObjectNotFound:
             planned = FIRST_POSITION
-        return max(planned, (await self._reader().manifest()).oldest)
+        return planned, (await self._reader().manifest()).oldest
 
     async def _check(self, position: int) -> None:
         manifest = await self._reader().manifest()
