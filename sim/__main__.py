@@ -17,9 +17,11 @@ from typing import Any, Final
 
 from sim.canaries import innermost
 from sim.crash_points import visit
+from sim.scenario_collect import CollectStory, simulate_collect
 from sim.scenario_consensus import simulate_consensus
 from sim.scenario_ingest import simulate_ingest
 from sim.scenario_log import simulate_log
+from sim.scenario_race import simulate_race
 from sim.scenario_shard import simulate_shard
 from sim.scenario_slot import simulate_slots
 from sim.stories import STORIES
@@ -30,6 +32,8 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "ingest": simulate_ingest,
     "log": simulate_log,
     "slot log": simulate_slots,
+    "collect": simulate_collect,
+    "race": simulate_race,
 }
 FAILURES_MAX: Final = 10
 
@@ -72,7 +76,7 @@ def _run_seeds(
 
 def _visit_all(seed: int) -> int:
     failed = 0
-    for story in STORIES:
+    for story in (*STORIES, CollectStory()):
         begin = time.monotonic()
         try:
             found = visit(story, seed=seed)

@@ -66,6 +66,10 @@ class NameTaken(UsageError):
     """Something of that name exists."""
 
 
+class VerificationError(UsageError):
+    """A collection would erase more of a log at once than it may: look at its cursors first."""
+
+
 class GoneError(TidelogError, LookupError):
     """What was asked for is not there (any more): start from what is."""
 
@@ -86,6 +90,10 @@ class NoSuchCollection(GoneError):
 
 class NoSuchLog(GoneError):
     """There is no log here."""
+
+
+class NoSuchCursor(GoneError):
+    """The log has no cursor of that name."""
 
 
 class PositionCollected(GoneError):
@@ -112,6 +120,14 @@ class ObjectExists(ContentionError):
 
 class ObjectChanged(ContentionError):
     """The object is not the one whose e_tag was given."""
+
+
+class CursorMoved(ContentionError):
+    """Another process made, moved or deleted the cursor: load it and decide again."""
+
+
+class ManifestMoved(ContentionError):
+    """The log's manifest is not the one that was planned from: plan again."""
 
 
 class UpperMismatch(ContentionError):

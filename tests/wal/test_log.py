@@ -200,3 +200,25 @@ def test_to_open_makes_no_log_unless_asked(kind: Kind) -> None:
         assert [entry async for entry in store.list("")] == []
 
     asyncio.run(work())
+
+
+def test_a_log_is_not_opened_by_the_other_protocol(kind: Kind) -> None:
+    """Each says so before it writes anything."""
+
+    async def work() -> None:
+        other = KINDS[1 - KINDS.index(kind)]
+        store = MemoryStore()
+        async with await opened(kind, store) as writer:
+            await writer.append([b"one"])
+        before = {key: found.data for key, found in store.objects.items()}
+        with pytest.raises(UsageError, match="open it as such"):
+            await other.writer(store).append([b"two"])
+        with pytest.raises(UsageError, match="open it as such"):
+            await other.settle(store)
+        with pytest.raises(UsageError, match="open it as such"):
+            await other.scrub(store)
+        with pytest.raises(UsageError, match="open it as such"):
+            _ = [table async for table in other.reader(store).scan()]
+        assert {key: found.data for key, found in store.objects.items()} == before
+
+    asyncio.run(work())

@@ -1,4 +1,5 @@
 """One linearizable log on a store.
 
-So far: logs in the form of Chroma's wal3, read, scrubbed and appended to.
+So far: logs in the form of Chroma's wal3, read, scrubbed, appended to,
+collected and copied.
 """

@@ -37,7 +37,7 @@ from tidelog.wal.fragment import (
     problems_of_fragment,
     setsum_of_records,
 )
-from tidelog.wal.head import Head, load_head
+from tidelog.wal.head import Head, load_head, refuse_slots
 from tidelog.wal.manifest import (
     MANIFEST,
     Fragment,
@@ -68,12 +68,14 @@ class Committer:
         ``make`` makes the log where there is none.
 
         Raises:
-            NoSuchLog: there is none. CorruptionError: what is there is no log, or does not fit
-            together. LocationError: the store failed.
+            NoSuchLog: there is none. UsageError: it is a log of the other protocol.
+            CorruptionError: what is there is no log, or does not fit together. LocationError: the
+            store failed.
         """
         if make:
             await self.make()
         head = await load_head(self.store)
+        refuse_slots(head.manifest)
         for _ in range(TRIES_MAX):
             orphan = await self._orphan_after(head.manifest)
             if orphan is None:

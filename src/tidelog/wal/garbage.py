@@ -65,8 +65,12 @@ def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
     )
 
 
-def encode_garbage(garbage: Garbage) -> bytes:
-    """Write a plan."""
+def encode_garbage(garbage: Garbage, *, write_id: str = "") -> bytes:
+    """Write a plan.
+
+    ``write_id`` makes the bytes of this write differ from those of any other, in a field of its own
+    that wal3 passes over; without one they are wal3's to the byte.
+    """
     found: dict[str, Any] = {
         "snapshots_to_drop": [encode_pointer(p) for p in garbage.snapshots_to_drop],
         "snapshots_to_make": [snapshot_fields(s) for s in garbage.snapshots_to_make],
@@ -77,4 +81,6 @@ def encode_garbage(garbage: Garbage) -> bytes:
         "setsum_to_discard": garbage.discarded.hex(),
         "first_to_keep": position(garbage.first_to_keep),
     }
+    if write_id:
+        found["tidelog_write"] = write_id
     return render(found)

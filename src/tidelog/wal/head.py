@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.errors import NoSuchLog, ObjectNotFound
+from tidelog.errors import NoSuchLog, ObjectNotFound, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest
 
@@ -33,6 +33,17 @@ async def load_head(store: Store) -> Head:
     except ObjectNotFound:
         raise no_such_log(store) from None
     return Head(decode_manifest(found.data), found.e_tag)
+
+
+def refuse_slots(manifest: Manifest) -> Manifest:
+    """Give a manifest back if it is that of a log in wal3's form.
+
+    Raises:
+        UsageError: it is that of a log of slot commits.
+    """
+    if manifest.chain is not None:
+        raise UsageError("this is a log of slot commits, not one in wal3's form: open it as such")
+    return manifest
 
 
 def no_such_log(store: Store) -> NoSuchLog:

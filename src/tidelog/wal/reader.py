@@ -19,7 +19,7 @@ from tidelog.errors import CorruptionError, ObjectNotFound, PositionCollected
 from tidelog.store.port import Store
 from tidelog.wal.cursor import CURSORS, Cursor, cursor_name, decode_cursor
 from tidelog.wal.fragment import check_fragment, decode_fragment
-from tidelog.wal.head import load_head
+from tidelog.wal.head import load_head, refuse_slots
 from tidelog.wal.manifest import (
     Fragment,
     Manifest,
@@ -51,10 +51,11 @@ class Wal3Reader:
         """Read the manifest.
 
         Raises:
-            NoSuchLog: there is none. CorruptionError: it cannot be read. LocationError: the store
-            failed.
+            NoSuchLog: there is none. UsageError: the log is of the other protocol. CorruptionError:
+            it cannot be read. LocationError: the store failed.
         """
-        return (await load_head(self.store)).manifest
+        manifest = (await load_head(self.store)).manifest
+        return refuse_slots(manifest) if self.decode is None else manifest
 
     async def snapshot(self, pointer: Pointer) -> Snapshot:
         """Read a snapshot, which must be what the pointer says.

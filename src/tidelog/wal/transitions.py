@@ -78,16 +78,9 @@ def roll_over(
         children = _run_of_fragments(manifest.fragments, rollover.fragments)
     if not children:
         return manifest, None
-    snapshot = _snapshot_over(children, writer, names_depth=manifest.chain is not None)
+    snapshot = snapshot_over(children, writer=writer, names_depth=manifest.chain is not None)
     require(snapshot.depth <= DEPTH_MAX, "a log's snapshots are not that deep")
-    pointer = Pointer(
-        setsum=snapshot.setsum,
-        path=snapshot.path,
-        depth=snapshot.depth,
-        start=children[0].start,
-        limit=children[-1].limit,
-        num_bytes=sum(child.num_bytes for child in children),
-    )
+    pointer = pointer_to(snapshot)
     gone = set(children)
     kept = [child for child in manifest.snapshots if child not in gone]
     before = [child for child in kept if child.start < pointer.start]
@@ -98,6 +91,36 @@ def roll_over(
     )
     check_manifest(rolled)
     return rolled, snapshot
+
+
+def snapshot_over(
+    children: Sequence[Pointer | Fragment], *, writer: str, names_depth: bool = False
+) -> Snapshot:
+    """Give the snapshot that names all of ``children``; in slot logs its name says its depth."""
+    pointers = tuple(child for child in children if isinstance(child, Pointer))
+    setsum = sum_of(children)
+    depth = max((pointer.depth for pointer in pointers), default=0) + 1
+    return Snapshot(
+        path=snapshot_path(setsum, depth if names_depth else None),
+        depth=depth,
+        setsum=setsum,
+        writer=writer,
+        snapshots=pointers,
+        fragments=tuple(child for child in children if isinstance(child, Fragment)),
+    )
+
+
+def pointer_to(snapshot: Snapshot) -> Pointer:
+    """Give what names a snapshot in its parent."""
+    children = snapshot.children
+    return Pointer(
+        setsum=snapshot.setsum,
+        path=snapshot.path,
+        depth=snapshot.depth,
+        start=children[0].start,
+        limit=children[-1].limit,
+        num_bytes=sum(child.num_bytes for child in children),
+    )
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -131,19 +154,3 @@ def _run_of_snapshots(pointers: Sequence[Pointer], count: int) -> list[Pointer |
 
 def _run_of_fragments(fragments: Sequence[Fragment], count: int) -> list[Pointer | Fragment]:
     return list(fragments[:count]) if len(fragments) > count else []
-
-
-def _snapshot_over(
-    children: Sequence[Pointer | Fragment], writer: str, *, names_depth: bool
-) -> Snapshot:
-    pointers = tuple(child for child in children if isinstance(child, Pointer))
-    setsum = sum_of(children)
-    depth = max((pointer.depth for pointer in pointers), default=0) + 1
-    return Snapshot(
-        path=snapshot_path(setsum, depth if names_depth else None),
-        depth=depth,
-        setsum=setsum,
-        writer=writer,
-        snapshots=pointers,
-        fragments=tuple(child for child in children if isinstance(child, Fragment)),
-    )

@@ -1,0 +1,229 @@
+"""Broken collectors and cursors, each of which the simulator must catch; see `sim.canaries`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Final
+from unittest.mock import patch
+
+from tidelog.errors import ManifestMoved, ObjectChanged, ObjectNotFound, OutcomeUnknown
+from tidelog.store.conditional import replace
+from tidelog.store.port import Store
+from tidelog.wal import collector, cursors
+from tidelog.wal.collection import apply_garbage, cutoff_of, is_collected, paths_to_delete
+from tidelog.wal.collector import Collected, Collector
+from tidelog.wal.cursor import Cursor
+from tidelog.wal.cursors import Cursors
+from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.manifest import FIRST_POSITION, Manifest
+from tidelog.wal.reader import Wal3Reader
+
+
+@contextmanager
+def collector_reads_cursors_once() -> Iterator[None]:
+    """A plan is carried out as it was made, whoever has made a cursor since."""
+
+    async def may(*_: object, **__: object) -> bool:
+        return True
+
+    with patch.object(Collector, "_may_go", may):
+        yield
+
+
+@contextmanager
+def collector_deletes_before_the_manifest() -> Iterator[None]:
+    """What a plan erases is deleted while the log still names it."""
+    real = Collector._carry_out
+
+    async def hasty(self: Collector, ours: Any, head: Any) -> Any:
+        await self.store.delete(paths_to_delete(ours.plan))
+        return await real(self, ours, head)
+
+    with patch.object(Collector, "_carry_out", hasty):
+        yield
+
+
+@contextmanager
+def collector_ignores_the_grace() -> Iterator[None]:
+    """Readers who have the older manifest lose what it names at once."""
+    real = Collector._finish
+
+    async def hasty(self: Collector, written: Any, report: Collected) -> bool:
+        self.grace_us = 0
+        return await real(self, written, report)
+
+    with patch.object(Collector, "_finish", hasty):
+        yield
+
+
+@contextmanager
+def collector_believes_plans() -> Iterator[None]:
+    """A plan that is found is taken for carried out, and nobody looks what the log names."""
+
+    def past(*_: object) -> bool:
+        return True
+
+    async def nothing(reader: Wal3Reader) -> tuple[Manifest, set[str]]:
+        return await reader.manifest(), set()
+
+    with (
+        patch.object(collector, "is_collected", past),
+        patch.object(collector, "paths_named", nothing),
+    ):
+        yield
+
+
+@contextmanager
+def collector_takes_plans_away_without_a_fence() -> Iterator[None]:
+    """Whoever wrote the plan may still carry it out, though a cursor was made since."""
+
+    async def careless(self: Collector, ours: Any, report: Collected) -> None:
+        report.discarded += 1
+        empty = encode_garbage(Garbage(), write_id=self.clock.unique())
+        with suppress(ObjectChanged, OutcomeUnknown):
+            await replace(self.store, GARBAGE, empty, e_tag=ours.e_tag, clock=self.clock)
+
+    with patch.object(Collector, "_discard", careless):
+        yield
+
+
+@contextmanager
+def collector_fences_too_late() -> Iterator[None]:
+    """The plan is taken away first, and in between somebody makes a cursor."""
+    real = Collector._discard
+
+    async def too_late(self: Collector, ours: Any, report: Collected) -> None:
+        empty = encode_garbage(Garbage(), write_id=self.clock.unique())
+        with suppress(ObjectChanged, OutcomeUnknown):
+            await replace(self.store, GARBAGE, empty, e_tag=ours.e_tag, clock=self.clock)
+        await real(self, ours, report)
+
+    with patch.object(Collector, "_discard", too_late):
+        yield
+
+
+@contextmanager
+def collector_keeps_to_a_plan_that_was_taken() -> Iterator[None]:
+    """Where writers were ahead it tries again, and does not look whose plan stands there."""
+
+    async def carry_out(self: Collector, ours: Any, head: Any) -> Any:
+        await self._make(ours.plan)
+        while not is_collected(head.manifest, ours.plan):
+            try:
+                await self._replace(head, apply_garbage(head.manifest, ours.plan))
+            except ManifestMoved:
+                return collector._End.UNFIT
+            except (ObjectChanged, OutcomeUnknown):
+                head = await self._head()
+            else:
+                break
+        return collector._End.COLLECTED
+
+    with patch.object(Collector, "_carry_out", carry_out):
+        yield
+
+
+@contextmanager
+def collector_signs_no_plan() -> Iterator[None]:
+    """Equal plans of two collectors are equal bytes, and each takes the other's for its own."""
+
+    def unsigned(plan: Garbage, **_: object) -> bytes:
+        return encode_garbage(plan)
+
+    with patch.object(collector, "encode_garbage", unsigned):
+        yield
+
+
+@contextmanager
+def cursors_sign_nothing() -> Iterator[None]:
+    """To write a position twice in one microsecond is to write equal bytes."""
+
+    def unsigned(self: Cursors, position: int) -> Cursor:
+        return Cursor(position=position, epoch_us=0, writer=self.writer)
+
+    with patch.object(Cursors, "_cursor", unsigned):
+        yield
+
+
+@contextmanager
+def collector_replaces_whatever_is_there() -> Iterator[None]:
+    """Manifest and plan are replaced without their condition."""
+
+    async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
+        return await store.put(key, data)
+
+    with patch.object(collector, "replace", careless):
+        yield
+
+
+@contextmanager
+def collector_erases_one_too_many() -> Iterator[None]:
+    """The record at the cursor itself counts as read."""
+
+    def further(manifest: Manifest, *rest: Any) -> int | None:
+        found = cutoff_of(manifest, *rest)
+        return None if found is None else min(found + 1, manifest.next)
+
+    with patch.object(collector, "cutoff_of", further):
+        yield
+
+
+@contextmanager
+def cursors_do_not_look() -> Iterator[None]:
+    """Who makes a cursor relies on it, whatever plan stood there before."""
+
+    async def all_of_it(_: Cursors) -> tuple[int, int]:
+        return FIRST_POSITION, FIRST_POSITION
+
+    with patch.object(Cursors, "_look", all_of_it):
+        yield
+
+
+@contextmanager
+def cursors_look_at_the_manifest_first() -> Iterator[None]:
+    """A whole collection fits between the look at the manifest and that at the plan."""
+
+    async def wrong_way_round(self: Cursors) -> tuple[int, int]:
+        oldest = (await self._reader().manifest()).oldest
+        try:
+            plan = decode_garbage((await self.store.get(GARBAGE)).data)
+        except ObjectNotFound:
+            return FIRST_POSITION, oldest
+        return plan.first_to_keep, oldest
+
+    with patch.object(Cursors, "_look", wrong_way_round):
+        yield
+
+
+@contextmanager
+def cursors_move_without_a_condition() -> Iterator[None]:
+    """The later of two writes stands, whichever it is."""
+
+    async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
+        return await store.put(key, data)
+
+    with patch.object(cursors, "replace", careless):
+        yield
+
+
+Canary = Callable[[], AbstractContextManager[None]]
+
+FOR_COLLECTION: Final[tuple[Canary, ...]] = (
+    collector_deletes_before_the_manifest,
+    collector_ignores_the_grace,
+    collector_believes_plans,
+    collector_replaces_whatever_is_there,
+    collector_erases_one_too_many,
+    cursors_do_not_look,
+)
+FOR_RACES: Final[tuple[Canary, ...]] = (
+    collector_reads_cursors_once,
+    collector_takes_plans_away_without_a_fence,
+    collector_fences_too_late,
+    collector_keeps_to_a_plan_that_was_taken,
+    cursors_sign_nothing,
+    cursors_do_not_look,
+    cursors_look_at_the_manifest_first,
+    cursors_move_without_a_condition,
+)

@@ -1,0 +1,141 @@
+"""A watch on a log's objects: all that it ever held, and whether each step of it was allowed.
+
+It stands at the shared store, and sees every change the moment it happens. What was collected later
+it knows still; who relies on what, the clients tell it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidelog.setsum import Setsum
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.cursor import CURSORS
+from tidelog.wal.fragment import decode_fragment
+from tidelog.wal.manifest import (
+    MANIFEST,
+    Fragment,
+    Manifest,
+    Pointer,
+    decode_manifest,
+    decode_snapshot,
+    problems_of_manifest,
+    problems_of_snapshot,
+)
+
+
+@dataclass(slots=True)
+class LogWatch:
+    """See the module. Units: ``grace_us`` is what readers were promised.
+
+    ``held``: by name of a cursor, the position from which on somebody relies on everything.
+    """
+
+    store: MemoryStore
+    grace_us: int
+    held: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
+    manifest: Manifest | None = None
+    _fragments: list[Fragment] = field(default_factory=list)
+    _named: set[str] = field(default_factory=set)
+    _starts: dict[str, int] = field(default_factory=dict)
+    _left_at: dict[str, float] = field(default_factory=dict)
+
+    def copy_for(self, store: MemoryStore) -> LogWatch:
+        """Give a watch that has seen the same, and goes on at a copy of the store."""
+        other = LogWatch(store, self.grace_us, bodies=list(self.bodies), manifest=self.manifest)
+        other._fragments, other._starts = list(self._fragments), dict(self._starts)
+        other._named, other._left_at = set(self._named), dict(self._left_at)
+        return other
+
+    def hold(self, name: str, position: int) -> None:
+        """Somebody was told that everything from ``position`` on is held, and relies on it."""
+        self.held[name] = position
+        if self.manifest is not None and position < self.manifest.oldest:
+            self._violated(f"{name} holds {position}, and is gone already")
+
+    def on_put(self, key: str, data: bytes) -> None:
+        if key == MANIFEST:
+            self._on_manifest(decode_manifest(data))
+        elif key.startswith("snapshot/"):
+            self._starts[key] = decode_snapshot(data, where=key).children[0].start
+
+    def on_delete(self, keys: Sequence[str]) -> None:
+        now = asyncio.get_running_loop().time()
+        for key in keys:
+            if key.startswith(CURSORS):
+                continue
+            left_at = self._left_at.get(key)
+            if key in self._named or (left_at is None and not self._is_below(key)):
+                self._violated(f"{key} was deleted, and nothing proves it dead")
+            elif left_at is not None and round((now - left_at) * 1e6) < self.grace_us:
+                self._violated(f"{key} was deleted before the readers' grace was over")
+            self.deleted.add(key)
+
+    def _on_manifest(self, new: Manifest) -> None:
+        old, self.manifest = self.manifest, new
+        for fragment in new.fragments:
+            self._on_fragment(fragment)
+        if old is not None and (new.oldest < old.oldest or new.next < old.next):
+            self._violated("the log went back")
+        for problem in problems_of_manifest(new):
+            self._violated(f"the manifest contradicts itself: {problem}")
+        gone = [f for f in self._fragments if f.limit <= new.oldest]
+        if new.collected != _sum_of(gone) or new.setsum != _sum_of(self._fragments):
+            self._violated("the manifest's sums are not those of all that there ever was")
+        if old is None or new.oldest > old.oldest:
+            for name, position in self.held.items():
+                if position < new.oldest:
+                    self._violated(f"{name} holds {position}, and the log begins at {new.oldest}")
+        named = self._tree(new)
+        now = asyncio.get_running_loop().time()
+        self._left_at.update(dict.fromkeys(self._named - named, now))
+        self._named = named
+
+    def _is_below(self, key: str) -> bool:
+        """Say whether a snapshot that was never named cannot be any more."""
+        return self.manifest is not None and self._starts.get(key, 2**64) < self.manifest.oldest
+
+    def _on_fragment(self, fragment: Fragment) -> None:
+        if fragment.seq_no <= len(self._fragments):
+            if self._fragments[fragment.seq_no - 1] != fragment:
+                self._violated(f"the fragment {fragment.seq_no} became another")
+            return
+        if fragment.seq_no != len(self._fragments) + 1:
+            self._violated(f"the fragment {fragment.seq_no} follows none")
+        self._fragments.append(fragment)
+        records = decode_fragment(self.store.objects[fragment.path].data, path=fragment.path)
+        self.bodies += [row["body"] for row in records.to_pylist()]
+
+    def _tree(self, manifest: Manifest) -> set[str]:
+        """Give all paths that a manifest names; all objects must be there and whole."""
+        named: set[str] = set()
+        level: list[Pointer | Fragment] = manifest.children
+        while level:
+            named |= {child.path for child in level}
+            for path in [child.path for child in level if child.path not in self.store.objects]:
+                self._violated(f"{path} is named and not there")
+            below: list[Pointer | Fragment] = []
+            for child in level:
+                if isinstance(child, Pointer) and child.path in self.store.objects:
+                    data = self.store.objects[child.path].data
+                    snapshot = decode_snapshot(data, where=child.path)
+                    for problem in problems_of_snapshot(snapshot, child):
+                        self._violated(f"{child.path}: {problem}")
+                    below += snapshot.children
+            level = below
+        return named
+
+    def _violated(self, sentence: str) -> None:
+        self.violations.append(sentence)
+
+
+def _sum_of(fragments: Sequence[Fragment]) -> Setsum:
+    total = Setsum.zero()
+    for fragment in fragments:
+        total = total + fragment.setsum
+    return total

@@ -1,0 +1,259 @@
+"""Collecting a wal3 log: what a plan erases, and what the manifest becomes by it. Pure.
+
+A plan names all fragments that lie wholly below a cutoff, the snapshots that name nothing else, and
+those that name some of them: these are made anew without. However deep the tree is, one plan does
+it. What a plan does is worked out twice, in planning and in applying, and both must come to the
+same setsum.
+
+Invariants: fragments are erased from the first on, without a gap; what is at or after the cutoff
+stays; ``setsum == collected + sum`` holds before and after; the next position and number stay.
+Source: wal3, "Garbage Collection"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelog.errors import (
+    CorruptionError,
+    ManifestMoved,
+    UsageError,
+    VerificationError,
+    require,
+)
+from tidelog.wal.garbage import Garbage
+from tidelog.wal.manifest import (
+    Fragment,
+    Manifest,
+    Pointer,
+    Snapshot,
+    fragment_path,
+    problems_of_manifest,
+    snapshot_path,
+    sum_of,
+)
+from tidelog.wal.transitions import pointer_to, snapshot_over
+
+# Who wrote a snapshot that was made anew: as in Chroma's, so that both make the same bytes of it.
+COLLECTOR: Final = "garbage collection"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """What stays, whatever the cursors allow.
+
+    Units: ``start`` is a position, which stays with all after it; ``records`` counts the newest
+        records, which stay; ``share_max`` is the greatest part of a log's bytes, and of its
+        fragments, that one collection erases unless it is forced.
+    """
+
+    start: int | None = None
+    records: int = 0
+    share_max: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share_max <= 1 or self.records < 0:
+            raise UsageError(
+                "a collection erases a share above 0, up to 1, and keeps 0 records or more",
+                share_max=self.share_max,
+                records=self.records,
+            )
+
+
+def cutoff_of(manifest: Manifest, positions: Iterable[int], keep: Keep) -> int | None:
+    """Give the position below which nothing is needed; None if no cursor says so."""
+    least = min(positions, default=None)
+    if least is None:
+        return None
+    wanted = [least, manifest.next - keep.records]
+    if keep.start is not None:
+        wanted.append(keep.start)
+    return min(wanted)
+
+
+def missing_for_plan(
+    manifest: Manifest, known: Mapping[str, Snapshot], *, cutoff: int
+) -> list[Pointer]:
+    """Give the snapshots that have to be read next, before a plan can be made; none if it can."""
+
+    def missing(children: Sequence[Pointer | Fragment]) -> Iterator[Pointer]:
+        for child in children:
+            if isinstance(child, Pointer) and child.start < cutoff:
+                if child.path in known:
+                    yield from missing(known[child.path].children)
+                else:
+                    yield child
+
+    return list(missing(manifest.children))
+
+
+def plan_collection(
+    manifest: Manifest, snapshots: Mapping[str, Snapshot], *, cutoff: int
+) -> Garbage:
+    """Plan to erase all fragments that lie below ``cutoff``; the empty plan if there are none.
+
+    ``snapshots`` are those of `missing_for_plan`, by path.
+
+    Raises:
+        CorruptionError: the log's fragments do not follow each other, or its sums do not add up.
+    """
+    cut = _Cut(cutoff, snapshots)
+    kept = cut.split(manifest.children)
+    if not cut.erased:
+        return Garbage()
+    pointers = [child for child in kept if isinstance(child, Pointer)]
+    plan = Garbage(
+        snapshots_to_drop=tuple(cut.dropped),
+        snapshots_to_make=tuple(cut.made),
+        # The first that stays, new or not: Chroma's collector and its writer expect it there.
+        root=pointers[0] if pointers else None,
+        fragments_start=cut.erased[0].seq_no,
+        fragments_limit=cut.erased[-1].seq_no + 1,
+        discarded=sum_of(cut.erased),
+        first_to_keep=cut.erased[-1].limit,
+    )
+    try:
+        apply_garbage(manifest, plan)
+    except ManifestMoved as error:
+        raise CorruptionError(
+            f"the log does not add up, so nothing of it is collected: scrub it ({error})"
+        ) from error
+    return plan
+
+
+def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
+    """Give the manifest without what a plan erases.
+
+    Raises:
+        ManifestMoved: the plan was not made from this manifest, or one with the same beginning.
+    """
+    require(not plan.is_empty, "an empty plan is not applied")
+    dropped = set(plan.snapshots_to_drop)
+    snapshots = [child for child in manifest.snapshots if child not in dropped]
+    if plan.root is not None and plan.root not in snapshots:
+        snapshots.insert(0, plan.root)
+    numbers = range(plan.fragments_start, plan.fragments_limit)
+    fragments = [child for child in manifest.fragments if child.seq_no not in numbers]
+    after = replace(
+        manifest,
+        collected=manifest.collected + plan.discarded,
+        snapshots=tuple(snapshots),
+        fragments=tuple(fragments),
+        initial_offset=plan.first_to_keep,
+        initial_seq_no=plan.fragments_limit,
+    )
+    if (
+        problems_of_manifest(after)
+        or (after.next, after.next_seq_no) != (manifest.next, manifest.next_seq_no)
+        or not manifest.oldest < plan.first_to_keep == after.oldest
+        or not (manifest.initial_seq_no or 0) <= plan.fragments_start < plan.fragments_limit
+        # Its own sums agree with the plan's; so must those of what it took away.
+        or sum_of(manifest.children) - sum_of(after.children) != plan.discarded
+    ):
+        raise ManifestMoved(
+            "the log's manifest is not the one that the collection was planned from: plan again",
+            first_to_keep=plan.first_to_keep,
+            oldest=manifest.oldest,
+        )
+    return after
+
+
+def is_collected(manifest: Manifest, plan: Garbage) -> bool:
+    """Say whether a manifest proves dead what a plan erases: it begins where that ends, or after.
+
+    A manifest's ``initial_offset`` and ``initial_seq_no`` only ever rise.
+    """
+    return (
+        manifest.oldest >= plan.first_to_keep
+        and (manifest.initial_seq_no or 0) >= plan.fragments_limit
+    )
+
+
+def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
+    """Refuse to erase more of a log at once than it may.
+
+    Raises:
+        VerificationError: that would be more.
+    """
+    after = apply_garbage(before, plan)
+    size, left = (sum(child.num_bytes for child in m.children) for m in (before, after))
+    count = before.next_seq_no - plan.fragments_start
+    gone = plan.fragments_limit - plan.fragments_start
+    share = max((size - left) / size if size else 0, gone / count)
+    if share > keep.share_max:
+        raise VerificationError(
+            f"this would erase {share:.0%} of the log at once, and {keep.share_max:.0%} are "
+            "allowed: look at the cursors, then force it, or allow more",
+            first_to_keep=plan.first_to_keep,
+            oldest=before.oldest,
+            next=before.next,
+        )
+
+
+def paths_to_delete(plan: Garbage) -> list[str]:
+    """Give where the objects lie that a plan erases: snapshots, and fragments by their numbers.
+
+    A snapshot whose name is not its setsum is left out, and so is one that begins where records are
+    kept: neither is what a plan may erase.
+    """
+    snapshots = [
+        pointer.path
+        for pointer in plan.snapshots_to_drop
+        if pointer.path == snapshot_path(pointer.setsum) and pointer.start < plan.first_to_keep
+    ]
+    numbers = range(plan.fragments_start, plan.fragments_limit)
+    return [*dict.fromkeys(snapshots), *(fragment_path(number) for number in numbers)]
+
+
+@dataclass(slots=True)
+class _Cut:
+    """One way down the tree, and what it finds to drop and to make, leaves first."""
+
+    cutoff: int
+    known: Mapping[str, Snapshot]
+    erased: list[Fragment] = field(default_factory=list)
+    dropped: list[Pointer] = field(default_factory=list)
+    made: list[Snapshot] = field(default_factory=list)
+
+    def split(self, children: Sequence[Pointer | Fragment]) -> list[Pointer | Fragment]:
+        """Drop what lies below the cutoff, and give what stays."""
+        kept: list[Pointer | Fragment] = []
+        for child in children:
+            if child.limit <= self.cutoff:
+                self.drop(child)
+            elif isinstance(child, Pointer) and child.start < self.cutoff:
+                kept.append(self.halve(child))
+            else:
+                kept.append(child)
+        return kept
+
+    def drop(self, child: Pointer | Fragment) -> None:
+        if isinstance(child, Pointer):
+            for below in self.known[child.path].children:
+                self.drop(below)
+            self.dropped.append(child)
+            return
+        if self.erased and child.seq_no != self.erased[-1].seq_no + 1:
+            raise CorruptionError(
+                "the log's fragments do not follow each other, so nothing of it is collected: "
+                "scrub it",
+                path=child.path,
+                expected=self.erased[-1].seq_no + 1,
+            )
+        self.erased.append(child)
+
+    def halve(self, pointer: Pointer) -> Pointer:
+        """Give a pointer to what stays of a snapshot."""
+        children = self.known[pointer.path].children
+        kept = self.split(children)
+        if kept == children:
+            return pointer  # The cutoff lies within its first fragment, which stays whole.
+        self.dropped.append(pointer)
+        if isinstance(kept[0], Pointer) and len(kept) == 1:
+            # A snapshot of it alone would have its name, and could never be stored.
+            return kept[0]
+        made = snapshot_over(kept, writer=COLLECTOR)
+        self.made.append(made)
+        return pointer_to(made)

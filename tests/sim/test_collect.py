@@ -1,0 +1,85 @@
+"""Collection under fire: seeds, orders of requests, crash points; and broken builds of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.canaries import Canary, caught_by
+from sim.canaries_collect import FOR_COLLECTION, FOR_RACES, collector_signs_no_plan
+from sim.crash_points import FAILED, KILLED, visit
+from sim.fates import Script
+from sim.invariants import Violated
+from sim.scenario_collect import CollectStory, simulate_collect
+from sim.scenario_race import simulate_race
+from tidelog.errors import TidelogError
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_what_is_held_is_read_and_the_rest_is_collected(block: int) -> None:
+    """Whatever is lost, late or killed; and the log is one log, with all that it ever held."""
+    reports = [simulate_collect(seed) for seed in range(block * 50, block * 50 + 50)]
+
+    # Runs in which nothing happens would prove nothing.
+    assert sum(r.fragments for r in reports) > 200
+    assert sum(r.holds for r in reports) > 50
+    assert sum(r.backs for r in reports) > 10
+    assert sum(r.refused for r in reports) > 20
+    assert sum(r.discarded for r in reports) > 10
+    assert sum(r.deaths for r in reports) > 10
+
+
+def test_no_order_of_requests_breaks_a_hold() -> None:
+    """Of collectors that differ in what they keep, writers, and those who make cursors."""
+    reports = [simulate_race(seed) for seed in range(500)]
+
+    assert sum(r.held for r in reports) > 1_000
+    assert sum(r.refused for r in reports) > 300
+    assert sum(r.collections for r in reports) > 300
+    assert sum(r.discarded for r in reports) > 100
+
+
+def test_a_collector_may_die_at_any_request() -> None:
+    """Or go on with what it was told: the next one finds all that it needs, and leaves nothing."""
+    found = visit(CollectStory(), fates=(*KILLED, *FAILED), stride=3)
+
+    assert found.visited == found.struck > 2 * found.requests
+
+
+def test_the_story_is_told_again_word_by_word() -> None:
+    """A crash point is a place only if the story up to it is always the same; so for seeds."""
+    first, second = Script(), Script()
+    CollectStory().tell(first, seed=0)
+    CollectStory().tell(second, seed=0)
+
+    assert first.seen == second.seen
+    for simulate in (simulate_collect, simulate_race):
+        assert simulate(1).trace == simulate(1).trace != simulate(2).trace
+
+
+@pytest.mark.parametrize("canary", FOR_COLLECTION, ids=lambda c: c.__name__)
+def test_a_broken_collection_is_caught(canary: Canary) -> None:
+    """The watch would see it, had we such a bug."""
+    found = caught_by(canary, simulate_collect, seeds=40)
+
+    assert found is not None, "a broken build passed"
+    # A canary that fails by its own clumsiness would prove nothing.
+    assert isinstance(found[1], AssertionError | TidelogError), found
+
+
+@pytest.mark.parametrize("canary", FOR_RACES, ids=lambda c: c.__name__)
+def test_a_broken_order_is_caught(canary: Canary) -> None:
+    """Each rule about what is read after what is there because of one of these."""
+    found = caught_by(canary, simulate_race, seeds=1_000)
+
+    assert found is not None, "a broken build passed"
+    assert isinstance(found[1], Violated), found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_plan_without_an_id_is_caught_in_the_long_run() -> None:
+    """It takes a store whose e-tags are hashes, and three clients at just the wrong moments."""
+    found = caught_by(collector_signs_no_plan, simulate_race, seeds=30_000)
+
+    assert found is not None, "a broken build passed"
+    assert isinstance(found[1], Violated), found

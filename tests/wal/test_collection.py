@@ -1,0 +1,262 @@
+"""What a collection erases and what it keeps, planned and applied as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goldens import objects
+from tidelog.errors import CorruptionError, ManifestMoved, UsageError, VerificationError
+from tidelog.setsum import Setsum
+from tidelog.wal.collection import (
+    Keep,
+    apply_garbage,
+    check_share,
+    cutoff_of,
+    is_collected,
+    paths_to_delete,
+)
+from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.manifest import (
+    MANIFEST,
+    decode_manifest,
+    encode_manifest,
+    fragment_path,
+    problems_of_manifest,
+    sum_of,
+)
+from tidelog.wal.transitions import check_manifest
+from trees import Tree, golden_tree
+
+SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=60)
+
+
+@given(
+    sizes=SIZES,
+    fragments=st.integers(2, 4),
+    snapshots=st.integers(2, 4),
+    cutoffs=st.lists(st.integers(0, 320), min_size=1, max_size=4),
+    more=st.lists(st.integers(1, 5), max_size=12),
+)
+def test_any_tree_is_cut_at_any_place(
+    sizes: list[int], fragments: int, snapshots: int, cutoffs: list[int], more: list[int]
+) -> None:
+    """One pass erases exactly the fragments below the cutoff; all sums hold; appends go on."""
+    tree = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
+    for cutoff in cutoffs:
+        before, manifest = tree.fragments(), tree.manifest
+        plan = tree.plan(min(cutoff, manifest.next))
+        gone = [f for f in before if f.limit <= cutoff]
+        if not gone:
+            assert plan.is_empty
+            continue
+        numbers = range(plan.fragments_start, plan.fragments_limit)
+        assert list(numbers) == [fragment.seq_no for fragment in gone]
+        assert plan.discarded == sum_of(gone)
+        assert decode_garbage(encode_garbage(plan)) == plan
+        tree.carry_out(plan)
+        after = tree.manifest
+
+        assert tree.fragments() == before[len(gone) :]
+        assert problems_of_manifest(after) == []
+        assert (after.setsum, after.acc_bytes) == (manifest.setsum, manifest.acc_bytes)
+        assert after.collected == manifest.collected + plan.discarded
+        assert (after.next, after.next_seq_no) == (manifest.next, manifest.next_seq_no)
+        assert (after.oldest, after.initial_seq_no) == (gone[-1].limit, gone[-1].seq_no + 1)
+        assert not is_collected(manifest, plan)
+        assert is_collected(after, plan)
+        assert tree.snapshots_named() == set(tree.stored), "one was left, or is missing"
+        tree.append(more)
+        check_manifest(tree.manifest)
+        assert tree.plan(min(cutoff, after.next)).is_empty, "one pass is enough"
+
+
+def test_a_collection_is_chromas_to_the_byte() -> None:
+    """The plan, and the manifest without what it erases, as Chroma's own collector wrote them."""
+    tree = golden_tree("c0_before_gc")
+    for cutoff in (37, 38, 40):
+        plan = tree.plan(cutoff)
+
+        assert encode_garbage(plan) == objects("c1_gc_phase1")[GARBAGE]
+        after = apply_garbage(tree.manifest, plan)
+        assert encode_manifest(after) == objects("c2_gc_phase2")[MANIFEST]
+        assert encode_garbage(Garbage()) == objects("c_gc")[GARBAGE]
+
+
+def test_one_pass_goes_where_chromas_needs_two() -> None:
+    """Its cursors stand at 55 and 81; its first pass stops at 37, before a snapshot to halve."""
+    tree = golden_tree("c0_before_gc")
+    tree.carry_out(tree.plan(55))
+
+    assert tree.manifest.oldest == 53
+    assert tree.manifest.snapshots[0].depth == 2
+    assert [fragment.seq_no for fragment in tree.fragments()] == list(range(14, 26))
+
+
+def test_a_log_that_is_collected_whole_looks_as_chromas_does() -> None:
+    """It names nothing, and says where it goes on."""
+    theirs = decode_manifest(objects("h_all_collected")[MANIFEST])
+    tree = Tree(fragments=20).append([2] * 9)
+    sizes = [1, *[1_000] * 7, theirs.acc_bytes - 7_001]
+    fragments = [
+        replace(fragment, num_bytes=size)
+        for fragment, size in zip(tree.manifest.fragments, sizes, strict=True)
+    ]
+    fragments[0] = replace(fragments[0], setsum=theirs.setsum - sum_of(fragments[1:]))
+    tree.manifest = replace(
+        tree.manifest,
+        setsum=theirs.setsum,
+        acc_bytes=theirs.acc_bytes,
+        writer=theirs.writer,
+        fragments=tuple(fragments),
+    )
+    tree.carry_out(tree.plan(19))
+
+    assert encode_manifest(tree.manifest) == objects("h_all_collected")[MANIFEST]
+
+
+def test_a_snapshot_that_keeps_one_child_becomes_that_child() -> None:
+    """It would have the child's name, and its bytes could not be stored under it."""
+    tree = Tree(fragments=2, snapshots=2).append([1] * 8)
+    root = tree.manifest.snapshots[0]
+    assert root.depth > 1
+    child = tree.stored[root.path].snapshots[-1]
+
+    plan = tree.plan(child.start)
+
+    assert plan.root == child
+    assert plan.snapshots_to_make == ()
+    assert root in plan.snapshots_to_drop
+
+
+def test_a_pointer_may_say_more_depth_than_its_snapshot_has() -> None:
+    """Chroma's collector leaves such: two of its snapshots had one name, and the lower stayed."""
+    tree = Tree(fragments=2, snapshots=2).append([1] * 8)
+    tree.carry_out(tree.plan(tree.stored[tree.manifest.snapshots[0].path].snapshots[-1].start))
+    first, *others = tree.manifest.snapshots
+    deep = replace(first, depth=first.depth + 1)
+    tree.manifest = replace(tree.manifest, snapshots=(deep, *others))
+    before = tree.fragments()
+    cutoff = before[1].start
+
+    tree.carry_out(tree.plan(cutoff))
+
+    assert tree.fragments() == before[1:]
+    assert tree.snapshots_named() == set(tree.stored)
+
+
+def moved(plan: Garbage) -> list[Garbage]:
+    """Give plans each of which is wrong in one thing."""
+    return [
+        replace(plan, discarded=plan.discarded + Setsum.of(b"x")),
+        replace(plan, discarded=Setsum.zero()),
+        replace(plan, first_to_keep=plan.first_to_keep + 1),
+        replace(plan, first_to_keep=1),
+        replace(plan, fragments_limit=plan.fragments_start),
+        replace(plan, fragments_limit=plan.fragments_limit + 100),
+        replace(plan, snapshots_to_drop=plan.snapshots_to_drop[:-1]),
+        replace(plan, root=None),
+    ]
+
+
+def test_a_plan_of_another_manifest_is_not_applied() -> None:
+    """Each part of it is wrong alone; and a plan does not fit twice, nor after a rollover."""
+    tree = Tree().append([2] * 20)
+    plan = tree.plan(21)
+    assert apply_garbage(tree.manifest, plan).oldest == plan.first_to_keep == 21
+
+    for wrong in moved(plan):
+        with pytest.raises(ManifestMoved):
+            apply_garbage(tree.manifest, wrong)
+    with pytest.raises(ManifestMoved):
+        apply_garbage(apply_garbage(tree.manifest, plan), plan)
+    while tree.manifest.snapshots[0].start == 1 and tree.manifest.snapshots[0] in (
+        plan.snapshots_to_drop
+    ):
+        tree.append([1])
+    with pytest.raises(ManifestMoved):
+        apply_garbage(tree.manifest, plan)
+
+
+def test_a_plan_fits_a_log_that_was_appended_to() -> None:
+    """Otherwise a busy log would never be collected."""
+    tree = Tree(fragments=4, snapshots=4).append([2] * 9)
+    plan = tree.plan(9)
+    tree.append([2])
+    after = apply_garbage(tree.manifest, plan)
+
+    assert (after.oldest, after.next) == (9, 21)
+
+
+def test_a_log_that_does_not_add_up_is_not_collected() -> None:
+    """Nobody knows what would be erased."""
+    tree = Tree(fragments=20).append([2] * 6)
+    first, second, *others = tree.manifest.fragments
+    holed = replace(second, seq_no=9, path=fragment_path(9))
+    for broken in (
+        replace(tree.manifest, fragments=(first, holed, *others)),
+        replace(tree.manifest, setsum=Setsum.of(b"x")),
+        replace(tree.manifest, initial_seq_no=4),
+    ):
+        tree.manifest = broken
+        with pytest.raises(CorruptionError, match="scrub it"):
+            tree.plan(9)
+
+
+@pytest.mark.parametrize(
+    ("positions", "keep", "cutoff"),
+    [
+        ([], Keep(), None),
+        ([], Keep(start=4), None),
+        ([7, 5, 9], Keep(), 5),
+        ([7, 5, 9], Keep(start=3), 3),
+        ([7, 5, 9], Keep(start=6), 5),
+        ([99], Keep(), 13),
+        ([99], Keep(records=4), 9),
+        ([5], Keep(records=4), 5),
+        ([5], Keep(records=99), -86),
+    ],
+)
+def test_the_cutoff_is_what_everybody_allows(
+    positions: list[int], keep: Keep, cutoff: int | None
+) -> None:
+    """The lowest cursor, the start and the newest records that are to stay, the log's own end."""
+    tree = Tree().append([2] * 6)
+
+    assert cutoff_of(tree.manifest, positions, keep) == cutoff
+
+
+def test_more_than_a_share_is_erased_only_by_force() -> None:
+    """A cursor that was set wrong should not cost the log. Bytes and fragments both count."""
+    tree = Tree(fragments=30).append([1] * 10)
+    check_share(tree.manifest, tree.plan(10), Keep(share_max=0.9))
+    with pytest.raises(VerificationError, match="100%"):
+        check_share(tree.manifest, tree.plan(11), Keep(share_max=0.9))
+    check_share(tree.manifest, tree.plan(11), Keep(share_max=1))
+
+    lopsided = Tree(fragments=30).append([1_000, *[1] * 9])
+    with pytest.raises(VerificationError):
+        check_share(lopsided.manifest, lopsided.plan(1_001), Keep(share_max=0.4))
+    check_share(lopsided.manifest, lopsided.plan(1_001), Keep(share_max=0.6))
+
+
+@pytest.mark.parametrize("wrong", [{"share_max": 0}, {"share_max": 1.1}, {"records": -1}])
+def test_limits_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
+    """They would never collect, or never hold back."""
+    with pytest.raises(UsageError):
+        Keep(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_plan_erases_nothing_that_its_names_do_not_prove() -> None:
+    """Somebody else's plan may name any path: only a snapshot's own, below the start, counts."""
+    tree = Tree().append([2] * 20)
+    plan = tree.plan(21)
+    kept = plan.root or tree.manifest.snapshots[-1]
+    strange = replace(plan.snapshots_to_drop[0], path=MANIFEST)
+    twice = replace(plan, snapshots_to_drop=(*plan.snapshots_to_drop, strange, kept))
+
+    assert paths_to_delete(twice) == paths_to_delete(plan)
+    assert len(set(paths_to_delete(plan))) == len(paths_to_delete(plan))
