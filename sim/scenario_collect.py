@@ -200,6 +200,7 @@ async def _live(
         await live(game, client)
 
     await client.live(living())
+    game.plot.bury(client)
 
 
 async def _write_on(game: Game, client: Client) -> None:
@@ -376,6 +377,7 @@ class CollectStory:
             group.create_task(self._beside(game, other), name="other")
             group.create_task(self._hold(game, holder), name="holder")
             await victim.live(self._live(game, victim))
+            game.plot.bury(victim)
         await self._live(game, world.client("heir"))
         await _finish(game)
 

@@ -27,6 +27,7 @@ from tidelog.wal.batching import Batching
 from tidelog.wal.committer import Committer
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.scrub import Scrubbed, scrub
+from tidelog.wal.slot_writer import SlotWriter
 from tidelog.wal.transitions import Rollover
 from tidelog.wal.writer import Wal3Writer
 
@@ -74,6 +75,7 @@ class Plot:
     final: tuple[bytes, ...] = ()
     writers_left: int = 0
     takeovers: int = 0
+    opened: dict[str, list[Wal3Writer | SlotWriter]] = field(default_factory=dict)
 
     def writer(self, client: Client) -> Wal3Writer:
         committer = Committer(
@@ -87,7 +89,9 @@ class Plot:
             interval_us=self.dice.choice([0, 20_000]),
             pending_bytes=60,
         )
-        return Wal3Writer(committer=committer, batching=batching)
+        writer = Wal3Writer(committer=committer, batching=batching)
+        self.opened.setdefault(client.name, []).append(writer)
+        return writer
 
     def reader(self, client: Client, store: Store | None = None) -> LogReader:
         """Give a reader of the log, on another store than the client's if it is given."""
@@ -136,6 +140,9 @@ class Plot:
 
     def bury(self, client: Client) -> None:
         """End what a dead client left that asks for nothing, and so would not hear of its death."""
+        for writer in self.opened.get(client.name, ()) if client.is_dead else ():
+            if writer._task is not None:
+                writer._task.cancel()
 
     def others(self, group: asyncio.TaskGroup) -> None:
         """Start whoever else is there, beside writers and readers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sim.scenario_log import LogReader, Plot, Report, simulate_log
 from sim.world import Client
@@ -54,8 +54,6 @@ class Stubborn:
 @dataclass(slots=True)
 class SlotPlot(Plot):
     """One run, of a log of slot commits."""
-
-    opened: dict[str, list[SlotWriter]] = field(default_factory=dict)
 
     def writer(self, client: Client) -> Stubborn:  # type: ignore[override]
         """Give a writer of the log."""
@@ -104,12 +102,6 @@ class SlotPlot(Plot):
     async def scrub(self, client: Client) -> Scrubbed:
         """Check all that is stored."""
         return await scrub_slots(SlotReader(store=self.world.store, clock=client.clock))
-
-    def bury(self, client: Client) -> None:
-        """See `Plot`: of two writers of one client, one may wait while the other dies."""
-        for writer in self.opened.get(client.name, ()) if client.is_dead else ():
-            if writer._task is not None:
-                writer._task.cancel()
 
     def others(self, group: asyncio.TaskGroup) -> None:
         """Have the log sealed in one run of five, at any moment."""

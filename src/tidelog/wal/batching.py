@@ -52,6 +52,7 @@ class Queue:
     is_closing: bool = False
     ended_by: BaseException | None = None
     _waiting: deque[Work] = field(default_factory=deque)
+    _unsettled: set[Work] = field(default_factory=set)
     _bytes: int = 0
 
     def __len__(self) -> int:
@@ -86,6 +87,7 @@ class Queue:
             done = asyncio.get_running_loop().create_future()
             work = Work(bodies, size, timestamp_us, done)
             self._waiting.append(work)
+            self._unsettled.add(work)
             self._bytes += size
             self.changed.notify_all()
         return work
@@ -127,12 +129,11 @@ class Queue:
             self.changed.notify_all()
 
     async def abandon(self, error: BaseException) -> None:
-        """Refuse more, and tell all that wait."""
+        """Refuse more, and tell all that wait, be it for an answer or for room."""
         self.ended_by = self.ended_by or error
         await self.close()
-        waiting = list(self._waiting)
         self._waiting.clear()
-        await self.fail(waiting, error)
+        await self.fail(self._unsettled, error)
 
     def _is_full(self, size: int) -> bool:
         # One that is larger than the limit goes alone.
@@ -140,7 +141,10 @@ class Queue:
 
     async def _let_go(self, batch: Iterable[Work]) -> None:
         async with self.changed:
-            self._bytes -= sum(work.size for work in batch)
+            for work in batch:
+                if work in self._unsettled:
+                    self._unsettled.remove(work)
+                    self._bytes -= work.size
             self.changed.notify_all()
 
 

@@ -4,8 +4,9 @@ What became of a fragment is read back, never guessed. Its number is created onc
 that has moved past a number names the fragment that was created there, whoever wrote that manifest;
 so a fragment whose manifest was refused is looked for before anybody says that it is lost.
 
-Invariants: number N+1 is created only after a manifest names N; a manifest is replaced only by one
-that continues it (see `transitions`).
+Invariants: number N+1 is created only once N is stored and N-1 is named, so two at the most lie
+beyond the manifest, and they follow each other; a manifest is replaced only by one that continues
+it (see `transitions`).
 Source: wal3, "Write Path" and "Recovery"; docs/wal3.md.
 """
 
@@ -98,55 +99,67 @@ class Committer:
             return True  # It was made, perhaps by us, and somebody wrote to it since.
         return True
 
-    async def commit(self, bodies: pa.BinaryArray) -> int:
-        """Append records, all of them together; give the position of the first.
+    async def store_next(self, bodies: pa.BinaryArray) -> Fragment:
+        """Store records as the log's next fragment; they are in the log once it is published.
 
         Raises:
-            OutcomeUnknown: the store failed after the records may have been stored: whether they
-            are in the log shows once it can be read. LocationError: it failed before; NOT_APPLIED
-            unless it says otherwise. ContentionError: others were first every time. NOT_APPLIED.
+            LocationError: the store failed; UNKNOWN if they may have been stored, and so be brought
+            in by whoever opens the log next. ContentionError: others were first every time.
         """
         for _ in range(TRIES_MAX):
-            if self._head is None:
-                await self.open()
-            head, self._head = self._head, None
-            assert head is not None
-            manifest = head.manifest
-            fragment, data = await self.clock.offload(
-                partial(self._encode, bodies, manifest.next_seq_no, manifest.next)
-            )
-            try:
-                await create(self.store, fragment.path, data, clock=self.clock)
-            except ObjectExists:
-                continue  # Another writer has the number: bring in what it wrote, take the next.
-            try:
-                if await self._publish(head, fragment):
-                    return fragment.start
-            except OutcomeUnknown:
-                raise
-            except LocationError as error:
-                raise OutcomeUnknown(
-                    "the store failed after the records were stored and before the log named them: "
-                    "the next to open the log brings them in",
-                    path=fragment.path,
-                    reason=error,
-                ) from error
+            manifest = self._head.manifest if self._head else await self.open()
+            fragment = await self._store(bodies, manifest.next_seq_no, manifest.next)
+            if fragment is not None:
+                return fragment
+            self._head = None  # Another writer has the number: bring in what it wrote.
         raise ContentionError("other writers were first at every try to append")
 
-    async def _publish(self, head: Head, fragment: Fragment) -> bool:
+    async def store_after(self, bodies: pa.BinaryArray, before: Fragment) -> Fragment | None:
+        """Store records after a fragment that is being published; None if the number is taken.
+
+        That one is stored, so it will be in the log, whoever brings it in, and so will this.
+
+        Raises:
+            LocationError: see `store_next`.
+        """
+        return await self._store(bodies, before.seq_no + 1, before.limit)
+
+    async def publish(self, fragment: Fragment) -> bool:
         """Bring a stored fragment into the log; False if it never will be there.
 
         Raises:
-            OutcomeUnknown: it was named, or not, by manifests whose records were collected since.
+            OutcomeUnknown: whether it is in the log shows once the log can be read.
         """
+        head, self._head = self._head, None
+        try:
+            return await self._publish(head or await load_head(self.store), fragment)
+        except OutcomeUnknown:
+            raise
+        except LocationError as error:
+            raise OutcomeUnknown(
+                "the store failed after the records were stored and before the log named them: "
+                "the next to open the log brings them in",
+                path=fragment.path,
+                reason=error,
+            ) from error
+
+    async def _store(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> Fragment | None:
+        fragment, data = await self.clock.offload(partial(self._encode, bodies, seq_no, start))
+        try:
+            await create(self.store, fragment.path, data, clock=self.clock)
+        except ObjectExists:
+            return None
+        return fragment
+
+    async def _publish(self, head: Head, fragment: Fragment) -> bool:
         for _ in range(TRIES_MAX):
+            if head.manifest.next_seq_no > fragment.seq_no:
+                return await self._is_named(fragment)
             try:
                 self._head = await self._replace(head, fragment)
                 return True
             except (ObjectChanged, OutcomeUnknown):
                 head = await load_head(self.store)
-            if head.manifest.next_seq_no > fragment.seq_no:
-                return await self._is_named(fragment)
         raise LocationError("other writers were ahead at every try to append")
 
     async def _is_named(self, fragment: Fragment) -> bool:

@@ -62,7 +62,7 @@ class Log(abc.ABC):
 
         Raises:
             UsageError: there are none, or one is over 64 MiB, or the protocol has no such option.
-            Otherwise see `SlotWriter.append` and `Committer.commit`.
+            Otherwise see `SlotWriter.append` and `Wal3Writer.append`.
         """
         bodies = pa.array(records, pa.binary())
         return await self.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)

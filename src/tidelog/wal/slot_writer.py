@@ -137,9 +137,6 @@ class SlotWriter:
         try:
             await self._serve()
         except BaseException as error:
-            # Nobody will answer those who wait, be it for an answer or for room.
-            for sent in self._turn.rest() if self._turn else ():
-                await self._queue.fail(sent.batch, error)
             await self._queue.abandon(error)
             raise
 
@@ -161,7 +158,7 @@ class SlotWriter:
             if turn.doubt is not None:
                 self._turn = await self._resolve(turn, turn.doubt)
             elif turn.fence is not None:
-                await self._end(turn, over(turn.fence))
+                await self._queue.abandon(over(turn.fence))
 
     async def _open(self) -> Turn:
         opener = Opener(store=self.store, clock=self.clock, writer=self.writer)
@@ -183,7 +180,7 @@ class SlotWriter:
                 rolling = group.create_task(self._roll())
                 while await self._is_to_send(turn):
                     begun_us = self.clock.monotonic_us()
-                    slot = await self._place(turn)
+                    slot = await turn.place(self._queue.take())
                     group.create_task(self._put(turn, slot))
                     if not self._queue.fills_a_batch and not self._queue.is_closing:
                         left = begun_us + self.batching.interval_us - self.clock.monotonic_us()
@@ -212,14 +209,6 @@ class SlotWriter:
             await queue.changed.wait_for(lambda: has_end() or has_work())
         return not has_end()
 
-    async def _place(self, turn: Turn) -> int:
-        batch = self._queue.take()
-        try:
-            return await turn.place(batch)
-        except BaseException as error:
-            await self._queue.fail(batch, error)
-            raise
-
     async def _put(self, turn: Turn, slot: int) -> None:
         await turn.put(slot)
         await self._settle(turn)
@@ -231,13 +220,6 @@ class SlotWriter:
             await self._queue.settle(sent.batch, sent.fragment.start)
         async with self._queue.changed:
             self._queue.changed.notify_all()
-
-    async def _end(self, turn: Turn, error: TidelogError) -> None:
-        """Tell those who wait that this writer is over."""
-        await self._queue.close()
-        for sent in turn.rest():
-            await self._queue.fail(sent.batch, error)
-        await self._queue.abandon(error)
 
     async def _resolve(self, turn: Turn, doubt: LocationError) -> Turn | None:
         """Learn what became of each slot from the fence that ends the epoch, ours if need be.
@@ -258,7 +240,7 @@ class SlotWriter:
             return None
         await self._settle(turn, below=end.slot)
         if following is None:
-            await self._end(turn, over(end.after))
+            await self._queue.abandon(over(end.after))
         else:
             for sent in reversed(turn.rest()):
                 self._queue.give_back(sent.batch)
