@@ -24,7 +24,7 @@ def test_what_is_held_is_read_and_the_rest_is_collected(block: int) -> None:
     assert sum(r.holds for r in reports) > 50
     assert sum(r.backs for r in reports) > 10
     assert sum(r.refused for r in reports) > 20
-    assert sum(r.discarded for r in reports) > 10
+    assert sum(r.discarded for r in reports) > 5
     assert sum(r.deaths for r in reports) > 10
 
 
@@ -35,7 +35,7 @@ def test_no_order_of_requests_breaks_a_hold() -> None:
     assert sum(r.held for r in reports) > 1_000
     assert sum(r.refused for r in reports) > 300
     assert sum(r.collections for r in reports) > 300
-    assert sum(r.discarded for r in reports) > 100
+    assert sum(r.discarded for r in reports) > 50
 
 
 def test_a_collector_may_die_at_any_request() -> None:
