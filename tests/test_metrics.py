@@ -18,6 +18,7 @@ from tidelog.metrics import (
     Metric,
     _observe,
     observe_commit,
+    observe_hedge,
     observe_store_request,
     observe_tick,
     use_sink,
@@ -44,6 +45,7 @@ class ListSink:
 
 def _observe_all() -> None:
     observe_store_request("get", 0.25, bytes_in=10, bytes_out=0)
+    observe_hedge("get")
     observe_commit("shard", 0.125, tries=2)
     observe_tick("flights", 1.5, updates=7)
 

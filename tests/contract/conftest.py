@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from tidelog.clock import SystemClock
+from tidelog.store.hedged import Hedged
+from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
 from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
+from tidelog.testing import Delayed
 
 CLOCK = SystemClock()
-KINDS = ("memory", "local", "metered", "moto", "seaweed")
+KINDS = ("memory", "local", "metered", "hedged", "moto", "seaweed")
+# Whatever takes a millisecond is sent twice.
+EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
 
 
 @pytest.fixture(params=KINDS)
@@ -31,10 +36,21 @@ def open_again(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Cal
     if kind == "metered":
         within = MemoryStore()
         return lambda: Metered(within, clock=CLOCK)
+    if kind == "hedged":
+        slow = Delayed(MemoryStore(), clock=CLOCK, delay_us=lambda op, key: _now_and_then_us())
+        return lambda: Hedged(slow, clock=CLOCK, is_immutable=_is_slot, hedging=EAGER)
     url = str(tmp_path / "store")
     if kind in ("moto", "seaweed"):
         url = request.getfixturevalue(kind).url(f"contract/{CLOCK.unique()}")
     return lambda: open_store(url, clock=CLOCK)
+
+
+def _now_and_then_us() -> int:
+    return 3_000 if CLOCK.uniform() < 0.1 else 0
+
+
+def _is_slot(key: str) -> bool:
+    return key.startswith("slot/")
 
 
 @pytest.fixture
