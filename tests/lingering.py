@@ -1,4 +1,4 @@
-"""A store whose requests go on though they are cancelled, as on a network."""
+"""Requests and threads that go on though who waits for them is cancelled, as real ones do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,39 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from sim.clock import SimClock
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.store.port import Entry, Object, Store
 
 T = TypeVar("T")
+
+
+class LateClock(SimClock):
+    """A clock whose offloaded work takes time before and after, and is done in any case.
+
+    Units: ``delay_us()`` gives microseconds.
+    """
+
+    def __init__(self, seed: int, *, delay_us: Callable[[], int]) -> None:
+        super().__init__(seed)
+        self._delay_us = delay_us
+        self._threads: list[asyncio.Task[Any]] = []
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        async def thread() -> T:
+            await self.sleep(self._delay_us())
+            done = work()
+            await self.sleep(self._delay_us())
+            return done
+
+        task = asyncio.create_task(thread())
+        self._threads.append(task)
+        return await asyncio.shield(task)
+
+    async def settled(self) -> None:
+        """Wait until all threads are done."""
+        await asyncio.gather(*self._threads)
 
 
 class Lingering:
