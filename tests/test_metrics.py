@@ -9,6 +9,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
+from sim.clock import SimClock
+from sim.loop import run
 from tidelog.clock import SystemClock
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import InvariantError
@@ -17,15 +19,21 @@ from tidelog.metrics import (
     METRICS,
     Metric,
     _observe,
+    observe_cache_read,
     observe_commit,
+    observe_hedge,
     observe_store_request,
     observe_tick,
     use_sink,
 )
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
+from tidelog.store.cached import Cached
+from tidelog.store.hedged import Hedged
+from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
 from tidelog.store.metered import Metered
+from tidelog.testing import Delayed
 
 
 class ListSink:
@@ -44,6 +52,8 @@ class ListSink:
 
 def _observe_all() -> None:
     observe_store_request("get", 0.25, bytes_in=10, bytes_out=0)
+    observe_hedge("get")
+    observe_cache_read("memory")
     observe_commit("shard", 0.125, tries=2)
     observe_tick("flights", 1.5, updates=7)
 
@@ -68,6 +78,33 @@ def test_every_row_of_the_table_says_what_it_means() -> None:
         assert metric.unit in {"s", "B", "1"}
         assert (metric.unit == "s") == name.endswith("_seconds") == (metric.kind == "histogram")
         assert metric.unit != "B" or "_bytes" in name
+
+
+def test_wrappers_report_what_they_do() -> None:
+    """Who is asked whether hedging or the cache is worth it looks at these numbers."""
+    sink = ListSink()
+
+    async def main() -> None:
+        clock = SimClock(1)
+        slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 5_000)
+        eager = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
+        store = Cached(
+            Hedged(slow, clock=clock, hedging=eager), clock=clock, is_immutable=lambda key: True
+        )
+        await slow.put("a", b"")
+        await slow.put("b", b"")
+        for key in ("a", "b", "b"):
+            await store.get(key)
+
+    with use_sink(sink):
+        run(main, 1)
+
+    assert [labels["found"] for name, _, labels in sink.seen if name == "store_cache_reads"] == [
+        "store",
+        "store",
+        "memory",
+    ]
+    assert ("store_sent_again", 1, {"kind": "get"}) in sink.seen
 
 
 def test_by_default_numbers_go_nowhere() -> None:

@@ -36,6 +36,8 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (
     Metric("store_request_seconds", "histogram", "s", "one request to a store", ("kind",)),
     Metric("store_bytes_in", "counter", "B", "bodies read from a store", ("kind",)),
     Metric("store_bytes_out", "counter", "B", "bodies written to a store", ("kind",)),
+    Metric("store_sent_again", "counter", "1", "requests sent twice, being slow", ("kind",)),
+    Metric("store_cache_reads", "counter", "1", "reads of what may be kept", ("found",)),
     Metric("commit_seconds", "histogram", "s", "from command to committed state", ("machine",)),
     Metric("commit_tries", "counter", "1", "compare-and-sets, lost ones included", ("machine",)),
     Metric("tick_seconds", "histogram", "s", "one tick of a source or rendition", ("collection",)),
@@ -70,6 +72,16 @@ def observe_store_request(kind: str, seconds: float, bytes_in: int, bytes_out: i
     _observe("store_request_seconds", seconds, kind=kind)
     _observe("store_bytes_in", bytes_in, kind=kind)
     _observe("store_bytes_out", bytes_out, kind=kind)
+
+
+def observe_hedge(kind: str) -> None:
+    """Report that a slow request is sent a second time; ``kind`` is the port's verb."""
+    _observe("store_sent_again", 1, kind=kind)
+
+
+def observe_cache_read(found: str) -> None:
+    """Report where an immutable object was found: "memory", "disk", "joined" or "store"."""
+    _observe("store_cache_reads", 1, found=found)
 
 
 def observe_commit(machine: str, seconds: float, tries: int) -> None:

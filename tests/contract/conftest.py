@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from tidelog.clock import SystemClock
+from tidelog.store.cached import Bounds, Cached
+from tidelog.store.hedged import Hedged
+from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
 from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 from tidelog.store.within import Within
+from tidelog.testing import Delayed
 
 CLOCK = SystemClock()
-KINDS = ("memory", "local", "metered", "within", "moto", "seaweed")
+KINDS = ("memory", "local", "metered", "within", "hedged", "cached", "moto", "seaweed")
+# Whatever takes a millisecond is sent twice.
+EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
 
 
 @pytest.fixture(params=KINDS)
@@ -35,10 +41,36 @@ def open_again(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Cal
     if kind == "within":
         around = MemoryStore()
         return lambda: Within(around, "some/folder")
+    if kind == "hedged":
+        slow = Delayed(MemoryStore(), clock=CLOCK, delay_us=lambda op, key: _now_and_then_us())
+        return lambda: Hedged(slow, clock=CLOCK, is_immutable=_is_slot, hedging=EAGER)
+    if kind == "cached":
+        under = MemoryStore()
+        return lambda: Cached(
+            under,
+            clock=CLOCK,
+            is_immutable=_is_immutable,
+            # So little that both are full at times.
+            bounds=Bounds(memory_bytes=2_000, directory_bytes=200_000),
+            directory=tmp_path / "copies",
+        )
     url = str(tmp_path / "store")
     if kind in ("moto", "seaweed"):
         url = request.getfixturevalue(kind).url(f"contract/{CLOCK.unique()}")
     return lambda: open_store(url, clock=CLOCK)
+
+
+def _now_and_then_us() -> int:
+    return 3_000 if CLOCK.uniform() < 0.1 else 0
+
+
+def _is_slot(key: str) -> bool:
+    return key.startswith("slot/")
+
+
+def _is_immutable(key: str) -> bool:
+    # What tests replace through one handle, and read through another.
+    return key not in ("counter", "head")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every store must do, asked of each: memory, local, metered, S3 by moto and by SeaweedFS."""
+"""What every store must do, asked of each: in memory, local, wrapped, S3 by moto and SeaweedFS."""
 
 from __future__ import annotations
 

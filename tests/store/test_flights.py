@@ -1,0 +1,125 @@
+"""Calls that several wait for: sent once, and cancelled with their last waiter."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from sim.clock import SimClock
+from sim.loop import run
+from tidelog.errors import LocationError
+from tidelog.store.flights import Flights
+
+SEEDS = range(20)
+
+
+class Calls:
+    """Calls that take a second, and are counted."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.clock = SimClock(1)
+        self.flights = Flights[str, int]()
+        self.fails = fails
+        self.sent_count = 0
+        self.ended_count = 0
+
+    async def send(self) -> int:
+        self.sent_count += 1
+        try:
+            await self.clock.sleep(1_000_000)
+        finally:
+            self.ended_count += 1
+        if self.fails:
+            raise LocationError("it failed")
+        return self.sent_count
+
+    async def ask(self) -> int:
+        flight = self.flights.join("a", self.send)
+        return await self.flights.wait("a", flight)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_call_serves_all_who_ask_meanwhile(seed: int) -> None:
+    """And the next who asks, once it is over, has a call of his own."""
+
+    async def main() -> None:
+        calls = Calls()
+        assert await asyncio.gather(*(calls.ask() for _ in range(9))) == [1] * 9
+        assert await calls.ask() == 2
+        assert "a" not in calls.flights
+
+    run(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_is_cancelled_takes_only_himself_away(seed: int) -> None:
+    """Also the one who sent the call: his caller's deadline is not that of the others."""
+
+    async def main() -> None:
+        calls = Calls()
+        tasks = [asyncio.create_task(calls.ask()) for _ in range(4)]
+        await calls.clock.sleep(1_000)
+        for task in tasks[:3]:
+            task.cancel()
+        assert await tasks[3] == 1
+        assert [task.cancelled() for task in tasks] == [True, True, True, False]
+        assert calls.sent_count == 1
+
+    run(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_call_ends_with_its_last_waiter(seed: int) -> None:
+    """Nothing runs for nobody; and who asks just then does not get what is being cancelled."""
+
+    async def main() -> None:
+        calls = Calls()
+        tasks = [asyncio.create_task(calls.ask()) for _ in range(3)]
+        await calls.clock.sleep(1_000)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert (calls.sent_count, calls.ended_count) == (1, 1)
+        assert len(asyncio.all_tasks()) == 1
+        late = [asyncio.create_task(calls.ask()) for _ in range(2)]
+        await calls.clock.sleep(1_000)
+        late[0].cancel()
+        assert await late[1] == 2
+
+    run(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_failure_nobody_waits_for_is_not_reported(seed: int) -> None:
+    """Its waiters were cancelled at the moment when it failed: the loop has nothing to complain."""
+
+    async def main() -> None:
+        calls = Calls(fails=True)
+        task = asyncio.create_task(calls.ask())
+        await calls.clock.sleep(1_000_000)
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(LocationError):
+            await calls.ask()
+
+    run(main, seed)
+    gc.collect()  # What nobody looked at is reported when it goes, and warnings are errors.
+
+
+def test_numbers_tell_who_asked_first() -> None:
+    """A call sent before one asks has a lower number than the next to be sent."""
+
+    async def main() -> None:
+        calls = Calls()
+        first = calls.flights.join("a", calls.send)
+        assert first.number < calls.flights.next_number
+        calls.flights.leave(["a", "never sent"])
+        second = calls.flights.join("a", calls.send)
+        assert second.number > first.number
+        # Sent in either order.
+        gave = await asyncio.gather(calls.flights.wait("a", first), calls.flights.wait("a", second))
+        assert set(gave) == {2}
+
+    run(main, 1)

@@ -1,0 +1,223 @@
+"""Many writers and readers on a store that is slow and fails: whatever it does, no wrong answer.
+
+Each seed is one run in virtual time. A request that was cancelled arrives all the same, late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from lingering import Lingering
+from sim.clock import SimClock
+from sim.loop import run
+from tidelog.errors import (
+    LocationError,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    Outcome,
+    TidelogError,
+)
+from tidelog.store import conditional
+from tidelog.store.hedged import Hedged
+from tidelog.store.hedging import Hedging
+from tidelog.store.memory import MemoryStore
+from tidelog.testing import Fault, Faulty, Request
+
+SEEDS = range(60)
+EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the creation of an object ended: with an e_tag, or with an error."""
+
+    key: str
+    body: bytes
+    result: str | TidelogError
+
+
+class World:
+    """One store with its troubles, drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"world {seed}")
+        self.clock = SimClock(seed)
+        self.inner = MemoryStore()
+        faulty = Faulty(self.inner, toss=self._toss)
+        self.slow = Lingering(faulty, clock=self.clock, delays_us=lambda op: self._delays_us())
+
+    def handle(self) -> Hedged:
+        return Hedged(
+            self.slow, clock=self.clock, is_immutable=lambda key: key != "head", hedging=EAGER
+        )
+
+    def _delays_us(self) -> tuple[int, int]:
+        slow = self.dice.choice((100, 600, 5_000))
+        return self.dice.randrange(slow), self.dice.randrange(slow)
+
+    def _toss(self, request: Request) -> Fault:
+        return Fault(happened=self.dice.random() > 0.1, told=self.dice.random() > 0.1)
+
+
+def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
+    """Let three writers create the same twelve objects; give how each ended, and what is there."""
+    world, ends, again_count = World(seed), list[Ended](), 0
+
+    async def writer(name: int) -> None:
+        nonlocal again_count
+        store = world.handle()
+        for number in range(12):
+            key, body = f"slot/{number}", f"{name} {number}".encode()
+            result: str | TidelogError
+            try:
+                result = await store.put(key, body, if_absent=True)
+            except TidelogError as error:
+                result = error
+            ends.append(Ended(key, body, result))
+        again_count += store.hedges().again_count
+
+    async def main() -> None:
+        await asyncio.gather(*(writer(name) for name in range(3)))
+        await world.slow.settled()
+
+    run(main, seed)
+    return ends, world.inner, again_count
+
+
+def lies(ends: Sequence[Ended], inner: MemoryStore) -> list[Ended]:
+    """Give the ends that what is in the store shows to be untrue."""
+    found = []
+    for end in ends:
+        there = inner.objects.get(end.key)
+        ours = there is not None and there.data == end.body
+        if isinstance(end.result, str):
+            true = ours and there is not None and there.e_tag == end.result
+        else:
+            true = not ours or end.result.outcome is Outcome.UNKNOWN
+            if isinstance(end.result, ObjectExists):
+                true = true and there is not None
+        if not true:
+            found.append(end)
+    return found
+
+
+def test_what_is_said_of_a_creation_is_true() -> None:
+    """Done: it is there. Exists, or NOT_APPLIED: it is not, even after all that was sent late."""
+    seen: set[object] = set()
+    again_count = 0
+    for seed in SEEDS:
+        ends, inner, again = create_at_once(seed)
+        assert lies(ends, inner) == [], seed
+        again_count += again
+        seen |= {end.result.outcome for end in ends if isinstance(end.result, LocationError)}
+        seen |= {type(end.result) for end in ends}
+
+    print(f"seeds={len(SEEDS)} creations={36 * len(SEEDS)} sent_again={again_count}")
+    assert again_count > 10 * len(SEEDS)
+    assert seen >= {str, ObjectExists, LocationError, Outcome.UNKNOWN, Outcome.NOT_APPLIED}
+
+
+def test_a_store_that_does_not_look_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: without reading back, writers are told that their own object is another's."""
+    monkeypatch.setattr("tidelog.store.hedged.may_be_ours", lambda results: False)
+
+    found = [end for seed in SEEDS for end in lies(*create_at_once(seed)[:2])]
+
+    assert found
+    assert {type(end.result) for end in found} == {ObjectExists}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_update_is_lost(seed: int) -> None:
+    """Counted up on condition by three: what is answered is in, and at most what is in doubt more.
+
+    Readers meanwhile never see less than was answered before they asked.
+    """
+    world = World(seed)
+    answered, doubted, reads_count = [0], [0], [0]
+
+    async def writer(name: int) -> None:
+        store = world.handle()
+        for number in range(8):
+            try:
+                found = await store.get("head")
+                body = f"{int(found.data.split()[0]) + 1} by {name} {number}".encode()
+                await conditional.replace(store, "head", body, e_tag=found.e_tag, clock=world.clock)
+            except TidelogError as error:
+                doubted[0] += error.outcome is Outcome.UNKNOWN
+            else:
+                answered[0] += 1
+
+    async def reader() -> None:
+        store, e_tag = world.handle(), ""
+        seen = b"0"
+        for _ in range(40):
+            before = answered[0]
+            try:
+                found = await store.refresh("head", e_tag)
+            except LocationError:
+                continue
+            if found is not None:
+                e_tag, seen = found.e_tag, found.data
+            assert int(seen.split()[0]) >= before
+            reads_count[0] += 1
+
+    async def main() -> None:
+        await world.inner.put("head", b"0")
+        await asyncio.gather(*(writer(name) for name in range(3)), reader(), reader())
+        await world.slow.settled()
+
+    run(main, seed)
+    count = int(world.inner.objects["head"].data.split()[0])
+    assert answered[0] <= count <= answered[0] + doubted[0]
+    assert answered[0] > 0
+    assert reads_count[0] > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_reads_see_what_was_answered(seed: int) -> None:
+    """A read asked after a creation was answered finds it, by get and by refresh, every byte."""
+    world = World(seed)
+    missing_count = [0]
+
+    async def main() -> None:
+        store = world.handle()
+        for number in range(20):
+            key, body = f"a/{number}", f"{number} ".encode() * number
+            try:
+                await store.get(key)
+            except (ObjectNotFound, LocationError) as error:
+                missing_count[0] += isinstance(error, ObjectNotFound)
+            await conditional.create(store, key, body, clock=world.clock)
+            for start, limit in ((0, None), (1, 4)):
+                try:
+                    assert (await store.get(key, start=start, limit=limit)).data == body[
+                        start:limit
+                    ]
+                except LocationError:
+                    continue
+        await world.slow.settled()
+
+    run(main, seed)
+    assert missing_count[0] > 0
+
+
+def test_a_stale_e_tag_is_refused_through_it() -> None:
+    """A replacement on condition is passed through as it is."""
+
+    async def main() -> None:
+        inner = MemoryStore()
+        store = Hedged(inner, clock=SimClock(1), is_immutable=lambda key: True, hedging=EAGER)
+        stale = await store.put("a", b"1")
+        await store.put("a", b"2", if_match=stale)
+        with pytest.raises(ObjectChanged):
+            await store.put("a", b"3", if_match=stale)
+        assert inner.objects["a"].data == b"2"
+
+    run(main, 1)
