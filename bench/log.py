@@ -134,7 +134,7 @@ async def latency(seconds: float) -> None:
         name = f"{protocol}, {rate:,}/s, {batch} a call"
         rows.append(found.row(name))
         drawn.append((name, found))
-    rows.append(["draft's table (its own, elsewhere)", "10,000", "270", "330", "360", "", ""])
+    rows.append(["wal3's draft, as it says of itself", "10,000", "270", "", "330", "360", ""])
     print("## Latency of appends of 1 KiB, puts of 100 ms\n")
     print_table(["load", "records/s", "p50 ms", "p90", "p99", "max", "cores"], rows)
     for name, found in drawn:
