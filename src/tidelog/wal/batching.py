@@ -59,11 +59,6 @@ class Queue:
         return len(self._waiting)
 
     @property
-    def is_settled(self) -> bool:
-        """Say whether nothing waits for an answer."""
-        return not self._bytes
-
-    @property
     def fills_a_batch(self) -> bool:
         return self._bytes >= self.batching.batch_bytes
 
@@ -172,9 +167,3 @@ def check_bodies(bodies: pa.BinaryArray) -> None:
                 "name them",
                 size_bytes=largest,
             )
-
-
-def told_to_those_who_wait(task: asyncio.Task[None]) -> None:
-    """Take note of a task's error, which its callers hear of from their futures."""
-    if not task.cancelled():
-        task.exception()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from tidelog.clock import Clock
 from tidelog.errors import NameTaken, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
+from tidelog.wal.closing import Closing
 from tidelog.wal.committer import Committer
 from tidelog.wal.epoch import Seal
 from tidelog.wal.head import Head, load_head
@@ -37,7 +37,7 @@ LOG_RECORDS: Final = SLOT_RECORDS
 
 
 @dataclass(slots=True, kw_only=True)
-class Log(abc.ABC):
+class Log(Closing):
     """A log that was opened; what it costs to have one is its manifest, read once.
 
     ``writer`` is a name for people, in what is written. The log is opened for writing by its first
@@ -104,25 +104,10 @@ class Log(abc.ABC):
             LogSealed: it is sealed already. UsageError: its protocol has no seal.
         """
 
-    @abc.abstractmethod
-    async def close(self) -> None:
-        """Wait until all that was appended has been answered, and refuse more."""
-
     async def describe(self) -> dict[str, Any]:
         """Give what there is to know of the log, as plain values."""
         bounds, head = await self.bounds(), await load_head(self.store)
         return describe_log(self, bounds, head.manifest)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,13 +13,12 @@ Source: wal3-draft, "Fencing"; design page 3, "Open for writing".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import ContentionError, LogSealed
-from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
 from tidelog.wal.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
 from tidelog.wal.head import Head, load_head
@@ -49,7 +48,6 @@ class Opener:
     store: Store
     clock: Clock
     writer: str
-    resend: Resend = field(default_factory=lambda: DEFAULT_RESEND)
 
     async def open(self, *, lanes: int, alpha: int) -> Ended:
         """Begin an epoch of one's own.
@@ -123,14 +121,7 @@ class Opener:
         slots = range(tail.slot, tail.slot + ending.alpha)
         bodies = [encode_fence(replace(fence, slot=slot)) for slot in slots]
         puts = [
-            partial(
-                settle,
-                self.store,
-                ending.path(slot),
-                body,
-                clock=self.clock,
-                resend=self.resend,
-            )
+            partial(settle, self.store, ending.path(slot), body, clock=self.clock)
             for slot, body in zip(slots, bodies, strict=True)
         ]
         found = await run_all(puts, at_once=len(puts))

@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 
@@ -22,16 +21,17 @@ from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
     ContentionError,
     Fenced,
+    InvariantError,
     LocationError,
     LogSealed,
     OutcomeUnknown,
     TidelogError,
     UsageError,
-    require,
 )
 from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
-from tidelog.wal.batching import Batching, Queue, Work, told_to_those_who_wait
+from tidelog.wal.batch_writer import BatchWriter
+from tidelog.wal.batching import Work
 from tidelog.wal.epoch import Epoch, Seal, check_shape
 from tidelog.wal.head import Head
 from tidelog.wal.opener import Opener, log_sealed
@@ -66,7 +66,7 @@ class Shape:
 
 
 @dataclass(slots=True, kw_only=True)
-class SlotWriter:
+class SlotWriter(BatchWriter):
     """Appends to one log. ``writer`` is a name for people, in what it writes.
 
     ``resend`` is how long a put is sent again before the writer looks what became of it.
@@ -76,16 +76,10 @@ class SlotWriter:
     clock: Clock
     writer: str
     shape: Shape = field(default_factory=Shape)
-    batching: Batching = field(default_factory=Batching)
     resend: Resend = field(default_factory=lambda: DEFAULT_RESEND)
-    _queue: Queue = field(init=False)
-    _task: asyncio.Task[None] | None = None
     _turn: Turn | None = None
     _head: Head | None = None
     _unrolled: list[Step] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._queue = Queue(batching=self.batching)
 
     async def append(
         self, records: Sequence[bytes], *, timestamp_us: int | None = None, wait: bool = True
@@ -110,45 +104,11 @@ class SlotWriter:
         """Append the values of an array, none of which is null; see `append`."""
         if timestamp_us is not None and not 0 <= timestamp_us < 2**63:
             raise UsageError("a time is from 0 to 2^63-1 microseconds", timestamp_us=timestamp_us)
-        work = await self._queue.add(bodies, timestamp_us=timestamp_us, wait=wait)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="wal writer")
-            self._task.add_done_callback(told_to_those_who_wait)
-        return await asyncio.shield(work.done)
-
-    async def close(self) -> None:
-        """Wait until all that was appended has been answered, refuse more, and roll up."""
-        await self._queue.close()
-        if self._task is not None:
-            await self._task
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def _run(self) -> None:
-        try:
-            await self._serve()
-        except BaseException as error:
-            await self._queue.abandon(error)
-            raise
+        return await self._submit(bodies, timestamp_us, wait=wait)
 
     async def _serve(self) -> None:
-        """Take turn after turn, until closed and nothing is left."""
-        queue = self._queue
-        while True:
-            async with queue.changed:
-                await queue.changed.wait_for(lambda: queue.is_closing or len(queue) > 0)
-            if not queue:
-                await self._roll_up_quietly()
-                return
+        """Take turn after turn, until closed and nothing is left; then roll up."""
+        while await self._work_waits():
             try:
                 turn = self._turn = self._turn or await self._open()
             except TidelogError as error:
@@ -159,6 +119,7 @@ class SlotWriter:
                 self._turn = await self._resolve(turn, turn.doubt)
             elif turn.fence is not None:
                 await self._queue.abandon(over(turn.fence))
+        await self._roll_up_quietly()
 
     async def _open(self) -> Turn:
         opener = Opener(store=self.store, clock=self.clock, writer=self.writer)
@@ -174,23 +135,14 @@ class SlotWriter:
 
     async def _take(self, turn: Turn) -> None:
         """Send batches until the turn is over, or closed and all are settled."""
-        first: BaseException
-        try:
-            async with asyncio.TaskGroup() as group:
-                rolling = group.create_task(self._roll())
-                while await self._is_to_send(turn):
-                    begun_us = self.clock.monotonic_us()
-                    slot = await turn.place(self._queue.take())
-                    group.create_task(self._put(turn, slot))
-                    if not self._queue.fills_a_batch and not self._queue.is_closing:
-                        left = begun_us + self.batching.interval_us - self.clock.monotonic_us()
-                        await self.clock.sleep(max(0, left))
-                rolling.cancel()
-        except BaseExceptionGroup as errors:
-            first = errors.exceptions[0]
-        else:
-            return
-        raise first
+        async with asyncio.TaskGroup() as group:
+            rolling = group.create_task(self._roll())
+            while await self._is_to_send(turn):
+                begun_us = self.clock.monotonic_us()
+                slot = await turn.place(self._queue.take())
+                group.create_task(self._put(turn, slot))
+                await self._pace(begun_us, self.clock)
+            rolling.cancel()
 
     async def _is_to_send(self, turn: Turn) -> bool:
         """Wait until there is work and room for it; False if the turn is over instead."""
@@ -255,8 +207,8 @@ class SlotWriter:
             with suppress(LogSealed):
                 following = await self._open()
             end = await end_of_epoch(self.store, turn.epoch, clock=self.clock)
-        require(end is not None, "an epoch that was ended has no end", epoch=turn.epoch.name)
-        assert end is not None
+        if end is None:
+            raise InvariantError("an epoch that was ended has no end", epoch=turn.epoch.name)
         return end, following
 
     async def _give_up(self, rest: Sequence[Sent], reason: TidelogError) -> None:

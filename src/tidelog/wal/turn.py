@@ -68,14 +68,9 @@ class Turn:
         return self.doubt is None and self._flight.has_room(self._epoch.alpha)
 
     @property
-    def is_quiet(self) -> bool:
-        """Say whether no put is under way."""
-        return not self._puts
-
-    @property
     def is_over(self) -> bool:
         """Say whether nothing more can come of this turn."""
-        return self._flight.is_over or (self.doubt is not None and self.is_quiet)
+        return self._flight.is_over or (self.doubt is not None and not self._puts)
 
     @property
     def under_way(self) -> int:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from tidelog.errors import ContentionError, OutcomeUnknown, TidelogError
-from tidelog.wal.batching import Batching, Queue, Work, bodies_of, told_to_those_who_wait
+from tidelog.wal.batch_writer import BatchWriter
+from tidelog.wal.batching import Work, bodies_of
 from tidelog.wal.committer import Committer
 from tidelog.wal.manifest import Fragment
 
@@ -30,16 +29,10 @@ class _Publishing:
 
 
 @dataclass(slots=True, kw_only=True)
-class Wal3Writer:
+class Wal3Writer(BatchWriter):
     """Appends to one log. Several writers of a log, in any processes, contend and take turns."""
 
     committer: Committer
-    batching: Batching = field(default_factory=Batching)
-    _queue: Queue = field(init=False)
-    _task: asyncio.Task[None] | None = None
-
-    def __post_init__(self) -> None:
-        self._queue = Queue(batching=self.batching)
 
     async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int:
         """Append records; give the position of the first once all are durable.
@@ -55,52 +48,17 @@ class Wal3Writer:
 
     async def append_arrow(self, bodies: pa.BinaryArray, *, wait: bool = True) -> int:
         """Append the values of an array, none of which is null; see `append`."""
-        work = await self._queue.add(bodies, wait=wait)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="wal writer")
-            self._task.add_done_callback(told_to_those_who_wait)
-        return await asyncio.shield(work.done)
+        return await self._submit(bodies, None, wait=wait)
 
-    async def close(self) -> None:
-        """Wait until all that was appended has been answered, and refuse more."""
-        await self._queue.close()
-        if self._task is not None:
-            await self._task
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def _run(self) -> None:
-        first: BaseException
-        try:
-            async with asyncio.TaskGroup() as group:
-                await self._serve(group)
-            return
-        except BaseExceptionGroup as errors:
-            first = errors.exceptions[0]
-        except BaseException as error:
-            await self._queue.abandon(error)
-            raise
-        await self._queue.abandon(first)
-        raise first
-
-    async def _serve(self, group: asyncio.TaskGroup) -> None:
+    async def _serve(self) -> None:
         """Send batch after batch, until closed and nothing is left."""
+        async with asyncio.TaskGroup() as group:
+            await self._send_all(group)
+
+    async def _send_all(self, group: asyncio.TaskGroup) -> None:
         clock, queue = self.committer.clock, self._queue
         before: _Publishing | None = None
-        while True:
-            async with queue.changed:
-                await queue.changed.wait_for(lambda: queue.is_closing or len(queue) > 0)
-            if not queue:
-                return
+        while await self._work_waits():
             begun_us = clock.monotonic_us()
             if before is not None and before.task.done() and not before.task.result():
                 before = None  # Where the log goes on is to be read again.
@@ -111,9 +69,7 @@ class Wal3Writer:
             before = None
             if fragment is not None:
                 before = _Publishing(fragment, group.create_task(self._publish(batch, fragment)))
-            if not queue.fills_a_batch and not queue.is_closing:
-                left = begun_us + self.batching.interval_us - clock.monotonic_us()
-                await clock.sleep(max(0, left))
+            await self._pace(begun_us, clock)
 
     async def _store(self, batch: Sequence[Work], before: _Publishing | None) -> Fragment | None:
         """Store a batch, while the one before is being published; None if it came to nothing."""
