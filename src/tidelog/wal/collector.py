@@ -48,12 +48,11 @@ from tidelog.wal.collection import (
 )
 from tidelog.wal.cursors import Cursors
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
-from tidelog.wal.head import no_such_log, refuse_slots
+from tidelog.wal.head import Head, load_head, refuse_slots
 from tidelog.wal.manifest import (
     MANIFEST,
     Manifest,
     Snapshot,
-    decode_manifest,
     encode_manifest,
     encode_snapshot,
 )
@@ -63,7 +62,6 @@ from tidelog.wal.tree import paths_named
 
 TRIES_MAX: Final = 50
 GRACE_US: Final = 60_000_000
-DELETES_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -99,21 +97,10 @@ class _End(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
-    """The manifest, or a plan, as it was read or written."""
+class _Written:
+    """A plan as it was read or written; without an e_tag there has never been one."""
 
     e_tag: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Head(_Version):
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class _Written(_Version):
-    """A plan; without an e_tag there has never been one."""
-
     plan: Garbage
 
 
@@ -163,7 +150,7 @@ class Collector:
         raise ContentionError("others were ahead at every try to collect the log")
 
     async def _run(
-        self, plan: Garbage, found: _Written, head: _Head, report: Collected, *, force: bool
+        self, plan: Garbage, found: _Written, head: Head, report: Collected, *, force: bool
     ) -> bool:
         """Take a plan through all phases, from its writing on; False if it was not carried out."""
         try:
@@ -223,7 +210,7 @@ class Collector:
             return False
         return True
 
-    async def _carry_out(self, ours: _Written, head: _Head) -> _End:
+    async def _carry_out(self, ours: _Written, head: Head) -> _End:
         """Replace the manifest by one without what the plan erases.
 
         ``head`` was read before the plan was written, so whoever has taken the plan over since
@@ -295,8 +282,8 @@ class Collector:
         doomed = paths_to_delete(written.plan)
         dead = [path for path in doomed if path not in named]
         report.spared += [path for path in doomed if path in named]
-        for first in range(0, len(dead), DELETES_MAX):
-            await self.store.delete(dead[first : first + DELETES_MAX])
+        if dead:
+            await self.store.delete(dead)
         snapshots = sum(path.startswith("snapshot/") for path in dead)
         report.snapshots += snapshots
         report.fragments += len(dead) - snapshots
@@ -329,14 +316,12 @@ class Collector:
             return _Written("", Garbage())
         return _Written(found.e_tag, decode_garbage(found.data))
 
-    async def _head(self) -> _Head:
-        try:
-            found = await self.store.get(MANIFEST)
-        except ObjectNotFound:
-            raise no_such_log(self.store) from None
-        return _Head(found.e_tag, refuse_slots(decode_manifest(found.data)))
+    async def _head(self) -> Head:
+        head = await load_head(self.store)
+        refuse_slots(head.manifest)
+        return head
 
-    async def _replace(self, head: _Head, manifest: Manifest) -> None:
+    async def _replace(self, head: Head, manifest: Manifest) -> None:
         data = encode_manifest(manifest)
         await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
 

@@ -26,9 +26,8 @@ from tidelog.errors import (
 from tidelog.setsum import Setsum
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
-from tidelog.wal.fragment import check_fragment, decode_fragment
 from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, encode_manifest, sum_of
-from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.reader import Wal3Reader, checked_fragment
 from tidelog.wal.transitions import check_manifest
 
 COPIER: Final = "copy task"  # As in Chroma's copies.
@@ -95,17 +94,13 @@ async def copy_log(source: Wal3Reader, target: Store, *, start: int = 0) -> Mani
 
 async def _copy_fragment(source: Wal3Reader, fragment: Fragment, target: Store) -> None:
     data = (await source.store.get(fragment.path)).data
-    await source.clock.offload(partial(_check, data, fragment))
+    await source.clock.offload(partial(checked_fragment, data, fragment))
     try:
         await create(target, fragment.path, data, clock=source.clock)
     except ObjectExists as error:
         # A copy that was broken off has left it, or it is something else.
         if (await target.get(fragment.path)).data != data:
             raise _taken(target, fragment.path) from error
-
-
-def _check(data: bytes, fragment: Fragment) -> None:
-    check_fragment(decode_fragment(data, path=fragment.path), len(data), fragment)
 
 
 async def _demand_no_log(target: Store) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.collector import DELETES_MAX, GRACE_US
+from tidelog.wal.collector import GRACE_US
 from tidelog.wal.manifest import (
     Manifest,
     decode_snapshot,
@@ -66,8 +66,7 @@ async def sweep(store: Store, *, clock: Clock, grace_us: int = GRACE_US) -> Swep
                 await _judge(store, manifest, entry.key, found)
     if found.deleted:
         await clock.sleep(grace_us)
-    for first in range(0, len(found.deleted), DELETES_MAX):
-        await store.delete(found.deleted[first : first + DELETES_MAX])
+        await store.delete(found.deleted)
     return found
 
 
