@@ -28,8 +28,8 @@ from tidelog.wal.manifest import (
 from tidelog.wal.roller import check_continues, roll_all
 from tidelog.wal.slot import (
     SLOT_RECORDS,
+    decode_data,
     decode_link,
-    decode_records,
     encode_data,
     encode_fence,
     place_slot_records,
@@ -106,9 +106,9 @@ def test_objects_say_where_they_belong() -> None:
     fence = fence_at(tail)
 
     assert decode_link(data, path="p") == link
-    assert decode_records(data, path="p").column("body").to_pylist() == [b"a", b"", b"\xff"]
+    assert decode_data(data, path="p")[1].column("body").to_pylist() == [b"a", b"", b"\xff"]
     assert decode_link(encode_fence(fence), path="p") == fence
-    assert decode_records(encode_fence(fence), path="p").num_rows == 0
+    assert decode_data(encode_fence(fence), path="p")[1].num_rows == 0
     seal = fence_at(tail, is_seal=True)
     assert decode_link(encode_fence(seal), path="p") == seal
 

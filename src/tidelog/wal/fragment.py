@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum, record_item, setsum_of
 from tidelog.wal.manifest import Fragment
+from tidelog.wal.records import FOREIGN, open_parquet, read_records
 
 OFFSET: Final = "offset"
 _FIELDS: list[pa.Field[Any]] = [
@@ -70,23 +71,9 @@ def decode_fragment(data: bytes, *, path: str) -> pa.Table:
         CorruptionError: it is no Parquet file with the columns of a fragment.
     """
     try:
-        # A page may be far larger than Parquet's writers usually make it.
-        found = pq.ParquetFile(
-            pa.BufferReader(data),
-            thrift_string_size_limit=2**31 - 1,
-            thrift_container_size_limit=2**31 - 1,
-            page_checksum_verification=True,
-        ).read(columns=_COLUMNS, use_threads=False)
-        records = found.select(_COLUMNS).rename_columns(RECORDS.names)
-    except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+        return read_records(open_parquet(data), _COLUMNS, RECORDS, path=path, what="a fragment's")
+    except FOREIGN as error:
         raise CorruptionError(f"a fragment cannot be read: {error}", path=path) from error
-    for field in RECORDS:
-        column = records.column(field.name)
-        if column.type != field.type or column.null_count:
-            raise CorruptionError(
-                f"a fragment's column {field.name} is not what it should be", path=path
-            )
-    return pa.table(records.columns, schema=RECORDS)
 
 
 def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> list[str]:

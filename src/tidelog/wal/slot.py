@@ -26,6 +26,7 @@ from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.form import parse, render
 from tidelog.wal.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.manifest import Fragment
+from tidelog.wal.records import FOREIGN, open_parquet, read_records
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -77,44 +78,22 @@ def decode_link(data: bytes, *, path: str) -> Link:
     Raises:
         CorruptionError: there is none, it was changed, or it is that of another place.
     """
-    try:
-        found = pq.read_metadata(pa.BufferReader(data)).metadata or {}
-    except (pa.ArrowException, ValueError, OSError) as error:
-        raise CorruptionError(
-            f"a slot's object cannot be read: restore it, or move it away ({error})", path=path
-        ) from error
-    text = found.get(LINK, b"")
-    if not text or found.get(CHECK) != _check_of(text):
-        raise CorruptionError(
-            "a slot's object has no link, or it was changed: restore it, or move it away",
-            path=path,
-        )
-    return link_of(parse(text, where=path))
+    return _link_in(_opened(data, path), path)
 
 
-def decode_records(data: bytes, *, path: str) -> pa.Table:
-    """Read the records of a slot's object.
+def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
+    """Read the link and the records of the object at a path.
 
     Raises:
-        CorruptionError: it is no Parquet file with the columns of one.
+        CorruptionError: see `decode_link`; or it has not the columns of one.
     """
+    file = _opened(data, path)
+    link = _link_in(file, path)
     try:
-        found = pq.ParquetFile(
-            pa.BufferReader(data),
-            thrift_string_size_limit=2**31 - 1,
-            thrift_container_size_limit=2**31 - 1,
-            page_checksum_verification=True,
-        ).read(columns=SLOT_RECORDS.names, use_threads=False)
-        records = found.select(SLOT_RECORDS.names)
-    except (pa.ArrowException, ValueError, KeyError, OSError) as error:
-        raise CorruptionError(f"a slot's object cannot be read: {error}", path=path) from error
-    for field in SLOT_RECORDS:
-        column = records.column(field.name)
-        if column.type != field.type or (column.null_count and not field.nullable):
-            raise CorruptionError(
-                f"a slot's column {field.name} is not what it should be", path=path
-            )
-    return pa.table(records.columns, schema=SLOT_RECORDS)
+        names = SLOT_RECORDS.names
+        return link, read_records(file, names, SLOT_RECORDS, path=path, what="a slot's")
+    except FOREIGN as error:
+        raise _unreadable(path, error) from error
 
 
 def problems_of_data(
@@ -155,6 +134,30 @@ def _items(records: pa.Table) -> Iterator[bytes]:
         else:
             for row, (stream, body) in enumerate(zip(streams.to_pylist(), bare, strict=True)):
                 yield heads[row * width : row * width + width] + (stream or b"") + body
+
+
+def _opened(data: bytes, path: str) -> pq.ParquetFile:
+    try:
+        return open_parquet(data)
+    except FOREIGN as error:
+        raise _unreadable(path, error) from error
+
+
+def _link_in(file: pq.ParquetFile, path: str) -> Link:
+    found = file.metadata.metadata or {}
+    text = found.get(LINK, b"")
+    if not text or found.get(CHECK) != _check_of(text):
+        raise CorruptionError(
+            "a slot's object has no link, or it was changed: restore it, or move it away",
+            path=path,
+        )
+    return link_of(parse(text, where=path))
+
+
+def _unreadable(path: str, error: Exception) -> CorruptionError:
+    return CorruptionError(
+        f"a slot's object cannot be read: restore it, or move it away ({error})", path=path
+    )
 
 
 def _least_and_greatest(records: pa.Table) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from tidelog.wal.epoch import Seal
 from tidelog.wal.link import Tail
 from tidelog.wal.manifest import Fragment, Manifest
 from tidelog.wal.reader import READS_MAX, WINDOW_BYTES, Wal3Reader, records_between
-from tidelog.wal.slot import decode_link, decode_records, problems_of_data
+from tidelog.wal.slot import decode_data, problems_of_data
 from tidelog.wal.walk import tail_of
 from tidelog.wal.walker import Walker
 
@@ -182,14 +182,23 @@ def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
     Raises:
         CorruptionError: they are not what the log says.
     """
-    link = decode_link(data, path=fragment.path)
-    records = decode_records(data, path=fragment.path)
-    if problems := problems_of_data(records, link, len(data), fragment):
+    records, problems = examined_data(data, fragment)
+    if problems:
         raise CorruptionError(
             f"a slot's object is not what was written ({'; '.join(problems)}): restore it",
             path=fragment.path,
         )
     return records
+
+
+def examined_data(data: bytes, fragment: Fragment) -> tuple[pa.Table, list[str]]:
+    """Give the records of a slot's object, and all in which it is not what the log says.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
+    link, records = decode_data(data, path=fragment.path)
+    return records, problems_of_data(records, link, len(data), fragment)
 
 
 def _seal_of(manifest: Manifest) -> Seal | None:

@@ -16,8 +16,8 @@ from tidelog.wal.epoch import Epoch
 from tidelog.wal.link import FenceLink
 from tidelog.wal.manifest import Fragment, Manifest
 from tidelog.wal.scrub import Scrubbed, TreeScrub
-from tidelog.wal.slot import decode_link, decode_records, problems_of_data
-from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.slot import decode_link
+from tidelog.wal.slot_reader import SlotReader, examined_data
 from tidelog.wal.walk import chain_of, tail_of
 from tidelog.wal.walker import Walker
 
@@ -31,7 +31,7 @@ async def scrub_slots(reader: SlotReader) -> Scrubbed:
     """
     manifest = await reader.manifest()
     found = Scrubbed()
-    run = TreeScrub(reader.tree, found, problems_and_records)
+    run = TreeScrub(reader.tree, found, _examined)
     await run.tree(manifest)
     await _fences(run, manifest)
     await _tail(run, manifest)
@@ -84,12 +84,6 @@ async def _tail(run: TreeScrub, manifest: Manifest) -> None:
         run.tell(tail.path, str(error))
 
 
-def problems_and_records(data: bytes, fragment: Fragment) -> tuple[list[str], int]:
-    """Give what is wrong with the bytes of a slot's data, and how many records it has.
-
-    Raises:
-        CorruptionError: it cannot be read.
-    """
-    link = decode_link(data, path=fragment.path)
-    records = decode_records(data, path=fragment.path)
-    return problems_of_data(records, link, len(data), fragment), records.num_rows
+def _examined(data: bytes, fragment: Fragment) -> tuple[list[str], int]:
+    records, problems = examined_data(data, fragment)
+    return problems, records.num_rows
