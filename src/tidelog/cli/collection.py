@@ -8,13 +8,13 @@ import typer
 
 from tidelog.cli.command import AsJson, CollectionName, on_location
 from tidelog.cli.output import (
+    Column,
     bytes_text,
     choose_format,
     count_text,
     print_fields,
     print_json,
-    say,
-    write_text,
+    print_listing,
 )
 
 if TYPE_CHECKING:
@@ -28,30 +28,21 @@ app = typer.Typer(
 @app.command("list")
 def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
     """List the collections, and from when to when they can be read."""
-    found = on_location(context, _describe_all)
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(*found)
-        return
-    if not found:
-        say("There are no collections yet: 'tidelog source create' makes one.")
-        return
-    from tidelog.cli.grid import Grid, terminal_width
-    from tidelog.collection.times import format_time
-
-    names = ("name", "rows", "bytes", "since", "complete to", "shards")
-    right = (False, True, True, False, False, True)
-    Grid(names, right=right, width=terminal_width(), out=write_text).write(
-        [
-            (
-                one["name"],
-                f"{one['rows']:,}",
-                bytes_text(one["bytes"]),
-                "never" if one["since"] is None else format_time(one["since"]),
-                one["complete_to"] or "nothing yet",
-                str(sum(len(r["shards"]) for r in one["renditions"])),
-            )
-            for one in found
-        ]
+    columns = (
+        Column("name", lambda one: one["name"]),
+        Column("rows", lambda one: f"{one['rows']:,}", right=True),
+        Column("bytes", lambda one: bytes_text(one["bytes"]), right=True),
+        Column("since", lambda one: _since(one["since"])),
+        Column("complete to", lambda one: one["complete_to"] or "nothing yet"),
+        Column(
+            "shards", lambda one: str(sum(len(r["shards"]) for r in one["renditions"])), right=True
+        ),
+    )
+    print_listing(
+        on_location(context, _describe_all),
+        columns,
+        as_json=as_json,
+        none_yet="There are no collections yet: 'tidelog source create' makes one.",
     )
 
 
@@ -74,16 +65,19 @@ async def _describe_all(location: Location) -> list[dict[str, Any]]:
     return [await _describe(location, name) for name in sorted(catalog.collections)]
 
 
-def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
+def _since(since: int | None) -> str:
     from tidelog.collection.times import format_time
 
-    since = found["since"]
+    return "never" if since is None else format_time(since)
+
+
+def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     return [
         ("name", found["name"]),
         ("schema", schema_lines(found["schema"], found["key"])),
         ("rows", f"{found['rows']:,} ({count_text(found['updates'], 'update')})"),
         ("bytes", f"{bytes_text(found['bytes'])} in {count_text(found['parts'], 'part')}"),
-        ("since", "never" if since is None else format_time(since)),
+        ("since", _since(found["since"])),
         ("complete to", found["complete_to"] or "nothing yet"),
         (
             "renditions",

@@ -12,11 +12,13 @@ import typer
 from tidelog.cli.command import AsJson, location_url, on_location
 from tidelog.cli.feed import Appended, Feed, write_records
 from tidelog.cli.output import (
+    Column,
     bytes_text,
     choose_format,
     count_text,
     print_fields,
     print_json,
+    print_listing,
     say,
     write_text,
 )
@@ -175,30 +177,20 @@ def follow(
 @app.command("list")
 def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
     """List the logs, and what is in them."""
-    found = on_location(context, _describe_all)
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(*found)
-        return
-    if not found:
-        say("There are no logs yet: 'tidelog log create NAME' makes one.")
-        return
-    from tidelog.cli.grid import Grid, terminal_width
-
-    names = ("name", "protocol", "records", "bytes", "oldest", "next", "sealed")
-    right = (False, False, True, True, True, True, False)
-    Grid(names, right=right, width=terminal_width(), out=write_text).write(
-        [
-            (
-                one["name"],
-                one["protocol"],
-                f"{one['records']:,}",
-                bytes_text(one["bytes"]),
-                str(one["oldest"]),
-                str(one["next"]),
-                "yes" if one.get("sealed") else "",
-            )
-            for one in found
-        ]
+    columns = (
+        Column("name", lambda one: one["name"]),
+        Column("protocol", lambda one: one["protocol"]),
+        Column("records", lambda one: f"{one['records']:,}", right=True),
+        Column("bytes", lambda one: bytes_text(one["bytes"]), right=True),
+        Column("oldest", lambda one: str(one["oldest"]), right=True),
+        Column("next", lambda one: str(one["next"]), right=True),
+        Column("sealed", lambda one: "yes" if one.get("sealed") else ""),
+    )
+    print_listing(
+        on_location(context, _describe_all),
+        columns,
+        as_json=as_json,
+        none_yet="There are no logs yet: 'tidelog log create NAME' makes one.",
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidelog.errors import TidelogError, UsageError
@@ -128,6 +129,33 @@ def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
         lines = [value] if isinstance(value, str) else value
         for number, line in enumerate(lines or ["none"]):
             write_text(f"{'' if number else name:<{width}}  {clean_text(line)}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a listing: its name, how each cell is made, and whether it is a number."""
+
+    name: str
+    cell: Callable[[dict[str, Any]], str]
+    right: bool = False
+
+
+def print_listing(
+    found: Sequence[dict[str, Any]], columns: Sequence[Column], *, as_json: bool, none_yet: str
+) -> None:
+    """Write things, one a line: as JSON, or as a table for people; if none, say ``none_yet``."""
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(*found)
+        return
+    if not found:
+        say(none_yet)
+        return
+    from tidelog.cli.grid import Grid, terminal_width
+
+    names, right = [c.name for c in columns], [c.right for c in columns]
+    Grid(names, right=right, width=terminal_width(), out=write_text).write(
+        [[column.cell(one) for column in columns] for one in found]
+    )
 
 
 def write_text(text: str) -> None:

@@ -10,13 +10,14 @@ import typer
 from tidelog.cli.collection import schema_lines
 from tidelog.cli.command import AsJson, SourceName, location_url, on_location
 from tidelog.cli.output import (
+    Column,
     bytes_text,
     choose_format,
     count_text,
     print_fields,
     print_json,
+    print_listing,
     say,
-    write_text,
 )
 
 if TYPE_CHECKING:
@@ -116,28 +117,19 @@ def _tell_created(found: dict[str, Any]) -> None:
 @app.command("list")
 def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
     """List the sources."""
-    found = on_location(context, _describe_all)
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(*found)
-        return
-    if not found:
-        say("There are no sources yet: 'tidelog source create' makes one.")
-        return
-    from tidelog.cli.grid import Grid, terminal_width
-
-    names = ("name", "format", "envelope", "key", "times from", "files")
-    Grid(names, right=(False,) * 6, width=terminal_width(), out=write_text).write(
-        [
-            (
-                one["name"],
-                one["format"],
-                one["envelope"],
-                ", ".join(one["key"]) or "none",
-                one["time_column"] or "the clock",
-                one["files"],
-            )
-            for one in found
-        ]
+    columns = (
+        Column("name", lambda one: one["name"]),
+        Column("format", lambda one: one["format"]),
+        Column("envelope", lambda one: one["envelope"]),
+        Column("key", lambda one: ", ".join(one["key"]) or "none"),
+        Column("times from", lambda one: one["time_column"] or "the clock"),
+        Column("files", lambda one: one["files"]),
+    )
+    print_listing(
+        on_location(context, _describe_all),
+        columns,
+        as_json=as_json,
+        none_yet="There are no sources yet: 'tidelog source create' makes one.",
     )
 
 
