@@ -140,7 +140,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
         acc_bytes=found.whole("acc_bytes"),
         writer=found.text("writer"),
         snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
-        fragments=tuple(_decode_fragment(child) for child in found.children("fragments")),
+        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
         initial_offset=found.position("initial_offset") if found.has("initial_offset") else None,
         initial_seq_no=_seq_no(found, "initial_seq_no") if found.has("initial_seq_no") else None,
         chain=decode_chain(found.child(CHAIN)) if found.has(CHAIN) else None,
@@ -155,7 +155,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "acc_bytes": manifest.acc_bytes,
         "writer": manifest.writer,
         "snapshots": [encode_pointer(child) for child in manifest.snapshots],
-        "fragments": [_encode_fragment(child) for child in manifest.fragments],
+        "fragments": [encode_fragment(child) for child in manifest.fragments],
     }
     if manifest.initial_offset is not None:
         found["initial_offset"] = position(manifest.initial_offset)
@@ -188,7 +188,7 @@ def snapshot_of(found: Fields) -> Snapshot:
         setsum=found.setsum("setsum"),
         writer=found.text("writer"),
         snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
-        fragments=tuple(_decode_fragment(child) for child in found.children("fragments")),
+        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
     )
 
 
@@ -199,7 +199,7 @@ def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
         "setsum": snapshot.setsum.hex(),
         "writer": snapshot.writer,
         "snapshots": [encode_pointer(child) for child in snapshot.snapshots],
-        "fragments": [_encode_fragment(child) for child in snapshot.fragments],
+        "fragments": [encode_fragment(child) for child in snapshot.fragments],
     }
 
 
@@ -225,7 +225,7 @@ def encode_pointer(pointer: Pointer) -> dict[str, Any]:
     }
 
 
-def _decode_fragment(found: Fields) -> Fragment:
+def decode_fragment(found: Fields) -> Fragment:
     return Fragment(
         path=found.text("path"),
         seq_no=_seq_no(found, "seq_no"),
@@ -236,7 +236,7 @@ def _decode_fragment(found: Fields) -> Fragment:
     )
 
 
-def _encode_fragment(fragment: Fragment) -> dict[str, Any]:
+def encode_fragment(fragment: Fragment) -> dict[str, Any]:
     return {
         "path": fragment.path,
         "seq_no": fragment.seq_no,
@@ -308,10 +308,15 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
         problems.append("its depth is not what its pointer says")
     if sum_of(children) != snapshot.setsum:
         problems.append("its setsum is not that of what it names")
-    names = snapshot_path(snapshot.setsum), snapshot_path(snapshot.setsum, snapshot.depth)
-    if snapshot.setsum != pointer.setsum or snapshot.path not in names:
+    if snapshot.setsum != pointer.setsum or not is_named_by_its_sum(snapshot):
         problems.append("its name is not its setsum")
     return problems
+
+
+def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
+    """Say whether the path of a snapshot is one that its setsum gives."""
+    depths = (None, snapshot.depth)
+    return snapshot.path in [snapshot_path(snapshot.setsum, depth) for depth in depths]
 
 
 def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:

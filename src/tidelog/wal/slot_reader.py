@@ -8,7 +8,7 @@ Source: wal3-draft, "Reading"; design page 3, "Read".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ from tidelog.store.port import Store
 from tidelog.wal.epoch import Seal
 from tidelog.wal.link import Tail
 from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.pin import Pin
 from tidelog.wal.reader import READS_MAX, WINDOW_BYTES, Wal3Reader, records_between
 from tidelog.wal.slot import decode_data, problems_of_data
 from tidelog.wal.walk import tail_of
@@ -174,6 +175,19 @@ class _Reading:
             yield records
             if self.is_done():
                 return
+
+
+async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.Table]:
+    """Give the records that a pin holds, in order.
+
+    Raises:
+        CorruptionError: an object is missing, or is not what was written.
+    """
+    reader = SlotReader(store=store, clock=clock).tree
+    begun = await reader.manifest()
+    held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
+    async for records in reader.scan_of(held, pin.start, limit=pin.limit):
+        yield records
 
 
 def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
