@@ -14,6 +14,7 @@ Source: wal3-draft, "Snapshots of the log"; docs/log.md.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
 
@@ -223,9 +224,9 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
     """
     held: set[str] = set()
     async for found in each_pin(store):
-        pin = found.pin
-        below = _reached(store, clock, pin)
-        held |= {c.path async for c in below if c.limit > pin.start and c.start < pin.limit}
+        if found.pin.is_held:
+            below = _reached(store, clock, found.pin)
+            held |= {child.path async for child in below if child.limit > found.pin.start}
     return held
 
 
@@ -243,25 +244,25 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
     manifest, named = await paths_named(tree_reader(store, clock))
     named |= await paths_pinned(store, clock)
     await clock.sleep(grace_us)
+    dead = set[Pointer | Fragment]()
+    for found in due:
+        gone = [c async for c in _reached(store, clock, found.pin) if _is_let_go(c, found.pin)]
+        dead |= {c for c in gone if _is_dead(c, manifest) and c.path not in named}
+    # What is named goes before what names it, or a crash in between would leave it unknown.
+    for depth in sorted({_depth_of(child) for child in dead}):
+        await store.delete([child.path for child in dead if _depth_of(child) == depth])
     for found in due:
         pin = found.pin
-        gone = [child async for child in _reached(store, clock, pin) if _is_let_go(child, pin)]
-        dead = [c for c in gone if _is_dead(c, manifest) and c.path not in named]
-        # What is named goes before what names it, or a crash in between would leave it unknown.
-        for kind in (Fragment, Pointer):
-            if paths := [child.path for child in dead if isinstance(child, kind)]:
-                await store.delete(paths)
         swept = changed(pin, swept=pin.start, writer=f"{pin.writer[:64]} {clock.unique()}")
         if not pin.is_held:
             swept = changed(swept, snapshots=(), fragments=())
-        try:
+        # If it was let go of further, the next collection goes on from there.
+        with suppress(ObjectChanged, OutcomeUnknown):
             await replace_pin(store, clock, found, swept)
-        except (ObjectChanged, OutcomeUnknown):
-            continue  # It was let go of further: the next collection goes on from there.
 
 
 async def _reached(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointer | Fragment]:
-    """Give all that a pin reaches.
+    """Give all that a pin holds, and what it has let go of and was not swept yet.
 
     A snapshot may be missing: what it named was deleted before; or the pin never came to be sure.
     """
@@ -269,11 +270,13 @@ async def _reached(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointe
 
     async def below(children: list[Pointer | Fragment]) -> AsyncIterator[Pointer | Fragment]:
         for child in children:
+            if child.limit <= pin.swept or child.start >= pin.limit:
+                continue
             if isinstance(child, Pointer):
                 try:
                     snapshot = await reader.snapshot(child)
                 except ObjectNotFound as error:
-                    if pin.is_sure and child.limit > pin.start and pin.is_held:
+                    if pin.is_sure and pin.is_held and child.limit > pin.start:
                         raise CorruptionError(
                             f"a pin names a snapshot that is not there: restore it ({error})"
                         ) from error
@@ -290,6 +293,10 @@ def _is_let_go(child: Pointer | Fragment, pin: Pin) -> bool:
     """Say whether a pin held something that it holds no more, and that may still be there."""
     end = child.limit <= pin.start if pin.is_held else child.start < pin.limit
     return end and pin.swept < child.limit
+
+
+def _depth_of(child: Pointer | Fragment) -> int:
+    return child.depth if isinstance(child, Pointer) else 0
 
 
 def _is_dead(child: Pointer | Fragment, manifest: Manifest) -> bool:
