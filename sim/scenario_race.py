@@ -62,22 +62,23 @@ def simulate_race(seed: int) -> Report:
     Raises:
         Violated: it is not, or something else does not hold.
     """
-    return _simulate(seed, _Race)
+    return _simulate(seed, has_pins=False)
 
 
 def simulate_pin_race(seed: int) -> Report:
     """Run one seed of a log of slot commits, with pins in place of cursors; see `simulate_race`."""
-    return _simulate(seed, _PinRace)
+    return _simulate(seed, has_pins=True)
 
 
-def _simulate(seed: int, race_of: type[_Race]) -> Report:
+def _simulate(seed: int, *, has_pins: bool) -> Report:
+    race_of = _PinRace if has_pins else _Race
     dice = random.Random(f"race {seed}")
     rates = Rates(
         delay_us=dice.choice([1_000, 50_000]), slow_us=dice.choice([200_000, 500_000, 3_000_000])
     )
     fates = Sleepy(random.Random(f"dice {seed}"), rates, calm=True)
     world = World(seed, fates, store=HashedStore())
-    report, begun = Report(), _begun(race_of)
+    report, begun = Report(), _begun(has_pins)
     world.store.objects, world.store.puts_count = dict(begun.store.objects), begun.store.puts_count
     watch = begun.copy_for(world.store)
     world.watchers.append(watch)
@@ -90,8 +91,9 @@ def _simulate(seed: int, race_of: type[_Race]) -> Report:
 
 
 @functools.cache
-def _begun(race_of: type[_Race]) -> LogWatch:
+def _begun(has_pins: bool) -> LogWatch:
     """Give the log with which every race begins, as its watch saw it."""
+    race_of = _PinRace if has_pins else _Race
     world = World("race", Script(), store=HashedStore())
     watch = LogWatch(world.store, grace_us=0)
     world.watchers.append(watch)
