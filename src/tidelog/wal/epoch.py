@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.store.within import BESIDE
 from tidelog.wal.form import Fields
 
 LANES_MAX: Final = 4_096
@@ -33,7 +34,8 @@ class Epoch:
     """One writer's turn.
 
     ``id`` is random, so that two who open at once do not share a directory. ``alpha`` is how many
-    puts may be under way; ``opener`` is a name for people.
+    puts may be under way; ``opener`` is a name for people. ``log`` is the name of the log whose
+    objects they are, where a fork shares them; empty for its own.
     """
 
     number: int
@@ -42,6 +44,7 @@ class Epoch:
     lanes: int = 1
     alpha: int = 1
     opener: str = ""
+    log: str = ""
 
     @property
     def name(self) -> str:
@@ -50,7 +53,8 @@ class Epoch:
 
     def path(self, slot: int) -> str:
         """Give the one place where the object of a slot lies, if the slot is this epoch's."""
-        return f"{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
+        beside = f"{BESIDE}{self.log}/" if self.log else ""
+        return f"{beside}{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
 
     def void_paths(self, fence: int) -> list[str]:
         """Give where void objects can lie, once the epoch has ended at the slot ``fence``.
@@ -70,11 +74,25 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The log of which this is a fork, and the pin there that holds what they share."""
+
+    log: str
+    pin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The epochs that a manifest knows, the first of which nobody writes to, and the seal."""
+    """The epochs that a manifest knows, the first of which nobody writes to, and the seal.
+
+    ``is_destroyed`` says that the log is no more: what is left are the fences that keep writers who
+    slept through it from taking its slots for free.
+    """
 
     epochs: tuple[Epoch, ...]
     seal: Seal | None = None
+    origin: Origin | None = None
+    is_destroyed: bool = False
 
     @property
     def last(self) -> Epoch:
@@ -85,9 +103,13 @@ class Chain:
         return next((e for e in reversed(self.epochs) if e.first_slot <= slot), self.epochs[0])
 
     def ends(self) -> Iterator[tuple[Epoch, int]]:
-        """Give the epochs that have ended, each with the slot of the fence that ended it."""
+        """Give the epochs that have ended, each with the slot of the fence that ended it.
+
+        Where a fork begins there is no fence: the log it shares with goes on.
+        """
         for one, other in pairwise(self.epochs):
-            yield one, other.first_slot
+            if one.log == other.log:
+                yield one, other.first_slot
         if self.seal is not None:
             yield self.last, self.seal.slot
 
@@ -145,14 +167,25 @@ def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
 
 
 def encode_chain(chain: Chain) -> dict[str, Any]:
-    """Give plain values."""
-    return {
+    """Give plain values; what most logs have not is left out."""
+    seal, origin = chain.seal, chain.origin
+    found: dict[str, Any] = {
         "version": VERSION,
-        "epochs": [{**encode_epoch(e), "first_slot": e.first_slot} for e in chain.epochs],
-        "seal": None
-        if chain.seal is None
-        else {"slot": chain.seal.slot, "successor": chain.seal.successor},
+        "epochs": [
+            {
+                **encode_epoch(epoch),
+                "first_slot": epoch.first_slot,
+                **({"log": epoch.log} if epoch.log else {}),
+            }
+            for epoch in chain.epochs
+        ],
+        "seal": None if seal is None else {"slot": seal.slot, "successor": seal.successor},
     }
+    if origin is not None:
+        found["origin"] = {"log": origin.log, "pin": origin.pin}
+    if chain.is_destroyed:
+        found["is_destroyed"] = True
+    return found
 
 
 def decode_chain(found: Fields) -> Chain:
@@ -168,7 +201,10 @@ def decode_chain(found: Fields) -> Chain:
             path=found.where,
         )
     epochs = tuple(
-        decode_epoch(child, first_slot=child.whole("first_slot"))
+        replace(
+            decode_epoch(child, first_slot=child.whole("first_slot")),
+            log=child.text("log") if child.has("log") else "",
+        )
         for child in found.children("epochs")
     )
     if not epochs:
@@ -177,7 +213,16 @@ def decode_chain(found: Fields) -> Chain:
     if found.has("seal"):
         child = found.child("seal")
         seal = Seal(slot=child.whole("slot"), successor=child.text("successor"))
-    return Chain(epochs=epochs, seal=seal)
+    origin = None
+    if found.has("origin"):
+        child = found.child("origin")
+        origin = Origin(log=child.text("log"), pin=child.text("pin"))
+    return Chain(
+        epochs=epochs,
+        seal=seal,
+        origin=origin,
+        is_destroyed=found.flag("is_destroyed", default=False),
+    )
 
 
 def encode_epoch(epoch: Epoch) -> dict[str, Any]:
