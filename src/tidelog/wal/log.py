@@ -93,8 +93,14 @@ class Log(Closing):
         """Give the oldest position that is left, and the next one to come."""
 
     @abc.abstractmethod
-    async def scrub(self) -> Scrubbed:
-        """Read all that is stored, and check it."""
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+        """Read all that is stored, or the positions ``[start, limit)`` of it, and check it.
+
+        Raises:
+            UsageError: there is no position in the range. PositionCollected: ``start`` was
+            collected. CorruptionError: the manifest cannot be read. LocationError: the store
+            failed.
+        """
 
     @abc.abstractmethod
     async def seal(self, *, successor: str = "") -> Seal:
@@ -147,9 +153,9 @@ class SlotLog(Log):
         """See `Log`."""
         return await self._reader.bounds()
 
-    async def scrub(self) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub_slots(self._reader)
+        return await scrub_slots(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
@@ -212,9 +218,9 @@ class ManifestLog(Log):
         manifest = await self._reader.manifest()
         return Bounds(oldest=manifest.oldest, next=manifest.next, seal=None)
 
-    async def scrub(self) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub(self._reader)
+        return await scrub(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
