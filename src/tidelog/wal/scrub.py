@@ -179,7 +179,9 @@ class TreeScrub:
         problems = problems_of_snapshot(snapshot, pointer)
         for why in problems:
             self.tell(pointer.path, why)
-        deep = [child for child in snapshot.snapshots if child.depth < snapshot.depth]
+        # Whatever lies there, each step goes down: one that leads to itself must not go round.
+        depth = min(snapshot.depth, pointer.depth)
+        deep = [child for child in snapshot.snapshots if child.depth < depth]
         await self.children([*deep, *snapshot.fragments], before)
 
     async def fragment(self, fragment: Fragment, before: Before) -> None:
