@@ -41,10 +41,11 @@ class Seen:
 
 def look(log: Bytes) -> Seen:
     """Scrub and read a log, as whoever opens it without knowing its protocol does."""
-    return asyncio.run(_look(log))
+    return asyncio.run(look_at(log))
 
 
-async def _look(log: Bytes) -> Seen:
+async def look_at(log: Bytes) -> Seen:
+    """See `look`, for who looks a thousand times."""
     objects = {key: Object(data, f"m{n}", n) for n, (key, data) in enumerate(log.items())}
     store = MemoryStore(objects=objects, puts_count=len(objects))
     try:

@@ -40,7 +40,13 @@ FATES = {
     ],
     "refused": [Fault(happened=False)],
 }
-EVERY_FATE = pytest.mark.parametrize("fates", FATES.values(), ids=FATES)
+ALL_IN_TURN = [fate for fates in FATES.values() for fate in (*fates, Fault())]
+# Each by itself where that is quick, and one after the other elsewhere.
+TRIALS = [
+    *(pytest.param("memory", fates, id=f"memory-{name}") for name, fates in FATES.items()),
+    *(pytest.param(place, ALL_IN_TURN, id=f"{place}-all in turn") for place in ("local", "s3")),
+]
+EVERY_FATE = pytest.mark.parametrize(("new_store", "fates"), TRIALS, indirect=["new_store"])
 
 
 def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> Faulty:
@@ -66,12 +72,12 @@ def test_no_append_is_lost_or_doubled(
         await kind.make(store)
         wanted: dict[int, bytes] = {}
         async with kind.writer(troubled(store, prefixes, fates)) as writer:
-            for number in range(9):
+            for number in range(25):
                 body = b"%d" % number
                 wanted[await writer.append([body])] = body
         await kind.settle(store)
         assert await contents(kind, store) == wanted
-        assert list(wanted) == list(range(1, 10))
+        assert list(wanted) == list(range(1, 26))
 
     asyncio.run(work())
 
