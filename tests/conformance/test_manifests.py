@@ -6,7 +6,8 @@
 | containment at boundaries, fragment_for_position | test_each_position_is_in_one_fragment |
 | setsums that add up, or do not | wal/test_transitions.py: test_a_manifest_that_contradicts_itself_is_not_written |
 | fragments apply in order only | wal/test_transitions.py: test_only_the_next_fragment_joins |
-| fragments apply where snapshots are, 1000 at random | wal/test_transitions.py: test_no_manifest_grows_beyond_its_thresholds_or_loses_anything |
+| 1000 random fragments; thresholds from 2 to 100 | test_any_thresholds_make_trees_that_add_up |
+| fragments apply where snapshots are | wal/test_transitions.py: test_no_manifest_grows_beyond_its_thresholds_or_loses_anything |
 | bounds with an initial offset, with snapshots | wal/test_golden.py: test_the_manifest_says_what_chroma_sees |
 | JSON round trips | wal/test_golden.py: test_every_object_comes_out_as_it_went_in |
 | empty manifest and plan, to the byte | test_what_is_empty_is_spelled_as_wal3_spells_it |
@@ -26,6 +27,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from goldens import NAMES, objects
 from logs import CLOCK, WAL3, wal3_reader
@@ -43,8 +46,10 @@ from tidelog.wal.manifest import (
     decode_snapshot,
     encode_manifest,
     fragment_path,
+    problems_of_manifest,
     snapshot_path,
 )
+from trees import Tree
 
 TREE = objects("b_snapshots")
 
@@ -107,6 +112,23 @@ def test_logs_with_uuids_are_refused() -> None:
     plan = json.loads(encode_garbage(Garbage())) | {"fragments_are_uuids": True}
     with pytest.raises(UsageError, match="replicated"):
         decode_garbage(json.dumps(plan).encode())
+
+
+@settings(max_examples=15)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1_000, max_size=1_000),
+    fragments=st.integers(2, 100),
+    snapshots=st.integers(2, 100),
+)
+def test_any_thresholds_make_trees_that_add_up(
+    sizes: list[int], fragments: int, snapshots: int
+) -> None:
+    """Each snapshot is what its pointer says, and all fragments are there, in order."""
+    tree = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
+
+    assert problems_of_manifest(tree.manifest) == []
+    assert [one.seq_no for one in tree.fragments()] == list(range(1, 1_001))
+    assert tree.manifest.next == 1 + sum(sizes)
 
 
 def _reordered(found: Any) -> Any:
