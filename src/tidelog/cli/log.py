@@ -205,11 +205,27 @@ def describe(context: typer.Context, name: LogName, as_json: AsJson = False) -> 
 
 
 @app.command("scrub")
-def scrub(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
-    """Read all that is stored and check it; every problem is told, not the first alone."""
+def scrub(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Start = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option("--to", metavar="POSITION", help="Stop before this one; by default no limit."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read all that is stored and check it; every problem is told, not the first alone.
+
+    With --from or --to only that range is read, and no cursors, and nothing the log does not name.
+    """
+    _check_start(start)
+    if limit is not None and limit <= start:
+        raise UsageError(f"--to {limit} leaves no position after --from {start}")
 
     async def work(location: Location) -> dict[str, Any]:
-        return (await (await location.log(name)).scrub()).to_dict()
+        return (await (await location.log(name)).scrub(start, limit=limit)).to_dict()
 
     found = on_location(context, work)
     problems = found["problems"]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import NameTaken, UsageError
+from tidelog.errors import NameTaken, NoSuchLog, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
 from tidelog.wal.committer import Committer
@@ -89,8 +89,14 @@ class Log(Upkeep):
         """Give the oldest position that is left, and the next one to come."""
 
     @abc.abstractmethod
-    async def scrub(self) -> Scrubbed:
-        """Read all that is stored, and check it."""
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+        """Read all that is stored, or the positions ``[start, limit)`` of it, and check it.
+
+        Raises:
+            UsageError: there is no position in the range. PositionCollected: ``start`` was
+            collected. CorruptionError: the manifest cannot be read. LocationError: the store
+            failed.
+        """
 
     @abc.abstractmethod
     async def seal(self, *, successor: str = "") -> Seal:
@@ -143,9 +149,9 @@ class SlotLog(Log):
         """See `Log`."""
         return await self._reader.bounds()
 
-    async def scrub(self) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub_slots(self._reader)
+        return await scrub_slots(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
@@ -208,9 +214,9 @@ class ManifestLog(Log):
         manifest = await self._reader.manifest()
         return Bounds(oldest=manifest.oldest, next=manifest.next, seal=None)
 
-    async def scrub(self) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub(self._reader)
+        return await scrub(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
@@ -248,6 +254,12 @@ async def create_log(
         committer = Committer(store=store, clock=clock, writer=writer)
         made = await committer.make()
     if not made:
+        manifest = (await load_head(store)).manifest
+        if manifest.chain is not None and manifest.chain.is_destroyed:
+            raise NameTaken(
+                f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
+                "heard of it yet: choose another"
+            )
         raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
     return await open_log(store, name=name, clock=clock, writer=writer, **options)
 
@@ -256,9 +268,11 @@ async def open_log(store: Store, *, name: str, clock: Clock, writer: str, **opti
     """Open the log at the root of a store, of whichever protocol it is.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: its manifest cannot be read.
+        NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
     """
     manifest = (await load_head(store)).manifest
+    if manifest.chain is not None and manifest.chain.is_destroyed:
+        raise NoSuchLog(f"the log {name!r} was destroyed")
     kind = ManifestLog if manifest.chain is None else SlotLog
     return kind(name=name, store=store, clock=clock, writer=writer, **options)
 

@@ -124,8 +124,12 @@ class Wal3Reader:
                     for fragment, records in zip(
                         window, await run_all(work, at_once=self.reads), strict=True
                     ):
+                        if fragment.start > reached:
+                            raise _gap(reached, fragment.start)
                         yield records_between(records, fragment, reached, limit)
                         reached = fragment.limit
+                if reached < limit:
+                    raise _gap(reached, limit)
                 return
             except (ObjectNotFound, CorruptionError) as error:
                 newer = await self.manifest()
@@ -200,6 +204,12 @@ def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:
     records = decode_fragment(data, path=fragment.path)
     check_fragment(records, len(data), fragment)
     return records
+
+
+def _gap(reached: int, found: int) -> CorruptionError:
+    return CorruptionError(
+        f"the log names no fragment with the positions {reached} to {found - 1}: restore it"
+    )
 
 
 def _overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
