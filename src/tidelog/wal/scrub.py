@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
@@ -29,6 +29,8 @@ from tidelog.wal.manifest import (
     problems_of_snapshot,
 )
 from tidelog.wal.reader import Wal3Reader
+
+Check: TypeAlias = Callable[[bytes, Fragment], tuple[list[str], int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,8 @@ class Scrubbed:
         }
 
 
-async def scrub(reader: Wal3Reader) -> Scrubbed:
-    """Read a whole log and check all of it.
+async def scrub(reader: Wal3Reader, *, run_by: StartScrub | None = None) -> Scrubbed:
+    """Read a whole log and check all of it; ``run_by`` is `TreeScrub`, or what does as that does.
 
     Raises:
         NoSuchLog: there is none. CorruptionError: its manifest cannot be read, so that nothing
@@ -81,7 +83,7 @@ async def scrub(reader: Wal3Reader) -> Scrubbed:
     """
     manifest = await reader.manifest()
     found = Scrubbed()
-    run = TreeScrub(reader, found, problems_and_records)
+    run = (run_by or TreeScrub)(reader, found, problems_and_records)
     await run.tree(manifest)
     await run.others()
     return found
@@ -96,13 +98,14 @@ class TreeScrub:
 
     reader: Wal3Reader
     found: Scrubbed
-    check: Callable[[bytes, Fragment], tuple[list[str], int]]
+    check: Check
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
 
     async def tree(self, manifest: Manifest) -> None:
         """Check a manifest, and all that it reaches."""
         self.found.problems += [Problem(MANIFEST, why) for why in problems_of_manifest(manifest)]
         await self.children(manifest.children)
+        await self.settle()
         reached = self.found.setsum + manifest.collected
         if not self.found.problems and reached != manifest.setsum:
             self.tell(MANIFEST, "its setsum is not that of what it reaches")
@@ -141,6 +144,9 @@ class TreeScrub:
         if data is None:
             return
         await self.bytes_of(fragment, data)
+
+    async def settle(self) -> None:
+        """Wait for what is checked elsewhere; here nothing is."""
 
     async def bytes_of(self, fragment: Fragment, data: bytes) -> None:
         """Check a fragment's bytes."""
@@ -189,6 +195,9 @@ class TreeScrub:
     def tell(self, path: str, why: str) -> None:
         """Report a problem."""
         self.found.problems.append(Problem(path, why))
+
+
+StartScrub: TypeAlias = Callable[[Wal3Reader, Scrubbed, Check], TreeScrub]
 
 
 def problems_and_records(data: bytes, fragment: Fragment) -> tuple[list[str], int]:

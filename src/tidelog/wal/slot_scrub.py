@@ -15,15 +15,15 @@ from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.epoch import Epoch
 from tidelog.wal.link import FenceLink
 from tidelog.wal.manifest import Fragment, Manifest
-from tidelog.wal.scrub import Scrubbed, TreeScrub
+from tidelog.wal.scrub import Scrubbed, StartScrub, TreeScrub
 from tidelog.wal.slot import decode_link
 from tidelog.wal.slot_reader import SlotReader, examined_data
 from tidelog.wal.walk import chain_of, tail_of
 from tidelog.wal.walker import Walker
 
 
-async def scrub_slots(reader: SlotReader) -> Scrubbed:
-    """Read a whole slot log and check all of it.
+async def scrub_slots(reader: SlotReader, *, run_by: StartScrub | None = None) -> Scrubbed:
+    """Read a whole slot log and check all of it; see `scrub`.
 
     Raises:
         NoSuchLog: there is none. CorruptionError: its manifest cannot be read, so that nothing
@@ -31,10 +31,11 @@ async def scrub_slots(reader: SlotReader) -> Scrubbed:
     """
     manifest = await reader.manifest()
     found = Scrubbed()
-    run = TreeScrub(reader.tree, found, _examined)
+    run = (run_by or TreeScrub)(reader.tree, found, _examined)
     await run.tree(manifest)
     await _fences(run, manifest)
     await _tail(run, manifest)
+    await run.settle()
     await run.others()
     return found
 
