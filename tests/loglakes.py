@@ -1,6 +1,6 @@
 """Logs of both protocols in a location on disk, for tests of what other processes read of them.
 
-Nothing is rolled up or collected but by `roll_up` and `collect`, so that it is known what lies where.
+Nothing is rolled up or collected but by `roll_up` and `collect`: it is known what lies where.
 """
 
 from __future__ import annotations

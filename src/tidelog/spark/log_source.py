@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from tidelog.clock import SystemClock
 from tidelog.errors import NoSuchLog
