@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loglakes import append, batches_of, folder_of, make, on_log, roll_up, scrubbed
+from tidelog.cli.main import main
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.spark import log_scrub
 from tidelog.spark.log_scrub import scrub_log
@@ -31,6 +32,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     roll_up(lake, "slot")
     for first in (14, 17):
         append(lake, "slot", batches_of(3, first=first))
+    assert on_log(lake, "slot", lambda log: log.describe())["manifest"]["next"] == 141
     on_log(lake, "slot", lambda log: log.seal())
     return lake
 
@@ -109,3 +111,25 @@ def test_what_nothing_can_be_said_of_is_an_error(
     (folder_of(tmp_path / "lake", "slot") / "manifest" / "MANIFEST").write_bytes(b"{")
     with pytest.raises(CorruptionError):
         scrub_log(spark, str(tmp_path / "lake"), "slot")
+
+
+@pytest.mark.parametrize("is_hurt", [False, True])
+def test_the_command_says_the_same_on_spark(
+    spark: SparkSession,
+    lake: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    is_hurt: bool,
+) -> None:
+    """The session that runs already is used, and goes on."""
+    shutil.copytree(lake, tmp_path / "lake")
+    if is_hurt:
+        hurt(folder_of(tmp_path / "lake", "slot"), "lost")
+    said = []
+    for flags in ([], ["--spark"]):
+        status = main(["--location", str(tmp_path / "lake"), "log", "scrub", "slot", *flags])
+        said.append((status, sorted(capsys.readouterr().out)))
+
+    assert said[0] == said[1]
+    assert said[0][0] == int(is_hurt)
+    assert spark.range(3).count() == 3

@@ -11,6 +11,7 @@ import typer
 
 from tidelog.cli.command import AsJson, location_url, on_location
 from tidelog.cli.feed import Appended, Feed, write_records
+from tidelog.cli.late_spark import check_installed, scrub_on_spark
 from tidelog.cli.output import (
     Column,
     bytes_text,
@@ -205,13 +206,27 @@ def describe(context: typer.Context, name: LogName, as_json: AsJson = False) -> 
 
 
 @app.command("scrub")
-def scrub(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
+def scrub(
+    context: typer.Context,
+    name: LogName,
+    *,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Read and check records in Spark's executors.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Read all that is stored and check it; every problem is told, not the first alone."""
+    if spark:
+        check_installed(instead="leave --spark out")
 
     async def work(location: Location) -> dict[str, Any]:
-        return (await (await location.log(name)).scrub()).to_dict()
+        log = await location.log(name)
+        # A name that is wrong is told before Spark has been waited for.
+        return {} if spark else (await log.scrub()).to_dict()
 
     found = on_location(context, work)
+    if spark:
+        found = scrub_on_spark(location_url(context), name).to_dict()
     problems = found["problems"]
     if choose_format(None, as_json=as_json) == "json":
         print_json(found)

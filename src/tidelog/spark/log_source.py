@@ -101,6 +101,8 @@ async def plan_pin(pin: LogPin) -> list[LogShare]:
     Raises:
         NoSuchLog: it was made anew since it was loaded. PositionCollected: see `LogView`.
     """
+    if pin.start >= pin.limit:
+        return []
     clock = SystemClock()
     view = await open_view(pin.place.open(clock), clock=clock, beyond=pin.beyond)
     if view.next < pin.limit or view.is_slots != pin.place.is_slots:
