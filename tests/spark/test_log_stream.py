@@ -52,7 +52,7 @@ def reader_of(lake: Path, **settings: Any) -> LogStreamReader:
 def positions(reader: LogStreamReader, start: int, limit: int) -> Iterator[int]:
     for partition in reader.partitions({"position": start}, {"position": limit}):
         for batch in reader.read(partition):
-            yield from batch.column("position").to_pylist()
+            yield from batch.column("position").to_numpy().tolist()
 
 
 def test_a_query_that_is_started_again_has_each_record_once(

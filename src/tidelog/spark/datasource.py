@@ -71,6 +71,7 @@ from tidelog.store.urls import open_store
 FOOTERS_MAX: Final = 16
 FOOTER_BYTES: Final = 64 * 1024
 READS_MAX: Final = 8
+LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a schema of its own: leave schema() out, and select()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +109,17 @@ class TidelogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with told_as_spark_tells():
+            is_log = read_kind(self.options) == "log"
+            if self._pin is None:
+                raise UsageError(
+                    LOG_SCHEMA_IS_ITS_OWN
+                    if is_log
+                    else "a collection has a schema of its own: leave schema() out, and name the "
+                    "columns that you want with the option 'columns'"
+                )
             if isinstance(self._pin, LogPin):
                 check_for_batch(read_log_settings(self.options, os.environ))
                 return LogReader(self._pin)
-            if self._pin is None:
-                raise UsageError(
-                    "what is read has a schema of its own: leave schema() out, and choose the "
-                    "columns with select(), or those of a collection with the option 'columns'"
-                )
             return TidelogReader(self._pin, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -131,7 +135,7 @@ class TidelogDataSource(DataSource):
             settings = read_log_settings(self.options, os.environ)
             check_for_stream(settings)
             if schema != LOG_SCHEMA:
-                raise UsageError("a log has a schema of its own: leave schema() out")
+                raise UsageError(LOG_SCHEMA_IS_ITS_OWN)
             return LogStreamReader(settings)
 
 
