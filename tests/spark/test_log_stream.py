@@ -13,10 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from loglakes import append, batches_of, collect, folder_of, make, on_log, records, roll_up
+from tidelog.clock import SystemClock
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_options import LogSettings
 from tidelog.spark.log_source import LOG_SCHEMA
 from tidelog.spark.log_stream import LogStreamReader
+from tidelog.spark.log_view import LogView
 from tidelog.spark.options import SourceError
 from tidelog.wal.log import PROTOCOLS
 from tidelog.wal.transitions import Rollover
@@ -155,6 +157,47 @@ def test_offsets_follow_the_log(tmp_path: Path, protocol: str) -> None:
     assert list(positions(reader, 111, 111)) == []
 
 
+class StillClock(SystemClock):
+    """A clock that goes on only when it is told to."""
+
+    at_us = 0
+
+    def monotonic_us(self) -> int:
+        return self.at_us
+
+
+def test_an_idle_query_looks_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks a hundred times a second, and each look is two requests, which cost money."""
+    looks, renew = [0], LogView.renew
+
+    async def counted(view: LogView) -> None:
+        looks[0] += 1
+        await renew(view)
+
+    monkeypatch.setattr(LogView, "renew", counted)
+    make(tmp_path, "log", "slot")
+    clock, everything = StillClock(), ReadAllAvailable()
+    settings = LogSettings(location_url=str(tmp_path), name="log")
+    reader = LogStreamReader(settings, clock=clock)
+    end = reader.initialOffset()
+
+    def ask(seconds: int) -> dict[str, Any]:
+        for _ in range(100 * seconds):
+            clock.at_us += 10_000
+            found = reader.latestOffset(end, everything)
+        return found
+
+    assert ask(10) == end
+    assert 10 <= looks[0] <= 20
+    append(tmp_path, "log", batches_of(1))
+    assert ask(1) == {"position": 11}
+    looks[0] = 0
+    assert reader.latestOffset(end, everything) == {"position": 11}
+    assert looks[0] == 1
+
+
 def test_limits_are_kept(tmp_path: Path) -> None:
     """Of records, and of what there was when Spark asked for all that is available now."""
     make(tmp_path, "log", "slot")
@@ -190,4 +233,4 @@ def test_a_log_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "one" / "log").rename(tmp_path / "gone")
     (tmp_path / "other" / "log").rename(tmp_path / "one" / "log")
     with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] .* was made anew"):
-        reader.latestOffset({"position": 51}, ReadAllAvailable())
+        reader.latestOffset({"position": 1}, ReadAllAvailable())

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tidelog.clock import SystemClock
+from tidelog.clock import Clock, SystemClock
 from tidelog.errors import NoSuchLog
 from tidelog.location import log_folder, open_location
 from tidelog.spark.log_options import LogSettings
@@ -67,14 +67,16 @@ class LogReader(DataSourceReader):
         return read_partition(partition)
 
 
-async def open_log_view(settings: LogSettings) -> tuple[LogPlace, LogView]:
+async def open_log_view(
+    settings: LogSettings, *, clock: Clock | None = None
+) -> tuple[LogPlace, LogView]:
     """Open a log, and look at all of it that there is now.
 
     Raises:
         NoSuchLocation, NoSuchLog, UsageError: an option is to be corrected.
         CorruptionError: the log is damaged. LocationError: the store failed.
     """
-    location = await open_location(settings.location_url)
+    location = await open_location(settings.location_url, clock=clock)
     store = Within(location.store, log_folder(settings.name))
     view = await open_view(store, clock=location.clock)
     await view.renew()

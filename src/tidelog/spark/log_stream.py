@@ -22,12 +22,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tidelog.clock import Clock, SystemClock
 from tidelog.errors import NoSuchLog, UsageError
 from tidelog.spark.log_options import LogSettings
 from tidelog.spark.log_share import LogPlace, share_log
 from tidelog.spark.log_source import open_log_view, partitions_of, read_partition
 from tidelog.spark.log_view import LogView, collected_error
 from tidelog.spark.options import told_as_spark_tells
+from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US
 
 POSITION: Final = "position"
 
@@ -38,10 +40,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Spark keeps one for a query, in a process of its own, and gives it to tasks before it is used.
     """
 
-    def __init__(self, settings: LogSettings) -> None:
+    def __init__(self, settings: LogSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
+        self._clock = clock or SystemClock()
         self._opened: tuple[LogPlace, LogView] | None = None
         self._target: int | None = None
+        self._looked_us = 0
+        self._wait_us = POLL_FIRST_US
 
     def initialOffset(self) -> dict[str, Any]:
         with told_as_spark_tells():
@@ -60,7 +65,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with told_as_spark_tells():
-            (_, view), first = self._look(), int(start[POSITION])
+            first = int(start[POSITION])
+            _, view = self._look(up_to=None if self._is_due(first) else first)
             end = view.next if self._target is None else min(view.next, self._target)
             if first > view.next:
                 raise _made_anew(first, view)
@@ -90,12 +96,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)
 
+    def _is_due(self, first: int) -> bool:
+        """Say whether to look at the log again; Spark asks an idle query every 10 ms."""
+        if self._opened is None or self._opened[1].next != first:
+            self._wait_us = POLL_FIRST_US
+            return True
+        if self._clock.monotonic_us() - self._looked_us < self._wait_us:
+            return False
+        self._wait_us = min(2 * self._wait_us, POLL_MOST_US)
+        return True
+
     def _look(self, *, up_to: int | None = None) -> tuple[LogPlace, LogView]:
         """Give the log as it is now, or as it was last seen if that was past ``up_to``."""
         if self._opened is None:
-            self._opened = asyncio.run(open_log_view(self._settings))
+            self._opened = asyncio.run(open_log_view(self._settings, clock=self._clock))
         elif up_to is None or self._opened[1].next < up_to:
             asyncio.run(self._opened[1].renew())
+        else:
+            return self._opened
+        self._looked_us = self._clock.monotonic_us()
         return self._opened
 
 

@@ -98,7 +98,7 @@ class LogView:
         walker = Walker(store=self.store, clock=self.clock)
         async for passed in walker.walk(tail):
             self._tail = passed.tail
-            if isinstance(passed.step, Fragment):
+            if isinstance(passed.step, Fragment) and passed.step.limit > self.next:
                 self.beyond = (*self.beyond, passed.step)
             elif isinstance(passed.step, Seal):
                 self._seal = passed.step
