@@ -193,7 +193,7 @@ class ManifestLog(Log):
     async def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
         """See `Log`."""
         async for records in self._reader.scan(start, limit=limit):
-            yield _as_log_records(records)
+            yield as_log_records(records)
 
     async def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
         """See `Log`."""
@@ -203,7 +203,7 @@ class ManifestLog(Log):
             async for records in self._reader.scan_of(head.manifest, reached):
                 reached += records.num_rows
                 wait_us = POLL_FIRST_US
-                yield _as_log_records(records)
+                yield as_log_records(records)
             head = await self._newer(head)
             if head.manifest.next <= reached:
                 await self.clock.sleep(wait_us)
@@ -311,7 +311,8 @@ def describe_log(log: Log, bounds: Bounds, manifest: Manifest) -> dict[str, Any]
     return found
 
 
-def _as_log_records(records: pa.Table) -> pa.Table:
+def as_log_records(records: pa.Table) -> pa.Table:
+    """Give the records of a fragment of wal3's as those of any log."""
     streams: Any = pa.nulls(records.num_rows, pa.binary())
     columns = [
         records.column("position").cast(pa.int64()),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound, PositionCollected, UsageError
@@ -103,8 +103,19 @@ class Before:
     bytes: int
 
 
-async def scrub(reader: Wal3Reader, start: int = 0, limit: int | None = None) -> Scrubbed:
+Check: TypeAlias = Callable[[bytes, Fragment, Before], tuple[list[str], int]]
+
+
+async def scrub(
+    reader: Wal3Reader,
+    start: int = 0,
+    limit: int | None = None,
+    *,
+    run_by: StartScrub | None = None,
+) -> Scrubbed:
     """Read a whole log, or its positions ``[start, limit)``, and check all of it.
+
+    ``run_by`` is `TreeScrub`, or what does as that does.
 
     Raises:
         UsageError: there is no position in the range. NoSuchLog: there is no log.
@@ -113,7 +124,7 @@ async def scrub(reader: Wal3Reader, start: int = 0, limit: int | None = None) ->
     """
     within = Range(start, limit)
     manifest = await reader.manifest()
-    run = TreeScrub(reader, Scrubbed(), problems_and_records, within)
+    run = (run_by or TreeScrub)(reader, Scrubbed(), problems_and_records, within)
     await run.tree(manifest)
     await run.others()
     return run.found
@@ -128,7 +139,7 @@ class TreeScrub:
 
     reader: Wal3Reader
     found: Scrubbed
-    check: Callable[[bytes, Fragment, Before], tuple[list[str], int]]
+    check: Check
     within: Range = field(default_factory=Range)
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
     numbers: list[int] = field(default_factory=list)  # Of the fragments that the range has.
@@ -148,6 +159,7 @@ class TreeScrub:
         self.found.problems += [Problem(MANIFEST, why) for why in problems_of_manifest(manifest)]
         gone = manifest.acc_bytes - sum(child.num_bytes for child in manifest.children)
         await self.children(manifest.children, Before(manifest.collected, gone))
+        await self.settle()
         reached = self.found.setsum + manifest.collected
         if self.within.is_all and not self.found.problems and reached != manifest.setsum:
             self.tell(MANIFEST, "its setsum is not that of what it reaches")
@@ -192,6 +204,9 @@ class TreeScrub:
         if data is None:
             return
         await self.bytes_of(fragment, data, before)
+
+    async def settle(self) -> None:
+        """Wait for what is checked elsewhere; here nothing is."""
 
     async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:
         """Check a fragment's bytes."""
@@ -246,6 +261,9 @@ class TreeScrub:
     def tell(self, path: str, why: str) -> None:
         """Report a problem."""
         self.found.problems.append(Problem(path, why))
+
+
+StartScrub: TypeAlias = Callable[[Wal3Reader, Scrubbed, Check, Range], TreeScrub]
 
 
 def problems_and_records(data: bytes, fragment: Fragment, _: Before) -> tuple[list[str], int]:

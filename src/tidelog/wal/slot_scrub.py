@@ -23,15 +23,21 @@ from tidelog.wal.link import DataLink, FenceLink, Tail
 from tidelog.wal.manifest import Fragment, Manifest, Pointer
 from tidelog.wal.pin import PINS, decode_pin, pin_name
 from tidelog.wal.pins import reached_by
-from tidelog.wal.scrub import Before, Range, Scrubbed, TreeScrub
+from tidelog.wal.scrub import Before, Range, Scrubbed, StartScrub, TreeScrub
 from tidelog.wal.slot import decode_data, decode_link, problems_of_data
 from tidelog.wal.slot_reader import SlotReader
 from tidelog.wal.walk import chain_of, tail_of
 from tidelog.wal.walker import Walker
 
 
-async def scrub_slots(reader: SlotReader, start: int = 0, limit: int | None = None) -> Scrubbed:
-    """Read a whole slot log, or its positions ``[start, limit)``, and check all of it.
+async def scrub_slots(
+    reader: SlotReader,
+    start: int = 0,
+    limit: int | None = None,
+    *,
+    run_by: StartScrub | None = None,
+) -> Scrubbed:
+    """Read a whole slot log, or its positions ``[start, limit)``, and check all of it; see `scrub`.
 
     Raises:
         UsageError: there is no position in the range. NoSuchLog: there is no log.
@@ -40,10 +46,11 @@ async def scrub_slots(reader: SlotReader, start: int = 0, limit: int | None = No
     """
     within = Range(start, limit)
     manifest = await reader.manifest()
-    run = TreeScrub(reader.tree, Scrubbed(), _examined, within)
+    run = (run_by or TreeScrub)(reader.tree, Scrubbed(), _examined, within)
     await run.tree(manifest)
     await _fences(run, manifest)
     tail = await _tail(run, manifest)
+    await run.settle()
     await _pins(run)
     await run.others()
     if tail is not None and _beyond(run.found.unnamed, tail):
