@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from figures import percentile, print_table, seconds_of
+from latency_picture import draw_latencies
 from tidelog.clock import SystemClock
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
@@ -121,7 +122,7 @@ async def load(log: Log, *, rate: int, seconds: float, batch: int) -> Load:
     return Load(waited, ticks * calls_a_tick * batch, took, time.process_time() - cpu)
 
 
-async def latency(seconds: float) -> None:
+async def latency(seconds: float, picture: Path | None) -> None:
     """Print latencies at two rates, in batches and one call a record, and their histogram."""
     rows, drawn = [], []
     for protocol, rate, batch in (
@@ -141,6 +142,8 @@ async def latency(seconds: float) -> None:
     for name, found in drawn:
         print(name)
         print(histogram([wait * 1_000 for wait in found.waited]), flush=True)
+    if picture is not None:
+        draw_latencies([(name, found.waited) for name, found in drawn], picture)
 
 
 def histogram(values: list[float], *, width: int = 60) -> str:
@@ -383,9 +386,10 @@ def main() -> None:
     parser.add_argument("--only", choices=names)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each latency run")
     parser.add_argument("--seaweed", action="store_true", help="measure throughput on S3, too")
+    parser.add_argument("--picture", type=Path, help="draw the latencies there, as PNG or SVG")
     given = parser.parse_args()
     works: dict[str, Callable[[], object]] = {
-        "latency": lambda: asyncio.run(latency(given.seconds)),
+        "latency": lambda: asyncio.run(latency(given.seconds, given.picture)),
         "trips": lambda: asyncio.run(trips(50)),
         "cost": lambda: asyncio.run(cost(1_000)),
         "throughput": lambda: throughput_on(min(10.0, given.seconds), with_seaweed=given.seaweed),
