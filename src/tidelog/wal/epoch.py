@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.wal.form import Fields
+from tidelog.wal.streams import Streams, encode_streams, streams_in
 
 LANES_MAX: Final = 4_096
 ALPHA_MAX: Final = 256
@@ -60,10 +61,15 @@ class Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The epochs that a manifest knows, the first of which nobody writes to, and the seal."""
+    """The epochs that a manifest knows, the first of which nobody writes to, and the seal.
+
+    ``streams_at_start`` are open at the oldest position that is left, ``streams`` at the next one.
+    """
 
     epochs: tuple[Epoch, ...]
     seal: Seal | None = None
+    streams_at_start: Streams = field(default_factory=Streams)
+    streams: Streams = field(default_factory=Streams)
 
     @property
     def last(self) -> Epoch:
@@ -105,13 +111,15 @@ def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
 
 
 def encode_chain(chain: Chain) -> dict[str, Any]:
-    """Give plain values."""
+    """Give plain values; streams only where there are any."""
+    tables = {"streams_at_start": chain.streams_at_start, "streams": chain.streams}
     return {
         "version": VERSION,
         "epochs": [{**encode_epoch(e), "first_slot": e.first_slot} for e in chain.epochs],
         "seal": None
         if chain.seal is None
         else {"slot": chain.seal.slot, "successor": chain.seal.successor},
+        **{name: encode_streams(streams) for name, streams in tables.items() if streams},
     }
 
 
@@ -137,7 +145,12 @@ def decode_chain(found: Fields) -> Chain:
     if found.has("seal"):
         child = found.child("seal")
         seal = Seal(slot=child.whole("slot"), successor=child.text("successor"))
-    return Chain(epochs=epochs, seal=seal)
+    return Chain(
+        epochs=epochs,
+        seal=seal,
+        streams_at_start=streams_in(found, "streams_at_start"),
+        streams=streams_in(found, "streams"),
+    )
 
 
 def encode_epoch(epoch: Epoch) -> dict[str, Any]:

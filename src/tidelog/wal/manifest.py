@@ -20,18 +20,24 @@ from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.epoch import Chain, decode_chain, encode_chain, problems_of_chain
 from tidelog.wal.form import Fields, parse, position, render
+from tidelog.wal.held import Held, encode_held, held_in
 
 MANIFEST: Final = "manifest/MANIFEST"
 FIRST_POSITION: Final = 1
 FIRST_SEQ_NO: Final = 1
 BUCKET_FRAGMENTS: Final = 4_096
 DEPTH_MAX: Final = 255
+TIME_MAX_US: Final = 2**63 - 1
 CHAIN: Final = "tidelog"  # The one field that wal3 does not know, and passes over.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """An immutable file of the records ``[start, limit)``; size in bytes."""
+    """An immutable file of the records ``[start, limit)``; size in bytes.
+
+    ``last_us`` is the greatest time of its records, and ``streams`` which streams it holds: both
+    are known in logs of slot commits only, and None elsewhere.
+    """
 
     path: str
     seq_no: int
@@ -39,11 +45,16 @@ class Fragment:
     limit: int
     num_bytes: int
     setsum: Setsum
+    last_us: int | None = None
+    streams: Held | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """A snapshot as its parent knows it. ``num_bytes`` is the sum over its direct children."""
+    """A snapshot as its parent knows it.
+
+    ``num_bytes`` is the sum over its direct children, ``last_us`` the greatest of theirs.
+    """
 
     setsum: Setsum
     path: str
@@ -51,6 +62,7 @@ class Pointer:
     start: int
     limit: int
     num_bytes: int
+    last_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +216,7 @@ def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def decode_pointer(found: Fields) -> Pointer:
+    """Take a pointer from the fields of an object, which may be part of a larger one."""
     return Pointer(
         setsum=found.setsum("setsum"),
         path=found.text("path_to_snapshot"),
@@ -211,10 +224,12 @@ def decode_pointer(found: Fields) -> Pointer:
         start=found.position("start"),
         limit=found.position("limit"),
         num_bytes=found.whole("num_bytes"),
+        last_us=_last_us(found),
     )
 
 
 def encode_pointer(pointer: Pointer) -> dict[str, Any]:
+    """Give plain values."""
     return {
         "setsum": pointer.setsum.hex(),
         "path_to_snapshot": pointer.path,
@@ -222,10 +237,12 @@ def encode_pointer(pointer: Pointer) -> dict[str, Any]:
         "start": position(pointer.start),
         "limit": position(pointer.limit),
         "num_bytes": pointer.num_bytes,
+        **({} if pointer.last_us is None else {"last_us": pointer.last_us}),
     }
 
 
 def _decode_fragment(found: Fields) -> Fragment:
+    last_us = _last_us(found)
     return Fragment(
         path=found.text("path"),
         seq_no=_seq_no(found, "seq_no"),
@@ -233,11 +250,14 @@ def _decode_fragment(found: Fields) -> Fragment:
         limit=found.position("limit"),
         num_bytes=found.whole("num_bytes"),
         setsum=found.setsum("setsum"),
+        last_us=last_us,
+        # Where the time is known the streams are, and most fragments hold none.
+        streams=None if last_us is None else held_in(found, "streams"),
     )
 
 
 def _encode_fragment(fragment: Fragment) -> dict[str, Any]:
-    return {
+    fields: dict[str, Any] = {
         "path": fragment.path,
         "seq_no": fragment.seq_no,
         "start": position(fragment.start),
@@ -245,6 +265,15 @@ def _encode_fragment(fragment: Fragment) -> dict[str, Any]:
         "num_bytes": fragment.num_bytes,
         "setsum": fragment.setsum.hex(),
     }
+    if fragment.last_us is not None:
+        fields["last_us"] = fragment.last_us
+        if fragment.streams:
+            fields["streams"] = encode_held(fragment.streams)
+    return fields
+
+
+def _last_us(found: Fields) -> int | None:
+    return found.whole("last_us", most=TIME_MAX_US) if found.has("last_us") else None
 
 
 def _seq_no(found: Fields, name: str) -> int:
@@ -278,6 +307,7 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
     ]
     if chain is not None:
         problems += problems_of_chain(chain, manifest.next_seq_no)
+        problems += _problems_of_streams(chain, manifest)
     return problems
 
 
@@ -306,6 +336,8 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
         problems.append("it is not deeper than the snapshots it names")
     if snapshot.depth > pointer.depth or not snapshot.depth:
         problems.append("its depth is not what its pointer says")
+    if pointer.last_us is not None and last_us_of(children) not in (None, pointer.last_us):
+        problems.append("its pointer says another time than the last of what it names")
     if sum_of(children) != snapshot.setsum:
         problems.append("its setsum is not that of what it names")
     names = snapshot_path(snapshot.setsum), snapshot_path(snapshot.setsum, snapshot.depth)
@@ -320,6 +352,20 @@ def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
     for child in children:
         total = total + child.setsum
     return total
+
+
+def last_us_of(children: Iterable[Pointer | Fragment]) -> int | None:
+    """Give the greatest time in fragments and snapshots; None if it is not known of one."""
+    times = [child.last_us for child in children]
+    known = [time for time in times if time is not None]
+    return max(known) if known and len(known) == len(times) else None
+
+
+def _problems_of_streams(chain: Chain, manifest: Manifest) -> Iterator[str]:
+    if any(stream.position >= manifest.oldest for stream in chain.streams_at_start):
+        yield "a stream that is open at its start was opened after it"
+    if any(stream.position >= manifest.next for stream in chain.streams):
+        yield "a stream that is open at its end was opened after it"
 
 
 def _gaps(children: Sequence[Pointer | Fragment]) -> Iterator[str]:
