@@ -67,8 +67,9 @@ def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Sp
     lengths = pc.binary_length(records.column("body")).to_numpy()
     totals = spent.bytes + np.cumsum(lengths, dtype=np.int64)
     if limits.bytes is not None:
-        fits = _first(totals > limits.bytes, count)
-        count = min(count, fits if spent.records else max(1, fits))
+        is_over = (totals > limits.bytes) | (totals - lengths >= limits.bytes)
+        is_over[0] &= spent.records > 0
+        count = min(count, _first(is_over, count))
     after = Spent(
         spent.records + count,
         int(totals[count - 1]) if count else spent.bytes,

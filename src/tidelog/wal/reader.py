@@ -132,16 +132,10 @@ class Wal3Reader:
                     oldest=manifest.oldest,
                 )
             try:
-                found = await self.fragments_of(manifest, start=reached, limit=limit)
-                if wanted is not None:
-                    found = [fragment for fragment in found if wanted(fragment)]
-                for window in self._windows(found, first=self.reads if eager else 1):
-                    work = [partial(self.fetch, fragment) for fragment in window]
-                    for fragment, records in zip(
-                        window, await run_all(work, at_once=self.reads), strict=True
-                    ):
-                        yield records_between(records, fragment, reached, limit)
-                        reached = fragment.limit
+                pieces = self._pieces(manifest.children, reached, limit, eager=eager)
+                async for fragment, records in self._fetched(pieces, wanted, eager=eager):
+                    yield records_between(records, fragment, reached, limit)
+                    reached = fragment.limit
                 return
             except ObjectNotFound as error:
                 newer = await self.manifest()
@@ -172,7 +166,11 @@ class Wal3Reader:
         self, manifest: Manifest, *, start: int = 0, limit: int | None = None
     ) -> list[Fragment]:
         """Give the fragments of a manifest that was read before; see `fragments`."""
-        children = manifest.children
+        return await self._leaves(manifest.children, start, limit)
+
+    async def _leaves(
+        self, children: Sequence[Pointer | Fragment], start: int, limit: int | None
+    ) -> list[Fragment]:
         while True:
             children = [child for child in children if overlaps(child, start, limit)]
             pointers = [child for child in children if isinstance(child, Pointer)]
@@ -182,6 +180,39 @@ class Wal3Reader:
             read = dict(zip(pointers, await run_all(work, at_once=self.reads), strict=True))
             # Each round goes down a level: no snapshot names one that is as deep as itself.
             children = list(_expanded(children, read))
+
+    async def _pieces(
+        self, children: Sequence[Pointer | Fragment], start: int, limit: int, *, eager: bool
+    ) -> AsyncIterator[list[Fragment]]:
+        """Give the fragments below children: all at once, or a snapshot's when it is their turn."""
+        if eager:
+            yield await self._leaves(children, start, limit)
+            return
+        leaves: list[Fragment] = []
+        for child in [child for child in children if overlaps(child, start, limit)]:
+            if isinstance(child, Fragment):
+                leaves.append(child)
+                continue
+            below = (await self.snapshot(child)).children
+            async for piece in self._pieces(below, start, limit, eager=False):
+                yield piece
+        yield leaves  # Newer than all snapshots beside them.
+
+    async def _fetched(
+        self,
+        pieces: AsyncIterator[list[Fragment]],
+        wanted: Callable[[Fragment], bool] | None,
+        *,
+        eager: bool,
+    ) -> AsyncIterator[tuple[Fragment, pa.Table]]:
+        """Read fragments in order, several at once."""
+        async for piece in pieces:
+            found = piece if wanted is None else [one for one in piece if wanted(one)]
+            for window in self._windows(found, first=self.reads if eager else 1):
+                work = [partial(self.fetch, fragment) for fragment in window]
+                read = await run_all(work, at_once=self.reads)
+                for fragment, records in zip(window, read, strict=True):
+                    yield fragment, records
 
     def _windows(self, fragments: Sequence[Fragment], *, first: int) -> Iterator[list[Fragment]]:
         window: list[Fragment] = []
