@@ -75,8 +75,10 @@ def test_long_ids_are_not_listed() -> None:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["bits", "hashes", "x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["bits", "hashes", "x"]), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 

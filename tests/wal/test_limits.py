@@ -91,8 +91,15 @@ def test_a_read_stops_where_a_loop_over_records_would(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"records": 0}, {"bytes": -1}, {"fragments": 0}, {"until_us": -1}, {"until_us": 2**63}]
-    + [{"records": 1.5}, {"bytes": True}],
+    [
+        {"records": 0},
+        {"bytes": -1},
+        {"fragments": 0},
+        {"until_us": -1},
+        {"until_us": 2**63},
+        {"records": 1.5},
+        {"bytes": True},
+    ],
 )
 def test_what_is_no_limit_is_refused(wrong: dict[str, Any]) -> None:
     """Before any request."""
