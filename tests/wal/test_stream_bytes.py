@@ -1,4 +1,4 @@
-"""What logs store of streams: control records, links and tables; round trips, and what is refused."""
+"""What logs store of streams: control records, links, tables; round trips, and what is refused."""
 
 from __future__ import annotations
 
