@@ -16,6 +16,7 @@ from tidelog.wal.collector import Collected, Collector
 from tidelog.wal.cursor import Cursor
 from tidelog.wal.cursors import Cursors
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.head import load_head
 from tidelog.wal.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.reader import Wal3Reader
 
@@ -115,7 +116,7 @@ def collector_keeps_to_a_plan_that_was_taken() -> Iterator[None]:
             except ManifestMoved:
                 return collector._End.UNFIT
             except (ObjectChanged, OutcomeUnknown):
-                head = await self._head()
+                head = await load_head(self.store)
             else:
                 break
         return collector._End.COLLECTED
@@ -185,7 +186,7 @@ def cursors_look_at_the_manifest_first() -> Iterator[None]:
     """A whole collection fits between the look at the manifest and that at the plan."""
 
     async def wrong_way_round(self: Cursors) -> tuple[int, int]:
-        oldest = (await self._reader().manifest()).oldest
+        oldest = (await load_head(self.store)).manifest.oldest
         try:
             plan = decode_garbage((await self.store.get(GARBAGE)).data)
         except ObjectNotFound:

@@ -100,6 +100,10 @@ class NoSuchCursor(GoneError):
     """The log has no cursor of that name."""
 
 
+class NoSuchPin(GoneError):
+    """A log has no such pin."""
+
+
 class PositionCollected(GoneError):
     """The records asked for were collected; the message has the oldest that are left."""
 

@@ -10,12 +10,18 @@ import pyarrow as pa
 
 from tidelog.portal import Portal
 from tidelog.wal import log as aio_log
+from tidelog.wal.collection import Keep
+from tidelog.wal.collector import GRACE_US, Collected
+from tidelog.wal.cursors import Listed, Witness
 from tidelog.wal.epoch import Seal
 from tidelog.wal.limits import Limits
 from tidelog.wal.manifest import Fragment
+from tidelog.wal.pin import Pin
+from tidelog.wal.pins import PinWitness
 from tidelog.wal.scrub import Scrubbed
 from tidelog.wal.slot_reader import Bounds
 from tidelog.wal.streams import StreamInfo
+from tidelog.wal.sweep import Swept
 
 
 class Log:
@@ -113,6 +119,44 @@ class Log:
 
     def seal(self, *, successor: str = "") -> Seal:
         return self._portal.run(self._inner.seal(successor=successor))
+
+    def load_cursor(self, name: str) -> Witness:
+        return self._portal.run(self._inner.load_cursor(name))
+
+    def create_cursor(self, name: str, position: int) -> Witness:
+        return self._portal.run(self._inner.create_cursor(name, position))
+
+    def save_cursor(self, witness: Witness, position: int, *, allow_back: bool = False) -> Witness:
+        return self._portal.run(self._inner.save_cursor(witness, position, allow_back=allow_back))
+
+    def delete_cursor(self, name: str) -> None:
+        self._portal.run(self._inner.delete_cursor(name))
+
+    def cursors(self) -> Listed:
+        return self._portal.run(self._inner.cursors())
+
+    def create_pin(self, name: str, *, start: int = 0, limit: int | None = None) -> PinWitness:
+        return self._portal.run(self._inner.create_pin(name, start=start, limit=limit))
+
+    def release_pin(self, name: str) -> None:
+        self._portal.run(self._inner.release_pin(name))
+
+    def pins(self) -> dict[str, Pin]:
+        return self._portal.run(self._inner.pins())
+
+    def scan_pin(self, name: str) -> Iterator[pa.Table]:
+        """Give the records that a pin holds, whatever was collected since."""
+        return self._portal.iterate(self._inner.scan_pin(name))
+
+    def collect(
+        self, *, keep: Keep | None = None, grace_us: int = GRACE_US, force: bool = False
+    ) -> Collected:
+        """Erase what no cursor needs, once."""
+        return self._portal.run(self._inner.collect(keep=keep, grace_us=grace_us, force=force))
+
+    def sweep(self, *, grace_us: int = GRACE_US) -> Swept:
+        """Delete what the dead left behind."""
+        return self._portal.run(self._inner.sweep(grace_us=grace_us))
 
     def close(self) -> None:
         self._portal.run(self._inner.close())

@@ -1,4 +1,4 @@
-"""Collecting a wal3 log: what a plan erases, and what the manifest becomes by it. Pure.
+"""Collecting a log: what a plan erases, and what the manifest becomes by it. Pure.
 
 A plan names all fragments that lie wholly below a cutoff, the snapshots that name nothing else, and
 those that name some of them: these are made anew without. However deep the tree is, one plan does
@@ -23,15 +23,16 @@ from tidelog.errors import (
     VerificationError,
     require,
 )
+from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import Garbage
 from tidelog.wal.manifest import (
     Fragment,
     Manifest,
     Pointer,
     Snapshot,
-    fragment_path,
+    is_named_by_its_sum,
+    path_of,
     problems_of_manifest,
-    snapshot_path,
     sum_of,
 )
 from tidelog.wal.transitions import pointer_to, snapshot_over
@@ -68,6 +69,9 @@ def cutoff_of(manifest: Manifest, positions: Iterable[int], keep: Keep) -> int |
     if least is None:
         return None
     wanted = [least, manifest.next - keep.records]
+    if manifest.chain is not None and manifest.fragments:
+        # A lost manifest is made again from links, and the newest says where the log goes on.
+        wanted.append(manifest.fragments[-1].start)
     if keep.start is not None:
         wanted.append(keep.start)
     return min(wanted)
@@ -99,7 +103,7 @@ def plan_collection(
     Raises:
         CorruptionError: the log's fragments do not follow each other, or its sums do not add up.
     """
-    cut = _Cut(cutoff, snapshots)
+    cut = _Cut(cutoff, snapshots, names_depth=manifest.chain is not None)
     kept = cut.split(manifest.children)
     if not cut.erased:
         return Garbage()
@@ -192,8 +196,11 @@ def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
         )
 
 
-def paths_to_delete(plan: Garbage) -> list[str]:
+def paths_to_delete(plan: Garbage, chain: Chain | None = None) -> list[str]:
     """Give where the objects lie that a plan erases: snapshots, and fragments by their numbers.
+
+    In slot logs, whose ``chain`` has the epochs, void objects as well: those past the fences that
+    stand among what is erased. A fence itself stays for ever.
 
     A snapshot whose name is not its setsum is left out, and so is one that begins where records are
     kept: neither is what a plan may erase.
@@ -201,10 +208,17 @@ def paths_to_delete(plan: Garbage) -> list[str]:
     snapshots = [
         pointer.path
         for pointer in plan.snapshots_to_drop
-        if pointer.path == snapshot_path(pointer.setsum) and pointer.start < plan.first_to_keep
+        if is_named_by_its_sum(pointer) and pointer.start < plan.first_to_keep
     ]
     numbers = range(plan.fragments_start, plan.fragments_limit)
-    return [*dict.fromkeys(snapshots), *(fragment_path(number) for number in numbers)]
+    fragments = [path_of(number, chain) for number in numbers]
+    void = [
+        path
+        for epoch, fence in (() if chain is None else chain.ends())
+        if plan.fragments_start <= fence <= plan.fragments_limit
+        for path in epoch.void_paths(fence)
+    ]
+    return [*dict.fromkeys(snapshots), *fragments, *void]
 
 
 @dataclass(slots=True)
@@ -213,6 +227,7 @@ class _Cut:
 
     cutoff: int
     known: Mapping[str, Snapshot]
+    names_depth: bool
     erased: list[Fragment] = field(default_factory=list)
     dropped: list[Pointer] = field(default_factory=list)
     made: list[Snapshot] = field(default_factory=list)
@@ -254,6 +269,6 @@ class _Cut:
         if isinstance(kept[0], Pointer) and len(kept) == 1:
             # A snapshot of it alone would have its name, and could never be stored.
             return kept[0]
-        made = snapshot_over(kept, writer=COLLECTOR)
+        made = snapshot_over(kept, writer=COLLECTOR, names_depth=self.names_depth)
         self.made.append(made)
         return pointer_to(made)

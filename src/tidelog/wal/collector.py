@@ -1,4 +1,4 @@
-"""Collecting a wal3 log: what no cursor needs is erased, in three phases, from any of them anew.
+"""Collecting a log: what no cursor needs is erased, in three phases, from any of them anew.
 
 1. The plan is written to ``gc/GARBAGE``, and then the cursors are read again.
 2. The snapshots that it makes are written, and the manifest is replaced by one without the rest.
@@ -9,9 +9,13 @@ over by writing it again, with an id of its own; if it must not be carried out, 
 replaced, so that nobody who has read it before can carry it out either, and only then is the plan
 taken away. docs/wal3.md has the argument for each pair of requests.
 
+Pins hold nothing back: they are read after the manifest was replaced, and what they name is left to
+lie until they are released. Whoever makes one looks at the manifest after that.
+
 Invariants: the manifest is replaced only on condition of a version that was read before the plan
 was seen to be ours. Nothing is deleted but what the manifest proves dead: fragments below its first
-number, snapshots that begin below its first position; and nothing that it names.
+number, snapshots that begin below its first position, in slot logs what is void; and nothing that
+it or a pin names.
 Source: wal3, "Garbage Collection"; docs/wal3.md.
 """
 
@@ -47,8 +51,9 @@ from tidelog.wal.collection import (
     plan_collection,
 )
 from tidelog.wal.cursors import Cursors
+from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
-from tidelog.wal.head import Head, load_head, refuse_slots
+from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import (
     MANIFEST,
     Manifest,
@@ -56,7 +61,8 @@ from tidelog.wal.manifest import (
     encode_manifest,
     encode_snapshot,
 )
-from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.pins import paths_pinned, sweep_pins
+from tidelog.wal.reader import Wal3Reader, tree_reader
 from tidelog.wal.transitions import pointer_to
 from tidelog.wal.tree import paths_named
 
@@ -69,9 +75,9 @@ class Collected:
     """What a collection did.
 
     Shape: ``held_by`` is the cursor that stands lowest, None if there is none, and so nothing was
-        collected; ``foreign`` are keys where cursors lie and none can; ``spared`` are objects that
-        a plan would have erased, though the log names them; ``discarded`` counts plans of others
-        that were taken away.
+        collected; ``pinned`` counts objects that were left to pins; ``foreign`` are keys where
+        cursors lie and none can; ``spared`` are objects that a plan would have erased, though the
+        log names them; ``discarded`` counts plans of others that were taken away.
     """
 
     held_by: str | None = None
@@ -80,6 +86,7 @@ class Collected:
     snapshots: int = 0
     made: int = 0
     discarded: int = 0
+    pinned: int = 0
     foreign: list[str] = field(default_factory=list)
     spared: list[str] = field(default_factory=list)
 
@@ -129,8 +136,14 @@ class Collector:
             every try. LocationError: the store failed; the next collection goes on from there.
         """
         report = Collected()
+        if await self._collect(report, force=force) is not None:
+            await sweep_pins(self.store, self.clock, grace_us=self.grace_us)
+        return report
+
+    async def _collect(self, report: Collected, *, force: bool) -> Chain | None:
+        """Collect; give the epochs of a slot log, which may have pins."""
         for _ in range(TRIES_MAX):
-            head = await self._head()  # Before the plan: `_carry_out` depends on it.
+            head = await load_head(self.store)  # Before the plan: `_carry_out` depends on it.
             found = await self._found()
             if not found.plan.is_empty:
                 if is_collected(head.manifest, found.plan):
@@ -144,9 +157,9 @@ class Collector:
                 continue
             if plan.is_empty:
                 report.oldest = head.manifest.oldest
-                return report
+                return head.manifest.chain
             if await self._run(plan, found, head, report, force=force):
-                return report
+                return head.manifest.chain
         raise ContentionError("others were ahead at every try to collect the log")
 
     async def _run(
@@ -230,7 +243,7 @@ class Collector:
             try:
                 await self._replace(head, after)
             except (ObjectChanged, OutcomeUnknown):
-                head = await self._head()
+                head = await load_head(self.store)
                 is_ours = (await self._found()).e_tag == ours.e_tag
                 if not is_ours and not is_collected(head.manifest, ours.plan):
                     return _End.LOST
@@ -254,7 +267,7 @@ class Collector:
         it out after whoever made a cursor has seen neither plan nor change. So the manifest comes
         first: once it is another, their condition fails.
         """
-        head = await self._head()
+        head = await load_head(self.store)
         if is_collected(head.manifest, ours.plan):
             return
         fence = changed(head.manifest, writer=f"{self.writer} {self.clock.unique()}")
@@ -262,7 +275,7 @@ class Collector:
             await self._replace(head, fence)
         except (ObjectChanged, OutcomeUnknown):
             # Another did, which is as good, unless it was just that which must not be.
-            if is_collected((await self._head()).manifest, ours.plan):
+            if is_collected((await load_head(self.store)).manifest, ours.plan):
                 return
         report.discarded += 1
         # With an id: no put of an older plan, still under way, takes this for what it waits for.
@@ -279,14 +292,15 @@ class Collector:
         manifest, named = await paths_named(self._reader())
         if not is_collected(manifest, written.plan):
             return False
-        doomed = paths_to_delete(written.plan)
-        dead = [path for path in doomed if path not in named]
+        pinned = set() if manifest.chain is None else await paths_pinned(self.store, self.clock)
+        doomed = paths_to_delete(written.plan, manifest.chain)
+        dead = [path for path in doomed if path not in named and path not in pinned]
         report.spared += [path for path in doomed if path in named]
+        report.pinned += sum(path in pinned for path in doomed)
         if dead:
             await self.store.delete(dead)
-        snapshots = sum(path.startswith("snapshot/") for path in dead)
-        report.snapshots += snapshots
-        report.fragments += len(dead) - snapshots
+        report.snapshots += sum(path.startswith("snapshot/") for path in dead)
+        report.fragments += written.plan.fragments_limit - written.plan.fragments_start
         report.made += len(written.plan.snapshots_to_make)
         report.oldest = manifest.oldest
         # If another has done so, or has planned anew, that is as good.
@@ -316,14 +330,9 @@ class Collector:
             return _Written("", Garbage())
         return _Written(found.e_tag, decode_garbage(found.data))
 
-    async def _head(self) -> Head:
-        head = await load_head(self.store)
-        refuse_slots(head.manifest)
-        return head
-
     async def _replace(self, head: Head, manifest: Manifest) -> None:
         data = encode_manifest(manifest)
         await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
 
     def _reader(self) -> Wal3Reader:
-        return Wal3Reader(store=self.store, clock=self.clock)
+        return tree_reader(self.store, self.clock)

@@ -1,4 +1,4 @@
-"""Cursors: named positions in a wal3 log; what lies at or after one is not collected. Pure.
+"""Cursors: named positions in a log; what lies at or after one is not collected. Pure.
 
 Source: wal3, "Cursors"; docs/wal3.md.
 """

@@ -1,4 +1,4 @@
-"""Moving the cursors of a wal3 log: each write on condition of the version that was read.
+"""Moving the cursors of a log: each write on condition of the version that was read.
 
 A cursor and a collection race: who plans may have read the cursors before this one was written.
 So whoever makes a cursor, sets one back, or takes one over, looks afterwards at the plan, and then
@@ -41,8 +41,9 @@ from tidelog.wal.cursor import (
     encode_cursor,
 )
 from tidelog.wal.garbage import GARBAGE, decode_garbage
+from tidelog.wal.head import load_head
 from tidelog.wal.manifest import FIRST_POSITION
-from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.slot_reader import SlotReader
 
 LOOKS_MAX: Final = 20
 
@@ -225,16 +226,20 @@ class Cursors:
             planned = decode_garbage((await self.store.get(GARBAGE)).data).first_to_keep
         except ObjectNotFound:
             planned = FIRST_POSITION
-        return planned, (await self._reader().manifest()).oldest
+        return planned, (await load_head(self.store)).manifest.oldest
 
     async def _check(self, position: int) -> None:
-        manifest = await self._reader().manifest()
-        if not FIRST_POSITION <= position <= manifest.next:
+        manifest = (await load_head(self.store)).manifest
+        following = manifest.next
+        if manifest.chain is not None and position > following:
+            # The manifest of a slot log may be behind.
+            following = (await SlotReader(store=self.store, clock=self.clock).bounds()).next
+        if not FIRST_POSITION <= position <= following:
             raise UsageError(
                 "a cursor stands at a position of the log, or right after the last",
                 position=position,
                 oldest=manifest.oldest,
-                next=manifest.next,
+                next=following,
             )
         if position < manifest.oldest:
             raise _collected(position, manifest.oldest)
@@ -245,9 +250,6 @@ class Cursors:
             epoch_us=self.clock.now_us(),
             writer=f"{self.writer} {self.clock.unique()}",
         )
-
-    def _reader(self) -> Wal3Reader:
-        return Wal3Reader(store=self.store, clock=self.clock)
 
 
 def _collected(position: int, kept: int) -> PositionCollected:

@@ -24,6 +24,9 @@ FIRST_SLOT: Final = 1
 EPOCHS: Final = "epoch/"
 VERSION: Final = 1
 _ID: Final = re.compile(r"[0-9a-f]{16}")
+_PATH: Final = re.compile(
+    r"epoch/([0-9a-f]{16})-([0-9a-f]{16})/([0-9a-f]{3})/([0-9a-f]{16})\.parquet"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,14 @@ class Epoch:
     def path(self, slot: int) -> str:
         """Give the one place where the object of a slot lies, if the slot is this epoch's."""
         return f"{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
+
+    def void_paths(self, fence: int) -> list[str]:
+        """Give where void objects can lie, once the epoch has ended at the slot ``fence``.
+
+        Its writer has at most alpha slots under way from one below the fence on, and so has each
+        burst of fences: nothing lies further.
+        """
+        return [self.path(slot) for slot in range(fence + 1, fence + self.alpha)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +90,39 @@ class Chain:
         """Give the epoch in which the data of a slot lies."""
         return next((e for e in reversed(self.epochs) if e.first_slot <= slot), self.epochs[0])
 
+    def ends(self) -> Iterator[tuple[Epoch, int]]:
+        """Give the epochs that have ended, each with the slot of the fence that ended it."""
+        for one, other in pairwise(self.epochs):
+            yield one, other.first_slot
+        if self.seal is not None:
+            yield self.last, self.seal.slot
+
     def after(self, epoch: Epoch) -> Epoch | None:
         """Give the epoch that followed one; None if none did, as far as is known."""
         following = (b for a, b in pairwise(self.epochs) if a.name == epoch.name)
         return next(following, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the path of a slot's object says of it."""
+
+    number: int
+    id: str
+    lane: int
+    slot: int
+
+    @property
+    def epoch(self) -> str:
+        """Give the name of its epoch's directory."""
+        return f"{self.number:016x}-{self.id}"
+
+
+def place_of(path: str) -> Place | None:
+    """Give the place that a path names; None if no slot's object can lie there."""
+    if (found := _PATH.fullmatch(path)) is None:
+        return None
+    return Place(int(found[1], 16), found[2], int(found[3], 16), int(found[4], 16))
 
 
 def check_shape(*, lanes: int, alpha: int) -> None:

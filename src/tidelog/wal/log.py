@@ -19,7 +19,6 @@ from tidelog.clock import Clock
 from tidelog.errors import NameTaken, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
-from tidelog.wal.closing import Closing
 from tidelog.wal.committer import Committer
 from tidelog.wal.epoch import Seal
 from tidelog.wal.head import Head, load_head
@@ -35,6 +34,7 @@ from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US, Bounds, SlotRea
 from tidelog.wal.slot_scrub import scrub_slots
 from tidelog.wal.slot_writer import Shape, SlotWriter
 from tidelog.wal.streams import CLOSE, META, OPEN, Control, StreamInfo, check_stream
+from tidelog.wal.upkeep import Upkeep
 from tidelog.wal.writer import Wal3Writer
 
 PROTOCOLS: Final = ("slot", "manifest")
@@ -42,7 +42,7 @@ LOG_RECORDS: Final = SLOT_RECORDS
 
 
 @dataclass(slots=True, kw_only=True)
-class Log(Closing):
+class Log(Upkeep):
     """A log that was opened; what it costs to have one is its manifest, read once.
 
     ``writer`` is a name for people, in what is written. The log is opened for writing by its first
@@ -51,10 +51,6 @@ class Log(Closing):
 
     protocol: ClassVar[str]
 
-    name: str
-    store: Store
-    clock: Clock
-    writer: str
     shape: Shape = field(default_factory=Shape)
     batching: Batching = field(default_factory=Batching)
 

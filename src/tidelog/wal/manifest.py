@@ -152,7 +152,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
         acc_bytes=found.whole("acc_bytes"),
         writer=found.text("writer"),
         snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
-        fragments=tuple(_decode_fragment(child) for child in found.children("fragments")),
+        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
         initial_offset=found.position("initial_offset") if found.has("initial_offset") else None,
         initial_seq_no=_seq_no(found, "initial_seq_no") if found.has("initial_seq_no") else None,
         chain=decode_chain(found.child(CHAIN)) if found.has(CHAIN) else None,
@@ -167,7 +167,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "acc_bytes": manifest.acc_bytes,
         "writer": manifest.writer,
         "snapshots": [encode_pointer(child) for child in manifest.snapshots],
-        "fragments": [_encode_fragment(child) for child in manifest.fragments],
+        "fragments": [encode_fragment(child) for child in manifest.fragments],
     }
     if manifest.initial_offset is not None:
         found["initial_offset"] = position(manifest.initial_offset)
@@ -200,7 +200,7 @@ def snapshot_of(found: Fields) -> Snapshot:
         setsum=found.setsum("setsum"),
         writer=found.text("writer"),
         snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
-        fragments=tuple(_decode_fragment(child) for child in found.children("fragments")),
+        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
     )
 
 
@@ -211,7 +211,7 @@ def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
         "setsum": snapshot.setsum.hex(),
         "writer": snapshot.writer,
         "snapshots": [encode_pointer(child) for child in snapshot.snapshots],
-        "fragments": [_encode_fragment(child) for child in snapshot.fragments],
+        "fragments": [encode_fragment(child) for child in snapshot.fragments],
     }
 
 
@@ -241,7 +241,8 @@ def encode_pointer(pointer: Pointer) -> dict[str, Any]:
     }
 
 
-def _decode_fragment(found: Fields) -> Fragment:
+def decode_fragment(found: Fields) -> Fragment:
+    """Take a fragment from the fields of an object, which may be part of a larger one."""
     last_us = _last_us(found)
     return Fragment(
         path=found.text("path"),
@@ -256,7 +257,8 @@ def _decode_fragment(found: Fields) -> Fragment:
     )
 
 
-def _encode_fragment(fragment: Fragment) -> dict[str, Any]:
+def encode_fragment(fragment: Fragment) -> dict[str, Any]:
+    """Give plain values."""
     fields: dict[str, Any] = {
         "path": fragment.path,
         "seq_no": fragment.seq_no,
@@ -340,10 +342,15 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
         problems.append("its pointer says another time than the last of what it names")
     if sum_of(children) != snapshot.setsum:
         problems.append("its setsum is not that of what it names")
-    names = snapshot_path(snapshot.setsum), snapshot_path(snapshot.setsum, snapshot.depth)
-    if snapshot.setsum != pointer.setsum or snapshot.path not in names:
+    if snapshot.setsum != pointer.setsum or not is_named_by_its_sum(snapshot):
         problems.append("its name is not its setsum")
     return problems
+
+
+def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
+    """Say whether the path of a snapshot is one that its setsum gives."""
+    depths = (None, snapshot.depth)
+    return snapshot.path in [snapshot_path(snapshot.setsum, depth) for depth in depths]
 
 
 def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:

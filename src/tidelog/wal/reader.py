@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import CorruptionError, ObjectNotFound, PositionCollected
+from tidelog.errors import CorruptionError, InvariantError, ObjectNotFound, PositionCollected
 from tidelog.store.port import Store
 from tidelog.wal.cursor import CURSORS, Cursor, cursor_name, decode_cursor
 from tidelog.wal.fragment import check_fragment, decode_fragment
@@ -236,6 +236,15 @@ async def limited(tables: AsyncIterator[pa.Table], limits: Limits) -> AsyncItera
             yield kept
         if is_done:
             return
+
+
+def tree_reader(store: Store, clock: Clock) -> Wal3Reader:
+    """Give a reader of the manifest and the snapshots of a log of either protocol, no records."""
+    return Wal3Reader(store=store, clock=clock, decode=_no_records)
+
+
+def _no_records(_: bytes, fragment: Fragment) -> pa.Table:
+    raise InvariantError("whoever reads a log's tree alone reads no records", path=fragment.path)
 
 
 def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:

@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
+    ManifestMoved,
     ObjectChanged,
     ObjectExists,
     OutcomeUnknown,
@@ -25,7 +26,8 @@ from tidelog.store.port import Store
 from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import MANIFEST, Manifest, Snapshot, encode_manifest, encode_snapshot
 from tidelog.wal.transitions import Rollover, check_manifest, roll_over
-from tidelog.wal.walk import Step, chain_of, extend
+from tidelog.wal.walk import Step, chain_of, extend, tail_of
+from tidelog.wal.walker import Walker
 
 TRIES_MAX: Final = 20
 
@@ -47,27 +49,66 @@ class Roller:
             continue the manifest. LocationError: the store failed.
         """
         for _ in range(TRIES_MAX):
-            extended = extend(head.manifest, steps, writer=self.writer)
-            if extended is head.manifest:
-                return head
-            manifest, snapshots = roll_all(extended, self.rollover, writer=self.writer)
-            check_manifest(manifest)
-            check_continues(head.manifest, manifest)
-            for snapshot in snapshots:
-                # Its name says what it names: if another writer's is there, that will do.
-                with suppress(ObjectExists):
-                    body = encode_snapshot(snapshot)
-                    await create(self.store, snapshot.path, body, clock=self.clock)
-            data = encode_manifest(manifest)
             try:
-                e_tag = await replace(
-                    self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock
-                )
-            except (ObjectChanged, OutcomeUnknown):
+                return await self.replace_once(head, steps)
+            except ManifestMoved:
                 head = await load_head(self.store)
-                continue
-            return Head(manifest, e_tag)
         raise ContentionError("others replaced the manifest at every try to roll the log up")
+
+    async def replace_once(self, head: Head, steps: Sequence[Step]) -> Head:
+        """Bring steps into the manifest as it was read, or into none.
+
+        Raises:
+            ManifestMoved: another was first, or that may be. Otherwise see `roll_up`.
+        """
+        extended = extend(head.manifest, steps, writer=self.writer)
+        if extended is head.manifest:
+            return head
+        manifest, snapshots = roll_all(extended, self.rollover, writer=self.writer)
+        check_manifest(manifest)
+        check_continues(head.manifest, manifest)
+        for snapshot in snapshots:
+            # Its name says what it names: if another writer's is there, that will do.
+            with suppress(ObjectExists):
+                body = encode_snapshot(snapshot)
+                await create(self.store, snapshot.path, body, clock=self.clock)
+        data = encode_manifest(manifest)
+        try:
+            e_tag = await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
+        except (ObjectChanged, OutcomeUnknown) as error:
+            raise ManifestMoved("another replaced the manifest: read it again") from error
+        return Head(manifest, e_tag)
+
+
+async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
+    """Bring all that is committed into the manifest of a log, whoever wrote it; give the manifest.
+
+    A log in wal3's form has nothing else in it.
+
+    Raises:
+        NoSuchLog: there is none. ContentionError: others were first every time. CorruptionError,
+        LocationError: as everywhere.
+    """
+    for attempt in range(TRIES_MAX):
+        if attempt:
+            await clock.sleep(backoff_us(attempt - 1, clock))
+        head = await load_head(store)
+        if head.manifest.chain is None:
+            return head
+        walker = Walker(store=store, clock=clock)
+        try:
+            steps = [passed.step async for passed in walker.walk(tail_of(head.manifest))]
+        except CorruptionError:
+            if (await load_head(store)).e_tag == head.e_tag:
+                raise
+            continue
+        # What a sleeper put into slots that had been collected is no part of the log.
+        if (await load_head(store)).e_tag == head.e_tag:
+            with suppress(ContentionError):
+                return await Roller(store=store, clock=clock, writer=writer).replace_once(
+                    head, steps
+                )
+    raise ContentionError("others replaced the manifest at every try to roll the log up")
 
 
 def roll_all(

@@ -8,7 +8,7 @@ Source: wal3-draft, "Reading"; design page 3, "Read".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ from tidelog.store.port import Store
 from tidelog.wal.epoch import Seal
 from tidelog.wal.link import Tail
 from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.pin import Pin
 from tidelog.wal.reader import READS_MAX, WINDOW_BYTES, Wal3Reader, overlaps, records_between
 from tidelog.wal.selection import ALL, Selection
 from tidelog.wal.slot import SLOT_RECORDS, decode_data, problems_of_data
@@ -252,6 +253,19 @@ class _Reading:
             return _NOTHING
         records = await self._reader.clock.offload(partial(checked_data, data, fragment))
         return self._selection.of(records_between(records, fragment, start, limit))
+
+
+async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.Table]:
+    """Give the records that a pin holds, in order.
+
+    Raises:
+        CorruptionError: an object is missing, or is not what was written.
+    """
+    reader = SlotReader(store=store, clock=clock).tree
+    begun = await reader.manifest()
+    held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
+    async for records in reader.scan_of(held, pin.start, limit=pin.limit):
+        yield records
 
 
 def checked_data(data: bytes, fragment: Fragment) -> pa.Table:

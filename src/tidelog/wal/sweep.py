@@ -1,15 +1,17 @@
-"""Sweeping a wal3 log: what collectors and writers that died left behind is found by listing.
+"""Sweeping a log: what collectors and writers that died left behind is found by listing.
 
 A collection deletes what its plan names. What no plan names any more, such as the snapshots of a
 plan that was taken away, or a fragment whose writer slept through a collection, is left; so is what
 Chroma's collector leaves when it dies after the manifest. Here everything is listed, and deleted
-if, and only if, the manifest proves it dead: fragments below its first number, and snapshots that
-begin below its first position. What lies above may be a writer's, who has not come to the manifest.
-Source: docs/wal3.md.
+if, and only if, the manifest proves it dead: fragments below its first number, snapshots that begin
+below its first position, and in slot logs what is void. What lies above may be a writer's, who has
+not come to the manifest. What a pin names is left to lie.
+Source: docs/wal3.md, docs/log.md.
 """
 
 from __future__ import annotations
 
+import enum
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,18 +20,29 @@ from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.collector import GRACE_US
+from tidelog.wal.epoch import EPOCHS, Chain, Place, place_of
 from tidelog.wal.manifest import (
     Manifest,
     decode_snapshot,
     fragment_path,
-    snapshot_path,
+    is_named_by_its_sum,
     sum_of,
 )
-from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.pins import paths_pinned
+from tidelog.wal.reader import tree_reader
 from tidelog.wal.tree import paths_named
 
 _FRAGMENT: Final = re.compile(r"log/.*FragmentSeqNo=([0-9a-f]{16})\.parquet")
-_SNAPSHOT: Final = re.compile(r"snapshot/SNAPSHOT\.[0-9a-f]{64}")
+_SNAPSHOT: Final = re.compile(r"snapshot/SNAPSHOT\.(?:[0-9a-f]{2}\.)?[0-9a-f]{64}")
+
+
+class Verdict(enum.Enum):
+    """What is to become of an object that the log does not name."""
+
+    DEAD = "nobody will name it any more"
+    KEPT = "the fence that ended an epoch stays for ever"
+    UNPROVEN = "it may still become part of the log"
+    FOREIGN = "it is none of a log's"
 
 
 @dataclass(slots=True)
@@ -58,44 +71,66 @@ async def sweep(store: Store, *, clock: Clock, grace_us: int = GRACE_US) -> Swep
         NoSuchLog: there is none. CorruptionError: it names what is not there; nothing was deleted.
         LocationError: the store failed; some may have been deleted.
     """
-    manifest, named = await paths_named(Wal3Reader(store=store, clock=clock))
+    manifest, named = await paths_named(tree_reader(store, clock))
+    if manifest.chain is not None:
+        named |= await paths_pinned(store, clock)
     found = Swept()
-    for prefix in ("log/", "snapshot/"):
+    told = {
+        Verdict.DEAD: found.deleted,
+        Verdict.UNPROVEN: found.unproven,
+        Verdict.FOREIGN: found.foreign,
+    }
+    for prefix in ("log/" if manifest.chain is None else EPOCHS, "snapshot/"):
         async for entry in store.list(prefix):
-            if entry.key not in named:
-                await _judge(store, manifest, entry.key, found)
+            if entry.key in named:
+                continue
+            verdict = await _judge(store, manifest, entry.key)
+            if verdict in told:
+                told[verdict].append(entry.key)
     if found.deleted:
         await clock.sleep(grace_us)
         await store.delete(found.deleted)
     return found
 
 
-async def _judge(store: Store, manifest: Manifest, key: str, found: Swept) -> None:
-    """Put a key where it belongs."""
-    if number := _FRAGMENT.fullmatch(key):
-        seq_no = int(number[1], 16)
-        if key != fragment_path(seq_no):
-            found.foreign.append(key)
-        elif seq_no < (manifest.initial_seq_no or 0):
-            found.deleted.append(key)
-        else:
-            found.unproven.append(key)
-        return
-    start = await _start_of(store, key) if _SNAPSHOT.fullmatch(key) else 0
-    if start == 0:
-        found.foreign.append(key)
-    elif start is not None:
-        (found.deleted if start < manifest.oldest else found.unproven).append(key)
-
-
-async def _start_of(store: Store, key: str) -> int | None:
-    """Give where a snapshot begins; 0 if it is none, and None if it has gone meanwhile."""
+async def _judge(store: Store, manifest: Manifest, key: str) -> Verdict:
+    if not _SNAPSHOT.fullmatch(key):
+        return judge_fragment(manifest, key)
     try:
         snapshot = decode_snapshot((await store.get(key)).data, where=key)
     except ObjectNotFound:
-        return None
+        return Verdict.KEPT  # It has gone meanwhile.
     except CorruptionError:
-        return 0
+        return Verdict.FOREIGN
     children = snapshot.children
-    is_whole = children and snapshot.setsum == sum_of(children)
-    return children[0].start if is_whole and key == snapshot_path(snapshot.setsum) else 0
+    is_whole = snapshot.setsum == sum_of(children) and is_named_by_its_sum(snapshot)
+    if not children or not is_whole or key != snapshot.path:
+        return Verdict.FOREIGN
+    return Verdict.DEAD if children[0].start < manifest.oldest else Verdict.UNPROVEN
+
+
+def judge_fragment(manifest: Manifest, key: str) -> Verdict:
+    """Judge an object of records, or a fence, that the manifest does not name. Pure."""
+    first_kept = manifest.initial_seq_no or 0
+    if manifest.chain is not None:
+        place = place_of(key)
+        return Verdict.FOREIGN if place is None else _judge_slot(manifest.chain, place, first_kept)
+    number = _FRAGMENT.fullmatch(key)
+    if number is None or key != fragment_path(int(number[1], 16)):
+        return Verdict.FOREIGN
+    return Verdict.DEAD if int(number[1], 16) < first_kept else Verdict.UNPROVEN
+
+
+def _judge_slot(chain: Chain, place: Place, first_kept: int) -> Verdict:
+    epoch = next((epoch for epoch in chain.epochs if epoch.name == place.epoch), None)
+    if epoch is None:
+        # An opener who had slept named it, or fenced it: the log went another way.
+        return Verdict.DEAD if place.number <= chain.last.number else Verdict.UNPROVEN
+    if place.lane != place.slot % epoch.lanes or place.slot < epoch.first_slot:
+        return Verdict.FOREIGN
+    fence = next((slot for ended, slot in chain.ends() if ended == epoch), None)
+    if place.slot == fence:
+        return Verdict.KEPT
+    if place.slot < first_kept or (fence is not None and place.slot > fence):
+        return Verdict.DEAD
+    return Verdict.UNPROVEN

@@ -1,0 +1,324 @@
+"""Making pins, letting go of them, and what they keep from being deleted.
+
+A pin and a collection race: who deletes may have read the pins before this one was written. So
+whoever makes a pin looks at the manifest afterwards, and a collector reads the pins only once it
+has replaced the manifest. One of the two sees the other. If a collection went past, but not past
+the pin's start, the pin may name snapshots that were made anew: it is written again, from the newer
+manifest, and looks again.
+
+Invariants: what a pin that is sure holds can be read until it is released. A pin's object is
+replaced on condition, and never deleted; no two writes of one are equal in their bytes.
+Source: wal3-draft, "Snapshots of the log"; docs/log.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import replace as changed
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    BusyError,
+    CorruptionError,
+    NameTaken,
+    NoSuchPin,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    PositionCollected,
+    UsageError,
+)
+from tidelog.store.conditional import create, replace
+from tidelog.store.port import Store
+from tidelog.wal.head import load_head
+from tidelog.wal.manifest import FIRST_POSITION, Fragment, Manifest, Pointer
+from tidelog.wal.pin import (
+    PINS,
+    Pin,
+    children_between,
+    decode_pin,
+    encode_pin,
+    pin_name,
+    pin_path,
+)
+from tidelog.wal.reader import tree_reader
+from tidelog.wal.roller import roll_up_tail
+from tidelog.wal.tree import paths_named
+
+
+@dataclass(frozen=True, slots=True)
+class PinWitness:
+    """A pin as it was read or written, and the version that proves it."""
+
+    name: str
+    pin: Pin
+    e_tag: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Pins:
+    """The pins of the log at the root of ``store``. ``writer`` is a name for people."""
+
+    store: Store
+    clock: Clock
+    writer: str
+
+    async def create(
+        self, name: str, *, start: int = 0, limit: int | None = None, holder: str = ""
+    ) -> PinWitness:
+        """Hold the records ``[start, limit)``: all that there are now, unless it is said.
+
+        Raises:
+            UsageError: the log has no such range, or no pin can have the name. NameTaken: there is
+            a pin of the name. PositionCollected: the records are gone, or went meanwhile; nothing
+            is held. OutcomeUnknown: the store failed after the pin was written, or may have been:
+            load it.
+        """
+        path = pin_path(name)
+        manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
+        if manifest.chain is None:
+            raise UsageError("a log in wal3's form has no pins: hold it by a cursor, or copy it")
+        start = start or manifest.oldest
+        limit = manifest.next if limit is None else limit
+        _check_range(manifest, start, limit)
+        pin = self._pin(manifest, start, limit, holder)
+        witness = await self._put(name, pin, await self._free(name, path))
+        while True:
+            newer = (await load_head(self.store)).manifest
+            if newer.oldest > start:
+                await self._replace(witness, start=limit, snapshots=(), fragments=())
+                raise _collected(start, newer.oldest)
+            if newer.oldest == manifest.oldest:
+                return await self._replace(witness, is_sure=True)
+            # A collection went past: snapshots that this names may have been made anew.
+            manifest = newer
+            fresh = self._pin(manifest, start, limit, holder)
+            witness = await self._replace(
+                witness, snapshots=fresh.snapshots, fragments=fresh.fragments
+            )
+
+    async def load(self, name: str) -> PinWitness:
+        """Read a pin.
+
+        Raises:
+            NoSuchPin: there is none. BusyError: it is being made, or whoever made it died before it
+            was sure. CorruptionError: it cannot be read.
+        """
+        found = await self._load(name, pin_path(name))
+        if found is None or not found.pin.is_held:
+            raise NoSuchPin("the log has no such pin: make it", name=name)
+        if not found.pin.is_sure:
+            raise BusyError(
+                "the pin is not known to hold: whoever makes it has not finished; if that process "
+                "has died, release it, and make it again",
+                name=name,
+            )
+        return found
+
+    async def release(self, name: str, *, force: bool = False) -> None:
+        """Let go of what a pin holds; the next collection deletes what the log does not need.
+
+        Raises:
+            NoSuchPin: there is none. UsageError: it is held for a fork, and ``force`` is False.
+            ContentionError: another changed it meanwhile: try again.
+        """
+        found = await self._load(name, pin_path(name))
+        if found is None or not found.pin.is_held:
+            raise NoSuchPin("the log has no such pin", name=name)
+        if found.pin.holder and not force:
+            raise UsageError(
+                f"the log {found.pin.holder!r} is a fork, and reads what this pin holds: destroy "
+                "it first",
+                name=name,
+            )
+        await self._replace(found, start=found.pin.limit)
+
+    async def shrink(self, name: str, start: int) -> None:
+        """Let go of what a pin holds below ``start``; it holds no more than before."""
+        found = await self._load(name, pin_path(name))
+        if found is not None and found.pin.start < start:
+            await self._replace(found, start=min(start, found.pin.limit))
+
+    async def list(self) -> dict[str, Pin]:
+        """Read all pins that hold something, by name; other objects beside them are passed over.
+
+        Raises:
+            CorruptionError: one cannot be read.
+        """
+        return {found.name: found.pin async for found in each_pin(self.store) if found.pin.is_held}
+
+    async def _free(self, name: str, path: str) -> PinWitness | None:
+        found = await self._load(name, path)
+        if found is not None and found.pin.is_held:
+            raise NameTaken("the log has such a pin already: release it, or choose another name")
+        if found is not None and found.pin.swept < found.pin.limit:
+            raise BusyError("the pin of this name was released: collect, then make it again")
+        return found
+
+    async def _load(self, name: str, path: str) -> PinWitness | None:
+        try:
+            found = await self.store.get(path)
+        except ObjectNotFound:
+            return None
+        return PinWitness(name, decode_pin(found.data, where=path), found.e_tag)
+
+    def _pin(self, manifest: Manifest, start: int, limit: int, holder: str) -> Pin:
+        snapshots, fragments = children_between(manifest, start, limit)
+        return Pin(
+            start=start,
+            limit=limit,
+            swept=start,
+            epoch_us=self.clock.now_us(),
+            writer=self._signature(),
+            holder=holder,
+            snapshots=snapshots,
+            fragments=fragments,
+        )
+
+    async def _put(self, name: str, pin: Pin, before: PinWitness | None) -> PinWitness:
+        path, data = pin_path(name), encode_pin(pin)
+        try:
+            if before is None:
+                e_tag = await create(self.store, path, data, clock=self.clock, replaceable=True)
+            else:
+                e_tag = await replace(self.store, path, data, e_tag=before.e_tag, clock=self.clock)
+        except (ObjectExists, ObjectChanged) as error:
+            raise NameTaken("another made a pin of this name just now", name=name) from error
+        return PinWitness(name, pin, e_tag)
+
+    async def _replace(self, witness: PinWitness, **fields: object) -> PinWitness:
+        pin = changed(witness.pin, writer=self._signature(), **fields)  # type: ignore[arg-type]
+        return await replace_pin(self.store, self.clock, witness, pin)
+
+    def _signature(self) -> str:
+        return f"{self.writer} {self.clock.unique()}"
+
+
+async def replace_pin(store: Store, clock: Clock, witness: PinWitness, pin: Pin) -> PinWitness:
+    """Replace a pin, provided that nobody has since it was read.
+
+    Raises:
+        ObjectChanged: somebody has. NOT_APPLIED. OutcomeUnknown, LocationError: see `replace`.
+    """
+    path = pin_path(witness.name)
+    e_tag = await replace(store, path, encode_pin(pin), e_tag=witness.e_tag, clock=clock)
+    return PinWitness(witness.name, pin, e_tag)
+
+
+async def each_pin(store: Store) -> AsyncIterator[PinWitness]:
+    """Read one pin after the other, also those that hold nothing any more."""
+    for key in [entry.key async for entry in store.list(PINS)]:
+        if (name := pin_name(key)) is not None:
+            found = await store.get(key)
+            yield PinWitness(name, decode_pin(found.data, where=key), found.e_tag)
+
+
+async def paths_pinned(store: Store, clock: Clock) -> set[str]:
+    """Give the paths of all that pins hold, be they sure or not.
+
+    Raises:
+        CorruptionError: a pin, or a snapshot that it names, cannot be read.
+    """
+    held: set[str] = set()
+    async for found in each_pin(store):
+        if found.pin.is_held:
+            below = _reached(store, clock, found.pin)
+            held |= {child.path async for child in below if child.limit > found.pin.start}
+    return held
+
+
+async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
+    """Delete what pins have let go of, unless the log or another pin names it.
+
+    A pin is read before the manifest: who collected before it was let go of, and so left its
+    objects, had replaced the manifest before that.
+
+    Units: ``grace_us`` microseconds pass before the deletion, for those who read by the pin.
+    """
+    due = [found async for found in each_pin(store) if found.pin.swept < found.pin.start]
+    if not due:
+        return
+    manifest, named = await paths_named(tree_reader(store, clock))
+    named |= await paths_pinned(store, clock)
+    await clock.sleep(grace_us)
+    dead = set[Pointer | Fragment]()
+    for found in due:
+        gone = [c async for c in _reached(store, clock, found.pin) if _is_let_go(c, found.pin)]
+        dead |= {c for c in gone if _is_dead(c, manifest) and c.path not in named}
+    # What is named goes before what names it, or a crash in between would leave it unknown.
+    for depth in sorted({_depth_of(child) for child in dead}):
+        await store.delete([child.path for child in dead if _depth_of(child) == depth])
+    for found in due:
+        pin = found.pin
+        swept = changed(pin, swept=pin.start, writer=f"{pin.writer[:64]} {clock.unique()}")
+        if not pin.is_held:
+            swept = changed(swept, snapshots=(), fragments=())
+        # If it was let go of further, the next collection goes on from there.
+        with suppress(ObjectChanged, OutcomeUnknown):
+            await replace_pin(store, clock, found, swept)
+
+
+async def _reached(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointer | Fragment]:
+    """Give all that a pin holds, and what it has let go of and was not swept yet.
+
+    A snapshot may be missing: what it named was deleted before; or the pin never came to be sure.
+    """
+    reader = tree_reader(store, clock)
+
+    async def below(children: list[Pointer | Fragment]) -> AsyncIterator[Pointer | Fragment]:
+        for child in children:
+            if child.limit <= pin.swept or child.start >= pin.limit:
+                continue
+            if isinstance(child, Pointer):
+                try:
+                    snapshot = await reader.snapshot(child)
+                except ObjectNotFound as error:
+                    if pin.is_sure and pin.is_held and child.limit > pin.start:
+                        raise CorruptionError(
+                            f"a pin names a snapshot that is not there: restore it ({error})"
+                        ) from error
+                else:
+                    async for each in below(snapshot.children):
+                        yield each
+            yield child
+
+    async for each in below(pin.children):
+        yield each
+
+
+def _is_let_go(child: Pointer | Fragment, pin: Pin) -> bool:
+    """Say whether a pin held something that it holds no more, and that may still be there."""
+    end = child.limit <= pin.start if pin.is_held else child.start < pin.limit
+    return end and pin.swept < child.limit
+
+
+def _depth_of(child: Pointer | Fragment) -> int:
+    return child.depth if isinstance(child, Pointer) else 0
+
+
+def _is_dead(child: Pointer | Fragment, manifest: Manifest) -> bool:
+    if isinstance(child, Fragment):
+        return child.seq_no < (manifest.initial_seq_no or 0)
+    return child.start < manifest.oldest
+
+
+def _check_range(manifest: Manifest, start: int, limit: int) -> None:
+    if not FIRST_POSITION <= start < limit <= manifest.next:
+        raise UsageError(
+            "a pin holds at least one record of those that the log has",
+            start=start,
+            limit=limit,
+            oldest=manifest.oldest,
+            next=manifest.next,
+        )
+    if start < manifest.oldest:
+        raise _collected(start, manifest.oldest)
+
+
+def _collected(start: int, oldest: int) -> PositionCollected:
+    return PositionCollected(
+        f"records from {start} on were collected: the oldest is {oldest}", oldest=oldest
+    )

@@ -1,0 +1,301 @@
+"""Pins: ranges that stay readable though the log goes on, and what becomes of them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logs import CLOCK, SLOTS, contents, make_slots, slot_writer
+from tidelog.errors import (
+    BusyError,
+    CorruptionError,
+    LocationError,
+    NameTaken,
+    NoSuchPin,
+    PositionCollected,
+    UsageError,
+)
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing.faulty import Request
+from tidelog.wal.collection import Keep
+from tidelog.wal.log import SlotLog
+from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.pin import Pin, decode_pin, encode_pin, pin_path
+from tidelog.wal.pins import Pins, each_pin
+from tidelog.wal.sweep import sweep
+
+ALL = Keep(share_max=1)
+
+
+def log_on(store: Store) -> SlotLog:
+    return SlotLog(name="x", store=store, clock=CLOCK, writer="me")
+
+
+async def append(store: Store, count: int) -> None:
+    async with slot_writer(store) as writer:
+        for number in range(count):
+            await writer.append([b"%d" % number])
+
+
+_WRITTEN: dict[int, MemoryStore] = {}
+
+
+async def log_of(count: int) -> MemoryStore:
+    """Give a log of so many records, one a fragment; a copy, for to write one takes a while."""
+    if count not in _WRITTEN:
+        store = _WRITTEN[count] = MemoryStore()
+        await make_slots(store)
+        await append(store, count)
+    found = _WRITTEN[count]
+    return MemoryStore(objects=dict(found.objects), puts_count=found.puts_count)
+
+
+async def pinned(store: Store, name: str) -> list[int]:
+    found = log_on(store).scan_pin(name)
+    return [row["position"] async for table in found for row in table.to_pylist()]
+
+
+async def collect_to(store: Store, position: int) -> None:
+    """Collect all below a position."""
+    log = log_on(store)
+    if (cursors := (await log.cursors()).cursors).get("x") is None:
+        await log.create_cursor("x", position)
+    elif cursors["x"].position < position:
+        await log.save_cursor(await log.load_cursor("x"), position)
+    await log.collect(keep=ALL, grace_us=0)
+
+
+@settings(max_examples=20)
+@given(
+    ranges=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 15)), min_size=1, max_size=3),
+    cutoffs=st.lists(st.integers(1, 44), min_size=1, max_size=3).map(sorted),
+    released=st.integers(0, 3),
+)
+def test_what_is_pinned_is_read_and_then_goes(
+    ranges: list[tuple[int, int]], cutoffs: list[int], released: int
+) -> None:
+    """The log is collected as if there were no pins; in the end a sweep finds nothing to delete."""
+
+    async def work() -> None:
+        store = await log_of(45)
+        before, log = await contents(SLOTS, store), log_on(store)
+        held = {f"p{n}": (a, min(a + size, 46)) for n, (a, size) in enumerate(ranges)}
+        for name, (start, limit) in held.items():
+            await log.create_pin(name, start=start, limit=limit)
+        for number, cutoff in enumerate(cutoffs):
+            await collect_to(store, cutoff)
+            if number < released and f"p{number}" in held:
+                await log.release_pin(f"p{number}")
+                del held[f"p{number}"]
+            for name, (start, limit) in held.items():
+                assert await pinned(store, name) == list(range(start, limit))
+        await append(store, 3)
+        for name in held:
+            await log.release_pin(name)
+        await log.collect(keep=ALL, grace_us=0)
+        after = await contents(SLOTS, store)
+        assert {n: after[n] for n in after if n <= 45} == {
+            n: before[n] for n in range(min(after), 46)
+        }
+        assert max(cutoffs) >= min(after)
+        swept = await sweep(store, clock=CLOCK, grace_us=0)
+        assert [key for key in swept.deleted if "epoch" not in key] == []
+        assert await log.pins() == {}
+
+    asyncio.run(work())
+
+
+def test_a_name_is_free_again_once_all_is_swept() -> None:
+    async def work() -> None:
+        store = await log_of(20)
+        log = log_on(store)
+        await log.create_pin("p", start=3, limit=5)
+        with pytest.raises(NameTaken):
+            await log.create_pin("p")
+        await log.release_pin("p")
+        with pytest.raises(BusyError, match="collect"):
+            await log.create_pin("p")
+        await log.collect(grace_us=0)
+        await log.create_pin("p", start=7, limit=9)
+        assert await pinned(store, "p") == [7, 8]
+
+    asyncio.run(work())
+
+
+def test_bad_input_is_told_before_anything_is_written() -> None:
+    async def work() -> None:
+        store = await log_of(20)
+        log = log_on(store)
+        await collect_to(store, 9)
+        keys = set(store.objects)
+        for start, limit in ((0, 99), (12, 12), (14, 12)):
+            with pytest.raises(UsageError, match="at least one record"):
+                await log.create_pin("p", start=start, limit=limit)
+        with pytest.raises(UsageError, match="names no pin"):
+            await log.create_pin("a-b")
+        with pytest.raises(PositionCollected, match="the oldest is 9"):
+            await log.create_pin("p", start=3, limit=12)
+        for work in (log.release_pin, log._pins().load):
+            with pytest.raises(NoSuchPin):
+                await work("p")
+        assert set(store.objects) == keys
+
+    asyncio.run(work())
+
+
+class Meddled(MemoryStore):
+    """A store where something is done right before puts of one key."""
+
+    key: str = ""
+    before: Callable[[], Awaitable[None]] | None = None
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        if key == self.key and self.before is not None:
+            act, self.before = self.before, None
+            await act()
+        return await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
+
+
+async def meddled(count: int) -> Meddled:
+    store = Meddled()
+    store.objects = dict((await log_of(count)).objects)
+    store.puts_count = 10_000
+    return store
+
+
+@pytest.mark.parametrize("cutoff", [6, 12])
+def test_a_collection_right_before_the_pin_is_written(cutoff: int) -> None:
+    """Past its start: it is refused. Else: snapshots it would have named were made anew."""
+
+    async def work() -> None:
+        store = await meddled(20)
+        store.key, store.before = pin_path("p"), lambda: collect_to(store, cutoff)
+        if cutoff > 9:
+            with pytest.raises(PositionCollected):
+                await log_on(store).create_pin("p", start=9, limit=14)
+            assert await log_on(store).pins() == {}
+            return
+        await log_on(store).create_pin("p", start=9, limit=14)
+        await collect_to(store, 18)
+        assert await pinned(store, "p") == [9, 10, 11, 12, 13]
+
+    asyncio.run(work())
+
+
+def test_a_collection_that_has_replaced_the_manifest_spares_a_new_pin() -> None:
+    """One made from the newer manifest, before anything was deleted."""
+
+    async def work() -> None:
+        store = await meddled(20)
+
+        async def create() -> None:
+            with pytest.raises(PositionCollected):
+                await log_on(store).create_pin("low", start=3, limit=14)
+            await log_on(store).create_pin("high", start=13, limit=19)
+
+        class Late(Meddled):
+            async def delete(self, keys: object) -> None:
+                if self.before is not None:
+                    act, self.before = self.before, None
+                    await act()
+                await MemoryStore.delete(self, keys)  # type: ignore[arg-type]
+
+        late = Late()
+        late.objects, late.puts_count = store.objects, 20_000
+        late.before = create
+        await collect_to(late, 12)
+        await collect_to(late, 20)
+        assert await pinned(late, "high") == [13, 14, 15, 16, 17, 18]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> None:
+    """Then nobody is told that it holds; it can be let go of, and the log goes on."""
+
+    async def work() -> None:
+        counted = Recorded(await log_of(20))
+        await log_on(counted).create_pin("p", start=9, limit=14)
+        for number in range(len(counted.records)):
+            store = await log_of(20)
+
+            def toss(request: Request, last: int = number) -> Fault:
+                alive = request.index < last
+                return Fault(happened=alive or (happened and request.index == last), told=alive)
+
+            with pytest.raises(LocationError):
+                await log_on(Faulty(store, toss=toss)).create_pin("p", start=9, limit=14)
+            await collect_to(store, 18)
+            with suppress(BusyError, NoSuchPin):
+                assert await pinned(store, "p") == [9, 10, 11, 12, 13]
+            if "p" in await log_on(store).pins():
+                await log_on(store).release_pin("p")
+            await log_on(store).collect(keep=ALL, grace_us=0)
+            assert (await log_on(store).create_pin("p")).pin.is_sure
+            assert min(await contents(SLOTS, store)) == 18
+
+    asyncio.run(work())
+
+
+def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
+    async def work() -> None:
+        store = await log_of(20)
+        pins = Pins(store=store, clock=CLOCK, writer="me")
+        await pins.create("f", holder="f")
+        with pytest.raises(UsageError, match="destroy it first"):
+            await pins.release("f")
+        await pins.shrink("f", 7)
+        await pins.shrink("f", 3)
+        assert (await pins.load("f")).pin.start == 7
+        await collect_to(store, 15)
+        assert await pinned(store, "f") == list(range(7, 21))
+        await pins.shrink("f", 99)
+        assert await pins.list() == {}
+
+    asyncio.run(work())
+
+
+def test_a_snapshot_that_a_pin_needs_and_is_gone_stops_the_collection() -> None:
+    """What it named is not known any more, so anything might be pinned."""
+
+    async def work() -> None:
+        store = await log_of(20)
+        await log_on(store).create_pin("p", start=2, limit=9)
+        await collect_to(store, 14)
+        pins = [found.pin async for found in each_pin(store)]
+        await store.delete([pins[0].snapshots[0].path])
+        with pytest.raises(CorruptionError, match="a pin names a snapshot"):
+            await collect_to(store, 18)
+
+    asyncio.run(work())
+
+
+def test_every_byte_of_a_pin_counts() -> None:
+    """It has a checksum of its own: no flipped bit makes another pin of it."""
+
+    async def work() -> None:
+        store = await log_of(20)
+        await log_on(store).create_pin("p", start=3, limit=9)
+        data = (await store.get(pin_path("p"))).data
+        assert encode_pin(decode_pin(data, where="p")) == data
+        for place in range(len(data)):
+            for mask in (1, 32):
+                flipped = data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :]
+                with pytest.raises(CorruptionError):
+                    decode_pin(flipped, where="p")
+        wrong = Pin(start=9, limit=3, swept=9, epoch_us=1, writer="x")
+        with pytest.raises(CorruptionError, match="between"):
+            decode_pin(encode_pin(wrong), where="p")
+        assert MANIFEST in store.objects
+
+    asyncio.run(work())
