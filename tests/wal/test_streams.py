@@ -47,11 +47,13 @@ from tidelog.wal.transitions import Rollover
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
 
 
-async def opened(store: Store, name: str = "w", *, is_new: bool = False) -> SlotLog:
+async def opened(
+    store: Store, name: str = "w", *, is_new: bool = False, shape: Shape = SHAPE
+) -> SlotLog:
     open_it = create_log if is_new else open_log
     batching = Batching(interval_us=0)
     log = await open_it(
-        store, name="x", clock=SwiftClock(), writer=name, shape=SHAPE, batching=batching
+        store, name="x", clock=SwiftClock(), writer=name, shape=shape, batching=batching
     )
     assert isinstance(log, SlotLog)
     return log
@@ -400,14 +402,17 @@ def test_to_open_a_log_with_streams_takes_no_more_requests() -> None:
         costs: list[int] = []
         for streams in (0, 30):
             inner = MemoryStore()
-            log = await opened(inner, is_new=True)
+            # No roll-up of its own accord, so that there is something to walk past.
+            lazy = Shape(alpha=4, rollup_slots=16, rollup_interval_us=10**15)
+            log = await opened(inner, is_new=True, shape=lazy)
             for number in range(30):
                 if streams:
                     await log.open_stream(b"%d" % number)
                 else:
                     await log.append([b"%d" % number])
             store = Metered(inner, clock=CLOCK)
-            again = await opened(store, "next")
+            again = await opened(store, "next", shape=lazy)
+            assert len(await again.streams()) == streams
             before = store.usage()
             await again.append([b"x"], stream=b"29" if streams else None)
             costs.append((store.usage() - before).requests_count)

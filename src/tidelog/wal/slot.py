@@ -124,6 +124,20 @@ def problems_of_data(
     return problems
 
 
+def controls_of(data: bytes, fragment: Fragment) -> Controls:
+    """Give what the control records of a slot's object say, as its link repeats it.
+
+    Raises:
+        CorruptionError: it is not the object that the log names.
+    """
+    link = decode_link(data, path=fragment.path)
+    if not isinstance(link, DataLink) or [*_problems_of_place(link, len(data), fragment)]:
+        raise CorruptionError(
+            "a slot's object is not what the log says: restore it", path=fragment.path
+        )
+    return link.controls
+
+
 def setsum_of_slot_records(records: pa.Table) -> Setsum:
     """Give the setsum of records: of place, time, stream and body, each told from the others."""
     return setsum_of(_items(records))

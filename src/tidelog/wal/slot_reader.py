@@ -256,7 +256,7 @@ class _Reading:
 
 
 async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.Table]:
-    """Give the records that a pin holds, in order.
+    """Give the records that a pin holds, in order, without control records.
 
     Raises:
         CorruptionError: an object is missing, or is not what was written.
@@ -265,7 +265,8 @@ async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.
     begun = await reader.manifest()
     held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
     async for records in reader.scan_of(held, pin.start, limit=pin.limit):
-        yield records
+        if (selected := ALL.of(records)).num_rows:
+            yield selected
 
 
 def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
