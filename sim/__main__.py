@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from sim.canaries import innermost
 from sim.crash_points import visit
-from sim.scenario_collect import CollectStory, simulate_collect
+from sim.scenario_collect import CollectStory, simulate_collect, simulate_collect_slots
 from sim.scenario_consensus import simulate_consensus
 from sim.scenario_ingest import simulate_ingest
 from sim.scenario_log import simulate_log
-from sim.scenario_race import simulate_race
+from sim.scenario_race import simulate_pin_race, simulate_race
 from sim.scenario_shard import simulate_shard
-from sim.scenario_slot import simulate_slots
+from sim.scenario_slot import SlotPlot, simulate_slots
 from sim.stories import STORIES
 
 SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
@@ -33,7 +33,9 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "log": simulate_log,
     "slot log": simulate_slots,
     "collect": simulate_collect,
+    "collect slots": simulate_collect_slots,
     "race": simulate_race,
+    "pin race": simulate_pin_race,
 }
 FAILURES_MAX: Final = 10
 
@@ -76,7 +78,7 @@ def _run_seeds(
 
 def _visit_all(seed: int) -> int:
     failed = 0
-    for story in (*STORIES, CollectStory()):
+    for story in (*STORIES, CollectStory(), CollectStory(name="collect slots", plot_of=SlotPlot)):
         begin = time.monotonic()
         try:
             found = visit(story, seed=seed)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace as changed
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
 from tidelog.errors import ManifestMoved, ObjectChanged, ObjectNotFound, OutcomeUnknown
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
-from tidelog.wal import collector, cursors
+from tidelog.wal import collector, cursors, pins
 from tidelog.wal.collection import apply_garbage, cutoff_of, is_collected, paths_to_delete
 from tidelog.wal.collector import Collected, Collector
 from tidelog.wal.cursor import Cursor
 from tidelog.wal.cursors import Cursors
+from tidelog.wal.epoch import Epoch
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.head import load_head
 from tidelog.wal.manifest import FIRST_POSITION, Manifest
+from tidelog.wal.pin import pin_path
+from tidelog.wal.pins import Pins, paths_pinned
 from tidelog.wal.reader import Wal3Reader
 
 
@@ -38,7 +43,7 @@ def collector_deletes_before_the_manifest() -> Iterator[None]:
     real = Collector._carry_out
 
     async def hasty(self: Collector, ours: Any, head: Any) -> Any:
-        await self.store.delete(paths_to_delete(ours.plan))
+        await self.store.delete(paths_to_delete(ours.plan, head.manifest.chain))
         return await real(self, ours, head)
 
     with patch.object(Collector, "_carry_out", hasty):
@@ -208,6 +213,81 @@ def cursors_move_without_a_condition() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def collector_ignores_pins() -> Iterator[None]:
+    """What a collection erases is deleted, whoever has pinned it."""
+
+    async def none(*_: object) -> set[str]:
+        return set()
+
+    with patch.object(collector, "paths_pinned", none):
+        yield
+
+
+@contextmanager
+def collector_reads_pins_before_the_manifest() -> Iterator[None]:
+    """A pin that is made in between looks at the manifest as it was, and is sure of itself."""
+    real = Collector._run
+
+    async def early(self: Collector, *rest: Any, **named: Any) -> bool:
+        before = await paths_pinned(self.store, self.clock)
+
+        async def as_they_were(*_: object) -> set[str]:
+            return before
+
+        with patch.object(collector, "paths_pinned", as_they_were):
+            return await real(self, *rest, **named)
+
+    with patch.object(Collector, "_run", early):
+        yield
+
+
+@contextmanager
+def pins_do_not_look() -> Iterator[None]:
+    """Who makes a pin relies on it, whatever was collected meanwhile."""
+
+    async def trusting(self: Pins, name: str, *, start: int, limit: int, **_: object) -> Any:
+        manifest = (await load_head(self.store)).manifest
+        pin = changed(self._pin(manifest, start, limit, ""), is_sure=True)
+        return await self._put(name, pin, await self._free(name, pin_path(name)))
+
+    with patch.object(Pins, "create", trusting):
+        yield
+
+
+@contextmanager
+def pins_do_not_see_snapshots_made_anew() -> Iterator[None]:
+    """A pin past whose start nothing was collected is sure, though its snapshots were halved."""
+
+    async def as_it_was(store: Store) -> Any:
+        head = await load_head(store)
+        return SimpleNamespace(manifest=SimpleNamespace(oldest=_Lowest(head.manifest.oldest)))
+
+    with patch.object(pins, "load_head", as_it_was):
+        yield
+
+
+class _Lowest(int):
+    """A position that is as great as it is, and equal to any other."""
+
+    def __eq__(self, _: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+@contextmanager
+def collector_deletes_fences() -> Iterator[None]:
+    """The fence that ended an epoch goes with what is void after it."""
+    real = Epoch.void_paths
+
+    def too_many(self: Epoch, fence: int) -> list[str]:
+        return [self.path(fence), *real(self, fence)]
+
+    with patch.object(Epoch, "void_paths", too_many):
+        yield
+
+
 Canary = Callable[[], AbstractContextManager[None]]
 
 FOR_COLLECTION: Final[tuple[Canary, ...]] = (
@@ -215,6 +295,14 @@ FOR_COLLECTION: Final[tuple[Canary, ...]] = (
     collector_ignores_the_grace,
     collector_believes_plans,
     collector_replaces_whatever_is_there,
+    collector_erases_one_too_many,
+    cursors_do_not_look,
+)
+FOR_SLOT_COLLECTION: Final[tuple[Canary, ...]] = (
+    collector_ignores_pins,
+    collector_deletes_fences,
+    collector_deletes_before_the_manifest,
+    collector_ignores_the_grace,
     collector_erases_one_too_many,
     cursors_do_not_look,
 )
@@ -227,4 +315,10 @@ FOR_RACES: Final[tuple[Canary, ...]] = (
     cursors_do_not_look,
     cursors_look_at_the_manifest_first,
     cursors_move_without_a_condition,
+)
+FOR_PIN_RACES: Final[tuple[Canary, ...]] = (
+    collector_ignores_pins,
+    collector_reads_pins_before_the_manifest,
+    pins_do_not_look,
+    pins_do_not_see_snapshots_made_anew,
 )

@@ -19,6 +19,7 @@ from sim.invariants import demand
 from sim.linear_log import Read, check_log
 from sim.loop import run
 from sim.scenario_log import Plot, persist
+from sim.scenario_slot import SlotPlot
 from sim.watch_log import LogWatch
 from sim.world import Client, World
 from tidelog.errors import (
@@ -26,7 +27,9 @@ from tidelog.errors import (
     ContentionError,
     CursorMoved,
     LocationError,
+    NameTaken,
     NoSuchCursor,
+    NoSuchPin,
     PositionCollected,
 )
 from tidelog.store.memory import MemoryStore
@@ -35,9 +38,11 @@ from tidelog.wal.collector import Collected, Collector
 from tidelog.wal.cursor import INTRINSIC
 from tidelog.wal.cursors import Cursors, Witness
 from tidelog.wal.garbage import GARBAGE, decode_garbage
+from tidelog.wal.head import load_head
 from tidelog.wal.manifest import fragment_path
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import scrub
+from tidelog.wal.pins import Pins
+from tidelog.wal.roller import roll_up_tail
+from tidelog.wal.slot_reader import scan_pinned
 from tidelog.wal.sweep import sweep
 
 
@@ -50,6 +55,7 @@ class Report:
     reads: int = 0
     refused: int = 0
     holds: int = 0
+    pins: int = 0
     backs: int = 0
     collections: int = 0
     fragments: int = 0
@@ -90,6 +96,7 @@ class Game:
     async def collect(self, client: Client) -> None:
         """Collect once; the store may fail over it, and others may be ahead for ever."""
         with suppress(LocationError, ContentionError):
+            await roll_up_tail(client.store, clock=client.clock, writer=client.name)
             found = await self.collector(client).collect()
             self.report.collections += found.fragments > 0
             self.report.discarded += found.discarded
@@ -111,8 +118,15 @@ class Game:
 
     async def place(self, client: Client) -> int:
         """Give a position that the log has now, or has had."""
-        manifest = await Wal3Reader(store=client.store, clock=client.clock).manifest()
+        manifest = (await load_head(client.store)).manifest
         return self.dice.randrange(max(1, manifest.oldest - 2), manifest.next + 1)
+
+    async def read_pinned(self, client: Client, name: str) -> None:
+        """Read what a pin holds: all of it is there, whatever was collected since."""
+        start, limit = self.watch.pinned[name]
+        found = scan_pinned(client.store, client.clock, (await pins_of(client).load(name)).pin)
+        bodies = [row["body"] async for table in found for row in table.to_pylist()]
+        demand(bodies == self.watch.bodies[start - 1 : limit - 1], f"{name} did not hold")
 
     async def forward(self, client: Client, witness: Witness, position: int) -> Witness:
         """Move a cursor on; from the moment it is asked, nobody relies on what is before."""
@@ -136,7 +150,16 @@ def cursors_of(client: Client) -> Cursors:
     return Cursors(store=client.store, clock=client.clock, writer=client.name)
 
 
-def simulate_collect(seed: int) -> Report:
+def pins_of(client: Client) -> Pins:
+    return Pins(store=client.store, clock=client.clock, writer=client.name)
+
+
+def simulate_collect_slots(seed: int) -> Report:
+    """Run one seed of a log of slot commits; see `simulate_collect`."""
+    return simulate_collect(seed, SlotPlot)
+
+
+def simulate_collect(seed: int, plot_of: type[Plot] = Plot) -> Report:
     """Run one seed, and check everything.
 
     Raises:
@@ -144,18 +167,19 @@ def simulate_collect(seed: int) -> Report:
         failed as it never should.
     """
     dice = random.Random(f"collect {seed}")
-    mortal = frozenset(["w0", "w1", "h0", "h1", "g0"])
+    mortal = frozenset(["w0", "w1", "h0", "h1", "g0", "p0"])
     fates = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
     store = dice.choice([MemoryStore(), HashedStore()])
-    game = _game(World(seed, fates, store=store), dice, grace_us=dice.choice([0, 30_000, 300_000]))
+    world = World(seed, fates, store=store)
+    game = _game(world, dice, plot_of, grace_us=dice.choice([0, 30_000, 300_000]))
     run(lambda: _play(game), seed)
     return _checked(game)
 
 
-def _game(world: World, dice: random.Random, *, grace_us: int) -> Game:
+def _game(world: World, dice: random.Random, plot_of: type[Plot], *, grace_us: int) -> Game:
     watch = LogWatch(world.store, grace_us)
     world.watchers.append(watch)
-    return Game(Plot(world, dice), watch, pace_us=dice.choice([20_000, 60_000, 600_000]))
+    return Game(plot_of(world, dice), watch, pace_us=dice.choice([20_000, 60_000, 600_000]))
 
 
 def _checked(game: Game) -> Report:
@@ -165,7 +189,7 @@ def _checked(game: Game) -> Report:
     report.trace = plot.world.trace()
     report.acknowledged = sum(a.position is not None for a in plot.history.appends)
     report.reads = len(plot.history.reads)
-    report.fragments = sum(key.startswith("log/") for key in game.watch.deleted)
+    report.fragments = sum(not key.startswith("snapshot/") for key in game.watch.deleted)
     report.records = len(game.watch.bodies)
     report.deaths = sum(client.is_dead for client in plot.world.clients.values())
     report.requests = plot.world.requests_count
@@ -176,7 +200,7 @@ async def _play(game: Game) -> None:
     plot = game.plot
     writers = [plot.world.client(f"w{n}") for n in range(game.dice.choice([1, 2]))]
     maker = plot.world.client("maker")
-    await persist(maker, lambda: plot.writer(maker).committer.open(make=True))
+    await persist(maker, lambda: plot.make(maker))
     plot.writers_left = len(writers)
     async with asyncio.TaskGroup() as group:
 
@@ -189,6 +213,8 @@ async def _play(game: Game) -> None:
             start(f"g{number}", _collect_on)
         for number in range(game.dice.choice([0, 1, 2])):
             start(f"h{number}", _hold_on)
+        for number in range(game.dice.choice([0, 1, 2]) if plot.has_pins else 0):
+            start(f"p{number}", _pin_on)
         start("consumer", _consume_on)
         start("reader", _read_on)
     await _finish(game)
@@ -242,9 +268,9 @@ async def _consume_on(game: Game, client: Client) -> None:
         try:
             return await _loaded(game, client, INTRINSIC)
         except NoSuchCursor:
-            reader = Wal3Reader(store=client.store, clock=client.clock)
             with suppress(CursorMoved, PositionCollected):
-                return await cursors.create(INTRINSIC, (await reader.manifest()).oldest)
+                oldest = (await load_head(client.store)).manifest.oldest
+                return await cursors.create(INTRINSIC, oldest)
             return None
         except PositionCollected:
             return None  # It was made while a collection went past, and could not be set forward.
@@ -309,32 +335,70 @@ async def _hold_on(game: Game, client: Client) -> None:
         await persist(client, lambda name=name: cursors.delete(name))  # type: ignore[misc]
 
 
+async def _pin_on(game: Game, client: Client) -> None:
+    """Pin a range, read it, let go of it; and again, under names that come back."""
+    pins, number = pins_of(client), 0
+    while not game.is_over:
+        await client.clock.sleep(game.dice.randrange(60_000))
+        name, number = f"{client.name}_{number % 2}", number + 1
+        try:
+            manifest = (await load_head(client.store)).manifest
+            if manifest.next == 1:
+                continue
+            start = game.dice.randrange(1, manifest.next)
+            limit = game.dice.randrange(start + 1, manifest.next + 1)
+            held = await pins.create(name, start=start, limit=limit)
+            game.watch.pinned[name] = (held.pin.start, held.pin.limit)
+            game.report.pins += 1
+            for _ in range(game.dice.randrange(3)):
+                await client.clock.sleep(game.dice.randrange(200_000))
+                await game.read_pinned(client, name)
+        except PositionCollected:
+            game.report.refused += 1
+        except (LocationError, NameTaken, BusyError, ContentionError):
+            pass  # Not made, or not known to be; or an earlier one was not swept yet.
+        game.watch.pinned.pop(name, None)
+        await _let_go(client, name)
+
+
+async def _let_go(client: Client, name: str) -> None:
+    async def let_go() -> None:
+        with suppress(NoSuchPin, ContentionError):
+            await pins_of(client).release(name)
+
+    await persist(client, let_go)
+
+
 async def _finish(game: Game) -> None:
     """Open the log as the next writer would, collect, and read what is there: all is well now."""
     plot = game.plot
     client = plot.world.client("last")
     if isinstance(plot.world.fates, Dice):
         plot.world.fates.calm = True
-    await plot.writer(client).committer.open()
+    await plot.settle(client, client.store)
+    await roll_up_tail(client.store, clock=client.clock, writer=client.name)
     await _close_cursors(game, client)
+    for name in await pins_of(client).list() if plot.has_pins else ():
+        game.watch.pinned.pop(name, None)
+        await pins_of(client).release(name)
     found: Collected = await game.collector(client).collect()
     demand(not found.spared, "a plan would have erased what the log names")
-    reader = Wal3Reader(store=plot.world.store, clock=client.clock)
-    oldest = (await reader.manifest()).oldest
+    reader = plot.reader(client, plot.world.store)
+    oldest = (await load_head(client.store)).manifest.oldest
     begin = plot.now()
     rows = [row async for table in reader.scan() for row in table.to_pylist()]
     bodies = tuple(row["body"] for row in rows)
     plot.history.reads.append(Read(start=oldest, begin=begin, end=plot.now(), bodies=bodies))
     plot.final = bodies
-    whole = await scrub(reader)
+    whole = await plot.scrub(client)
     demand(whole.is_clean, "the log is not whole", problems=whole.problems)
     demand(whole.records == len(bodies), "scrub counts other records than a read gives")
     game.report.left = sum(key.startswith(("log/", "snapshot/")) for key in whole.unnamed)
     swept = await sweep(client.store, clock=client.clock, grace_us=0)
     demand(not swept.foreign, "an object is none of a log's", keys=swept.foreign)
     # A put of a writer who has given up may arrive only now: the next to open the log brings it in.
-    next_path = fragment_path((await reader.manifest()).next_seq_no)
-    left = [key for key in swept.unproven if key.startswith("log/") and key != next_path]
+    next_path = fragment_path((await load_head(client.store)).manifest.next_seq_no)
+    left = [key for key in swept.unproven if key[:4] in ("log/", "epoc") and key != next_path]
     demand(not left, "a fragment was left that the log does not name", keys=left)
     try:
         plan = decode_garbage((await plot.world.store.get(GARBAGE)).data)
@@ -366,11 +430,13 @@ class CollectStory:
     """A collection, cursors that come and go back, another collector and a writer beside."""
 
     name: str = "collect"
+    plot_of: type[Plot] = Plot
 
     def tell(self, fates: Script, *, seed: int) -> int:
         """See `sim.crash_points.Story`."""
         world = World(seed, fates)
-        game = _game(world, random.Random(f"collect story {seed}"), grace_us=20_000)
+        dice = random.Random(f"collect story {seed}")
+        game = _game(world, dice, self.plot_of, grace_us=20_000)
         run(lambda: self._play(game), seed)
         _checked(game)
         return len(world.clients[VICTIM].store.records)
@@ -389,8 +455,8 @@ class CollectStory:
 
     @staticmethod
     async def _append(game: Game, client: Client, count: int) -> None:
+        await persist(client, lambda: game.plot.make(client))
         writer = game.plot.writer(client)
-        await persist(client, lambda: writer.committer.open(make=True))
         for number in range(count):
             body = f"{client.name} {game.plot.now()} {number}".encode()
             await game.plot.append(client, writer, [body])
@@ -412,8 +478,7 @@ class CollectStory:
             game.watch.held.pop(f"holder_{number}", None)
             await cursors.delete(f"holder_{number}")
 
-    @staticmethod
-    async def _live(game: Game, client: Client) -> None:
+    async def _live(self, game: Game, client: Client) -> None:
         cursors = cursors_of(client)
 
         async def taken() -> Witness:
@@ -426,8 +491,19 @@ class CollectStory:
             witness = await persist(client, taken)
             game.watch.hold(INTRINSIC, witness.position)
             witness = await game.forward(client, witness, max(witness.position, 7))
+            await self._pin(game, client)
             await game.collect(client)
             witness = await game.back(client, witness, 6)
             await game.read_held(client, witness)
             await game.forward(client, witness, 9)
+        game.watch.pinned.pop(client.name, None)
+        await _let_go(client, client.name)
         await game.collect(client)
+
+    @staticmethod
+    async def _pin(game: Game, client: Client) -> None:
+        if game.plot.has_pins:
+            with suppress(PositionCollected, BusyError):
+                await pins_of(client).create(client.name, start=2, limit=6)
+                game.watch.pinned[client.name] = (2, 6)
+                await game.read_pinned(client, client.name)

@@ -76,6 +76,7 @@ class Plot:
     writers_left: int = 0
     takeovers: int = 0
     opened: dict[str, list[Wal3Writer | SlotWriter]] = field(default_factory=dict)
+    has_pins: bool = False
 
     def writer(self, client: Client) -> Wal3Writer:
         committer = Committer(
@@ -101,10 +102,10 @@ class Plot:
         """Make the log, unless it is there."""
         await self.writer(client).committer.open(make=True)
 
-    async def settle(self, client: Client) -> None:
+    async def settle(self, client: Client, store: Store) -> None:
         """Open the log on a store that is well: from then on, nothing of before is in doubt."""
         writer = self.writer(client)
-        writer.committer.store = self.world.store
+        writer.committer.store = store
         await writer.committer.open()
 
     async def scrub(self, client: Client) -> Scrubbed:
@@ -235,7 +236,7 @@ async def _read_on(plot: Plot, client: Client) -> None:
 
 async def finish(plot: Plot, client: Client) -> None:
     """Read what is there once nothing is in doubt, and hold all that is stored against it."""
-    await plot.settle(client)
+    await plot.settle(client, plot.world.store)
     begin = plot.now()
     reader = plot.reader(client, plot.world.store)
     rows = [row async for table in reader.scan() for row in table.to_pylist()]

@@ -11,6 +11,7 @@ import functools
 import random
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sim.fates import Dice, Rates, Request, Script
 from sim.hashed import HashedStore
@@ -18,6 +19,7 @@ from sim.invariants import demand
 from sim.loop import run
 from sim.scenario_collect import cursors_of
 from sim.scenario_log import Plot
+from sim.scenario_slot import SlotPlot
 from sim.watch_log import LogWatch
 from sim.world import Client, World
 from tidelog.errors import ContentionError, CursorMoved, PositionCollected
@@ -26,6 +28,8 @@ from tidelog.wal.collector import Collector
 from tidelog.wal.cursor import INTRINSIC
 from tidelog.wal.garbage import GARBAGE
 from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.pins import Pins
+from tidelog.wal.slot_reader import scan_pinned
 
 FRAGMENTS = 6
 
@@ -58,17 +62,28 @@ def simulate_race(seed: int) -> Report:
     Raises:
         Violated: it is not, or something else does not hold.
     """
+    return _simulate(seed, has_pins=False)
+
+
+def simulate_pin_race(seed: int) -> Report:
+    """Run one seed of a log of slot commits, with pins in place of cursors; see `simulate_race`."""
+    return _simulate(seed, has_pins=True)
+
+
+def _simulate(seed: int, *, has_pins: bool) -> Report:
+    race_of = _PinRace if has_pins else _Race
     dice = random.Random(f"race {seed}")
     rates = Rates(
         delay_us=dice.choice([1_000, 50_000]), slow_us=dice.choice([200_000, 500_000, 3_000_000])
     )
     fates = Sleepy(random.Random(f"dice {seed}"), rates, calm=True)
     world = World(seed, fates, store=HashedStore())
-    report, begun = Report(), _begun()
+    report, begun = Report(), _begun(has_pins)
     world.store.objects, world.store.puts_count = dict(begun.store.objects), begun.store.puts_count
     watch = begun.copy_for(world.store)
     world.watchers.append(watch)
-    race = _Race(Plot(world, dice), watch, report, pause_us=dice.choice([300_000, 2_000_000]))
+    plot = race_of.plot_of(world, dice)
+    race = race_of(plot, watch, report, pause_us=dice.choice([300_000, 2_000_000]))
     run(race.play, seed)
     demand(not watch.violations, "; ".join(watch.violations[:3]))
     report.trace, report.requests = world.trace(), world.requests_count
@@ -76,18 +91,21 @@ def simulate_race(seed: int) -> Report:
 
 
 @functools.cache
-def _begun() -> LogWatch:
+def _begun(has_pins: bool) -> LogWatch:
     """Give the log with which every race begins, as its watch saw it."""
+    race_of = _PinRace if has_pins else _Race
     world = World("race", Script(), store=HashedStore())
     watch = LogWatch(world.store, grace_us=0)
     world.watchers.append(watch)
-    race = _Race(Plot(world, random.Random(0)), watch, Report())
+    race = race_of(race_of.plot_of(world, random.Random(0)), watch, Report())
     run(race.make, 0)
     return watch
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Race:
+    plot_of: ClassVar[type[Plot]] = Plot
+
     plot: Plot
     watch: LogWatch
     report: Report
@@ -113,8 +131,8 @@ class _Race:
         await cursors_of(maker).create(INTRINSIC, FRAGMENTS + 1)
 
     async def append(self, client: Client, count: int) -> None:
+        await self.plot.make(client)
         writer = self.plot.writer(client)
-        await writer.committer.open(make=True)
         for number in range(count):
             await writer.append([f"{client.name} {number}".encode()])
         await writer.close()
@@ -167,3 +185,54 @@ class _Race:
 
     async def pause(self, client: Client) -> None:
         await client.clock.sleep(self.plot.dice.randrange(self.pause_us))
+
+
+@dataclass(slots=True, eq=False)
+class _PinRace(_Race):
+    """Collectors, and those who make pins, read by them, and let go of them."""
+
+    plot_of: ClassVar[type[Plot]] = SlotPlot
+
+    async def play(self) -> None:
+        world, dice = self.plot.world, self.plot.dice
+        async with asyncio.TaskGroup() as group:
+            for number, records in enumerate(dice.sample([0, 0, 2, 3, 4], dice.choice([1, 2, 3]))):
+                group.create_task(self.collect(world.client(f"g{number}"), records))
+            for number in range(dice.choice([1, 3, 5])):
+                group.create_task(self.create(world.client(f"h{number}")))
+            if dice.random() < 0.5:
+                group.create_task(self.write(world.client("w")))
+        client = world.client("last")
+        for name in list(self.watch.pinned):
+            await self.read(client, name)
+
+    async def create(self, client: Client) -> None:
+        """Make a pin that stays, or is let go of after a while."""
+        pins, dice = (
+            Pins(store=client.store, clock=client.clock, writer=client.name),
+            self.plot.dice,
+        )
+        for name in (f"{client.name}_{number}" for number in range(3)):
+            await self.pause(client)
+            start = dice.randrange(1, FRAGMENTS + 1)
+            try:
+                await pins.create(name, start=start, limit=dice.randrange(start, FRAGMENTS + 1) + 1)
+            except PositionCollected:
+                self.report.refused += 1
+                continue
+            held = (await pins.load(name)).pin
+            self.watch.pinned[name] = (held.start, held.limit)
+            self.report.held += 1
+            await self.pause(client)
+            await self.read(client, name)
+            if dice.random() < 0.7:
+                return
+            del self.watch.pinned[name]
+            await pins.release(name)
+
+    async def read(self, client: Client, name: str) -> None:
+        pins = Pins(store=client.store, clock=client.clock, writer=client.name)
+        start, limit = self.watch.pinned[name]
+        found = scan_pinned(client.store, client.clock, (await pins.load(name)).pin)
+        bodies = [row["body"] async for table in found for row in table.to_pylist()]
+        demand(bodies == self.watch.bodies[start - 1 : limit - 1], f"{name} did not hold")

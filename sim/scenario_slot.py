@@ -125,6 +125,8 @@ class SlotPlot(Plot):
         self.streams.remove(stream)
         return Control(op=CLOSE, stream=stream)
 
+    has_pins: bool = True
+
     def writer(self, client: Client) -> Stubborn:  # type: ignore[override]
         """Give a writer of the log."""
         return Stubborn(self, client, self.slot_writer(client))
@@ -162,9 +164,9 @@ class SlotPlot(Plot):
         """Make the log, unless it is there."""
         await make_log(client.store, clock=client.clock, writer=client.name)
 
-    async def settle(self, client: Client) -> None:
+    async def settle(self, client: Client, store: Store) -> None:
         """Open the log on a store that is well: from then on, nothing of before is in doubt."""
-        opener = Opener(store=self.world.store, clock=client.clock, writer=client.name)
+        opener = Opener(store=store, clock=client.clock, writer=client.name)
         with suppress(LogSealed):
             ended = await opener.open(lanes=1, alpha=2)
             self.takeovers = ended.tail.epoch.number

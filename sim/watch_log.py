@@ -24,18 +24,21 @@ from tidelog.wal.manifest import (
     problems_of_manifest,
     problems_of_snapshot,
 )
+from tidelog.wal.slot import decode_data
 
 
 @dataclass(slots=True)
 class LogWatch:
     """See the module. Units: ``grace_us`` is what readers were promised.
 
-    ``held``: by name of a cursor, the position from which on somebody relies on everything.
+    ``held``: by name of a cursor, the position from which on somebody relies on everything;
+    ``pinned``: by name of a pin, the range on which somebody relies.
     """
 
     store: MemoryStore
     grace_us: int
     held: dict[str, int] = field(default_factory=dict)
+    pinned: dict[str, tuple[int, int]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
@@ -70,7 +73,9 @@ class LogWatch:
             if key.startswith(CURSORS):
                 continue
             left_at = self._left_at.get(key)
-            if key in self._named or (left_at is None and not self._is_below(key)):
+            if key in self._pinned_paths():
+                self._violated(f"{key} was deleted, and a pin holds it")
+            if key in self._named or (left_at is None and not self._is_dead(key)):
                 self._violated(f"{key} was deleted, and nothing proves it dead")
             elif left_at is not None and round((now - left_at) * 1e6) < self.grace_us:
                 self._violated(f"{key} was deleted before the readers' grace was over")
@@ -78,7 +83,8 @@ class LogWatch:
 
     def _on_manifest(self, new: Manifest) -> None:
         old, self.manifest = self.manifest, new
-        for fragment in new.fragments:
+        named, fragments = self._tree(new)
+        for fragment in fragments:
             self._on_fragment(fragment)
         if old is not None and (new.oldest < old.oldest or new.next < old.next):
             self._violated("the log went back")
@@ -91,14 +97,31 @@ class LogWatch:
             for name, position in self.held.items():
                 if position < new.oldest:
                     self._violated(f"{name} holds {position}, and the log begins at {new.oldest}")
-        named = self._tree(new)
         now = asyncio.get_running_loop().time()
         self._left_at.update(dict.fromkeys(self._named - named, now))
         self._named = named
 
-    def _is_below(self, key: str) -> bool:
-        """Say whether a snapshot that was never named cannot be any more."""
-        return self.manifest is not None and self._starts.get(key, 2**64) < self.manifest.oldest
+    def _pinned_paths(self) -> set[str]:
+        return {
+            fragment.path
+            for start, limit in self.pinned.values()
+            for fragment in self._fragments
+            if fragment.limit > start and fragment.start < limit
+        }
+
+    def _is_dead(self, key: str) -> bool:
+        """Say whether an object that was never named cannot be any more."""
+        if self.manifest is None or not key.startswith("epoch/"):
+            return self.manifest is not None and self._starts.get(key, 2**64) < self.manifest.oldest
+        chain = self.manifest.chain
+        assert chain is not None
+        _, name, _, leaf = key.split("/")
+        slot = int(leaf.removesuffix(".parquet"), 16)
+        fences = {epoch.name: fence for epoch, fence in chain.ends()}
+        if name not in {epoch.name for epoch in chain.epochs}:
+            return int(name[:16], 16) <= chain.last.number
+        fence = fences.get(name, 2**64)
+        return slot > fence or (slot < fence and slot < (self.manifest.initial_seq_no or 0))
 
     def _on_fragment(self, fragment: Fragment) -> None:
         if fragment.seq_no <= len(self._fragments):
@@ -108,15 +131,21 @@ class LogWatch:
         if fragment.seq_no != len(self._fragments) + 1:
             self._violated(f"the fragment {fragment.seq_no} follows none")
         self._fragments.append(fragment)
-        records = decode_fragment(self.store.objects[fragment.path].data, path=fragment.path)
+        data = self.store.objects[fragment.path].data
+        if fragment.path.startswith("epoch/"):
+            records = decode_data(data, path=fragment.path)[1]
+        else:
+            records = decode_fragment(data, path=fragment.path)
         self.bodies += [row["body"] for row in records.to_pylist()]
 
-    def _tree(self, manifest: Manifest) -> set[str]:
-        """Give all paths that a manifest names; all objects must be there and whole."""
+    def _tree(self, manifest: Manifest) -> tuple[set[str], list[Fragment]]:
+        """Give all paths that a manifest names, and fragments; all must be there and whole."""
         named: set[str] = set()
+        fragments: list[Fragment] = []
         level: list[Pointer | Fragment] = manifest.children
         while level:
             named |= {child.path for child in level}
+            fragments += [child for child in level if isinstance(child, Fragment)]
             for path in [child.path for child in level if child.path not in self.store.objects]:
                 self._violated(f"{path} is named and not there")
             below: list[Pointer | Fragment] = []
@@ -128,7 +157,7 @@ class LogWatch:
                         self._violated(f"{child.path}: {problem}")
                     below += snapshot.children
             level = below
-        return named
+        return named, sorted(fragments, key=lambda fragment: fragment.seq_no)
 
     def _violated(self, sentence: str) -> None:
         self.violations.append(sentence)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from sim.canaries import Canary, caught_by
-from sim.canaries_collect import FOR_COLLECTION, FOR_RACES, collector_signs_no_plan
+from sim.canaries_collect import (
+    FOR_COLLECTION,
+    FOR_PIN_RACES,
+    FOR_RACES,
+    FOR_SLOT_COLLECTION,
+    collector_signs_no_plan,
+)
 from sim.crash_points import FAILED, KILLED, visit
 from sim.fates import Script
 from sim.invariants import Violated
-from sim.scenario_collect import CollectStory, simulate_collect
-from sim.scenario_race import simulate_race
+from sim.scenario_collect import CollectStory, simulate_collect, simulate_collect_slots
+from sim.scenario_race import simulate_pin_race, simulate_race
+from sim.scenario_slot import SlotPlot
 from tidelog.errors import TidelogError
 
 
@@ -28,6 +35,19 @@ def test_what_is_held_is_read_and_the_rest_is_collected(block: int) -> None:
     assert sum(r.deaths for r in reports) > 10
 
 
+@pytest.mark.parametrize("block", range(2))
+def test_so_with_slots_and_pins(block: int) -> None:
+    """Pins hold what they name, though the log begins later; fences stay, what is void goes."""
+    seeds = range(block * 30, block * 30 + 30)
+    reports = [simulate_collect_slots(seed) for seed in seeds]
+
+    assert sum(r.fragments for r in reports) > 150
+    assert sum(r.pins for r in reports) > 15
+    assert sum(r.holds for r in reports) > 60
+    assert sum(r.refused for r in reports) > 30
+    assert sum(r.deaths for r in reports) > 10
+
+
 def test_no_order_of_requests_breaks_a_hold() -> None:
     """Of collectors that differ in what they keep, writers, and those who make cursors."""
     reports = [simulate_race(seed) for seed in range(500)]
@@ -38,11 +58,28 @@ def test_no_order_of_requests_breaks_a_hold() -> None:
     assert sum(r.discarded for r in reports) > 50
 
 
+def test_no_order_of_requests_breaks_a_pin() -> None:
+    """Of collectors, and those who make pins, read by them, and let go of them."""
+    reports = [simulate_pin_race(seed) for seed in range(150)]
+
+    assert sum(r.held for r in reports) > 150
+    assert sum(r.refused for r in reports) > 50
+    assert sum(r.collections for r in reports) > 50
+
+
 def test_a_collector_may_die_at_any_request() -> None:
     """Or go on with what it was told: the next one finds all that it needs, and leaves nothing."""
     found = visit(CollectStory(), fates=(*KILLED, *FAILED), stride=3)
 
     assert found.visited == found.struck > 2 * found.requests
+
+
+def test_a_collector_of_slots_may_die_at_any_request() -> None:
+    """The same, with a pin made and let go of."""
+    story = CollectStory(name="collect slots", plot_of=SlotPlot)
+    found = visit(story, fates=(*KILLED, *FAILED), stride=16)
+
+    assert found.visited == found.struck > found.requests // 3
 
 
 def test_the_story_is_told_again_word_by_word() -> None:
@@ -66,6 +103,15 @@ def test_a_broken_collection_is_caught(canary: Canary) -> None:
     assert isinstance(found[1], AssertionError | TidelogError), found
 
 
+@pytest.mark.parametrize("canary", FOR_SLOT_COLLECTION, ids=lambda c: c.__name__)
+def test_a_broken_collection_of_slots_is_caught(canary: Canary) -> None:
+    """So here."""
+    found = caught_by(canary, simulate_collect_slots, seeds=60)
+
+    assert found is not None, "a broken build passed"
+    assert isinstance(found[1], AssertionError | TidelogError), found
+
+
 @pytest.mark.parametrize("canary", FOR_RACES, ids=lambda c: c.__name__)
 def test_a_broken_order_is_caught(canary: Canary) -> None:
     """Each rule about what is read after what is there because of one of these."""
@@ -83,3 +129,12 @@ def test_a_plan_without_an_id_is_caught_in_the_long_run() -> None:
 
     assert found is not None, "a broken build passed"
     assert isinstance(found[1], Violated), found
+
+
+@pytest.mark.parametrize("canary", FOR_PIN_RACES, ids=lambda c: c.__name__)
+def test_a_broken_order_of_pins_is_caught(canary: Canary) -> None:
+    """Who makes a pin looks after, and who collects reads pins after: because of these."""
+    found = caught_by(canary, simulate_pin_race, seeds=600)
+
+    assert found is not None, "a broken build passed"
+    assert isinstance(found[1], AssertionError | TidelogError), found

@@ -113,6 +113,8 @@ def test_what_is_pinned_is_read_and_then_goes(
 
 
 def test_a_name_is_free_again_once_all_is_swept() -> None:
+    """Not before: what the old one held would be forgotten."""
+
     async def work() -> None:
         store = await log_of(20)
         log = log_on(store)
@@ -130,6 +132,8 @@ def test_a_name_is_free_again_once_all_is_swept() -> None:
 
 
 def test_bad_input_is_told_before_anything_is_written() -> None:
+    """Ranges that the log has not, names that no pin can have."""
+
     async def work() -> None:
         store = await log_of(20)
         log = log_on(store)
@@ -248,6 +252,8 @@ def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> None:
 
 
 def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
+    """It shrinks with what the fork needs, and never grows."""
+
     async def work() -> None:
         store = await log_of(20)
         pins = Pins(store=store, clock=CLOCK, writer="me")

@@ -183,6 +183,8 @@ async def _said(store: MemoryStore) -> tuple[set[str], Manifest]:
 
 
 def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
+    """What it still wants is there, or the error says where the log begins."""
+
     async def work() -> None:
         store = await log_of([[1] * 12])
         log = log_on(store)
@@ -241,6 +243,8 @@ def test_a_writer_goes_on_while_its_log_is_collected() -> None:
 
 
 def test_a_sealed_log_is_collected_and_stays_sealed() -> None:
+    """The seal is a fence, and stays; its successor is named as before."""
+
     async def work() -> None:
         store = await log_of([[1] * 9])
         await opener_on(store).seal(successor="next")

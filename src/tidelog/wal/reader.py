@@ -137,13 +137,16 @@ class Wal3Reader:
                     yield records_between(records, fragment, reached, limit)
                     reached = fragment.limit
                 return
-            except ObjectNotFound as error:
+            except (ObjectNotFound, CorruptionError) as error:
                 newer = await self.manifest()
-                if newer == manifest:
+                if newer.oldest == manifest.oldest:
+                    if isinstance(error, CorruptionError):
+                        raise
                     raise CorruptionError(
                         f"the log names an object that is not there: restore it ({error})"
                     ) from error
-                # A collection went past: go on with what it left.
+                # A collection went past: go on with what it left. A writer who slept through it
+                # may even have put something else where a fragment had been.
                 manifest = newer
 
     async def cursors(self) -> dict[str, Cursor]:
