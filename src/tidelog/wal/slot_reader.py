@@ -255,8 +255,10 @@ class _Reading:
         return self._selection.of(records_between(records, fragment, start, limit))
 
 
-async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.Table]:
-    """Give the records that a pin holds, in order, without control records.
+async def scan_pinned(
+    store: Store, clock: Clock, pin: Pin, *, selection: Selection = ALL
+) -> AsyncIterator[pa.Table]:
+    """Give the records that a pin holds, in order.
 
     Raises:
         CorruptionError: an object is missing, or is not what was written.
@@ -265,7 +267,7 @@ async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.
     begun = await reader.manifest()
     held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
     async for records in reader.scan_of(held, pin.start, limit=pin.limit):
-        if (selected := ALL.of(records)).num_rows:
+        if (selected := selection.of(records)).num_rows:
             yield selected
 
 
