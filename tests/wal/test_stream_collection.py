@@ -98,6 +98,7 @@ def test_what_is_open_where_a_log_begins_is_kept(
             await again.delete_cursor("c")
             oldest = (await again.bounds()).oldest
             assert await at_start(store) == tables[oldest - 1]
+            assert await again.position_at(0) == oldest
             assert plain(await again.streams()) == model
             assert (await again.scrub()).problems == []
         after = await opened(store, "after")

@@ -78,9 +78,12 @@ class ControlFragment(Fragment):
 
     controls: Controls
 
-    def plain(self) -> Fragment:
-        """Give what a manifest keeps of it."""
-        return Fragment(**{one.name: getattr(self, one.name) for one in fields(Fragment)})
+
+def plain(fragment: Fragment) -> Fragment:
+    """Give what a manifest keeps of a fragment."""
+    if not isinstance(fragment, ControlFragment):
+        return fragment
+    return Fragment(**{one.name: getattr(fragment, one.name) for one in fields(Fragment)})
 
 
 def fragment_of(link: DataLink, path: str, size_bytes: int) -> Fragment:

@@ -18,7 +18,7 @@ from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.epoch import Seal
-from tidelog.wal.link import Tail
+from tidelog.wal.link import Tail, plain
 from tidelog.wal.manifest import Fragment, Manifest
 from tidelog.wal.pin import Pin
 from tidelog.wal.reader import READS_MAX, WINDOW_BYTES, Wal3Reader, overlaps, records_between
@@ -122,7 +122,8 @@ class SlotReader:
                         f"the log names a snapshot that is not there: restore it ({error})"
                     ) from error
                 continue  # A collection went past.
-            return [*named, *(one for one in end.fragments if overlaps(one, start, limit))]
+            past = [one for one in end.fragments if overlaps(one, start, limit)]
+            return [*named, *map(plain, past)]
 
     async def scan(
         self,

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.wal.epoch import Chain, Epoch, Seal
-from tidelog.wal.link import ControlFragment, DataLink, Link, Tail, fragment_of
+from tidelog.wal.link import ControlFragment, DataLink, Link, Tail, fragment_of, plain
 from tidelog.wal.manifest import Fragment, Manifest
 from tidelog.wal.streams import Controls, Streams, apply_controls
 from tidelog.wal.transitions import add_fragment
@@ -129,9 +129,9 @@ def has_slot(manifest: Manifest, epoch: Epoch, slot: int) -> bool:
 
 
 def _with_fragment(manifest: Manifest, chain: Chain, one: Fragment, *, writer: str) -> Manifest:
+    added = add_fragment(manifest, plain(one), writer=writer)
     if not isinstance(one, ControlFragment):
-        return add_fragment(manifest, one, writer=writer)
-    added = add_fragment(manifest, one.plain(), writer=writer)
+        return added
     streams = _after(chain.streams, one.controls, where=one.path)
     return replace(added, chain=replace(chain, streams=streams))
 
