@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -38,13 +37,13 @@ from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.probe import probe_store
 from tidelog.store.urls import open_store
-from tidelog.store.within import Within
-from tidelog.wal.log import Log, create_log, open_log
-from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.collector import GRACE_US
+from tidelog.wal.destroy import Destroyed
+from tidelog.wal.log import Log
+from tidelog.wal.shelf import Shelf
 
 FORMAT: Final = 1
 MARK: Final = "tidelog.json"
-LOGS: Final = "log/"
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,39 +84,48 @@ class Location:
             schema=shaped,
         )
 
-    async def log(self, name: str, **options: Any) -> Log:
-        """Open a log; ``options`` are those of `Log`, such as its shape.
+    @property
+    def shelf(self) -> Shelf:
+        """Give the logs of this location, to be made, copied or destroyed."""
+        return Shelf(store=self.store, clock=self.clock, writer=writer_name())
 
-        Raises:
-            UsageError: the name will not do. NoSuchLog: there is none of that name.
-        """
-        store = Within(self.store, log_folder(name))
-        return await open_log(store, name=name, clock=self.clock, writer=writer_name(), **options)
+    async def log(self, name: str, **options: Any) -> Log:
+        """Open a log; see `Shelf.open`."""
+        return await self.shelf.open(name, **options)
 
     async def create_log(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
-        """Make a log, and open it; see `log`.
-
-        Raises:
-            UsageError: the name or the protocol will not do. NameTaken: there is one already.
-        """
-        store = Within(self.store, log_folder(name))
-        return await create_log(
-            store, name=name, clock=self.clock, writer=writer_name(), protocol=protocol, **options
-        )
+        """Make a log, and open it; see `Shelf.create`."""
+        return await self.shelf.create(name, protocol=protocol, **options)
 
     async def logs(self) -> list[str]:
         """Give the names of all logs, in order; a listing of one page for each."""
-        names: list[str] = []
-        after: str | None = None
-        while True:
-            entry = await anext(aiter(self.store.list(LOGS, after=after)), None)
-            if entry is None:
-                return names
-            name = entry.key.removeprefix(LOGS).split("/")[0]
-            with suppress(ObjectNotFound):
-                await self.store.get(f"{LOGS}{name}/{MANIFEST}", limit=1)
-                names.append(name)
-            after = f"{LOGS}{name}/\U0010ffff"
+        return await self.shelf.names()
+
+    async def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
+        """Make a log that shares what another has; see `Shelf.fork`."""
+        return await self.shelf.fork(source, name, start=start)
+
+    async def copy_log(
+        self, source: str, name: str, *, protocol: str | None = None, start: int = 0
+    ) -> Log:
+        """Copy a log; see `Shelf.copy`."""
+        return await self.shelf.copy(source, name, protocol=protocol, start=start)
+
+    async def destroy_log(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+        """Destroy a log; see `tidelog.wal.destroy`."""
+        return await self.shelf.destroy(name, grace_us=grace_us)
+
+    async def rebuild_log(self, name: str) -> Log:
+        """Make the lost manifest of a log again; see `tidelog.wal.rebuild`."""
+        return await self.shelf.rebuild(name)
+
+    async def adopt_log(self, url: str, name: str) -> Log:
+        """Copy a log that wal3 wrote somewhere else; see `Shelf.adopt`."""
+        return await self.shelf.adopt(open_store(url, clock=self.clock), name)
+
+    async def export_log(self, name: str, url: str, *, start: int = 0) -> None:
+        """Copy a log to another place as wal3 reads it; see `Shelf.export`."""
+        await self.shelf.export(name, open_store(url, clock=self.clock), start=start)
 
     async def collection(self, name: str) -> Collection:
         """Give the handle of a collection, or of a source's errors under ``NAME_errors``.
@@ -233,15 +241,6 @@ async def _make(store: Store, clock: Clock) -> bytes:
     except ObjectExists:
         return (await store.get(MARK)).data
     return data
-
-
-def log_folder(name: str) -> str:
-    """Give where the log of a name lies.
-
-    Raises:
-        UsageError: the name will not do.
-    """
-    return LOGS + check_name(name, of="name of a log")
 
 
 def writer_name() -> str:

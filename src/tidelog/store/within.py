@@ -1,12 +1,19 @@
-"""A folder of a store, as a store of its own."""
+"""A folder of a store, as a store of its own.
+
+A key that begins with ``../name/`` is read in the folder ``name`` beside it, and never written: so
+a log can share what another one has stored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from tidelog.store.keys import check_key, may_begin_key
 from tidelog.store.port import Entry, Object, Store
+
+BESIDE: Final = "../"
 
 
 class Within:
@@ -14,17 +21,29 @@ class Within:
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store = store
-        self._prefix = check_key(folder) + "/"
+        self._folder = check_key(folder)
+        self._prefix = self._folder + "/"
+
+    def sibling(self, name: str) -> Within:
+        """Give the folder of a name that lies beside this one."""
+        above, slash, _ = self._folder.rpartition("/")
+        return Within(self._store, f"{above}{slash}{check_key(name)}")
+
+    def _readable(self, key: str) -> str:
+        if not key.startswith(BESIDE):
+            return self._prefix + check_key(key)
+        name, _, rest = key.removeprefix(BESIDE).partition("/")
+        return self.sibling(name)._prefix + check_key(rest)
 
     @property
     def url(self) -> str:
         return f"{self._store.url.rstrip('/')}/{self._prefix.rstrip('/')}"
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
-        return await self._store.get(self._prefix + check_key(key), start=start, limit=limit)
+        return await self._store.get(self._readable(key), start=start, limit=limit)
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
-        return await self._store.refresh(self._prefix + check_key(key), e_tag)
+        return await self._store.refresh(self._readable(key), e_tag)
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None

@@ -24,6 +24,7 @@ from tidelog.errors import (
     VerificationError,
     require,
 )
+from tidelog.store.within import BESIDE
 from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import Garbage
 from tidelog.wal.held import may_hold
@@ -254,13 +255,15 @@ def paths_to_delete(plan: Garbage, chain: Chain | None = None) -> list[str]:
     ]
     numbers = range(plan.fragments_start, plan.fragments_limit)
     fragments = [path_of(number, chain) for number in numbers]
+    # What a fork shares is another log's, and is let go of by its pin there.
+    own = [path for path in fragments if not path.startswith(BESIDE)]
     void = [
         path
         for epoch, fence in (() if chain is None else chain.ends())
-        if plan.fragments_start <= fence <= plan.fragments_limit
+        if not epoch.log and plan.fragments_start <= fence <= plan.fragments_limit
         for path in epoch.void_paths(fence)
     ]
-    return [*dict.fromkeys(snapshots), *fragments, *void]
+    return [*dict.fromkeys(snapshots), *own, *void]
 
 
 @dataclass(slots=True)

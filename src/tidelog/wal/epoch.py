@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.store.within import BESIDE
 from tidelog.wal.form import Fields
 from tidelog.wal.streams import Streams, encode_streams, streams_in
 
@@ -34,7 +35,8 @@ class Epoch:
     """One writer's turn.
 
     ``id`` is random, so that two who open at once do not share a directory. ``alpha`` is how many
-    puts may be under way; ``opener`` is a name for people.
+    puts may be under way; ``opener`` is a name for people. ``log`` is the name of the log whose
+    objects they are, where a fork shares them; empty for its own.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Epoch:
     lanes: int = 1
     alpha: int = 1
     opener: str = ""
+    log: str = ""
 
     @property
     def name(self) -> str:
@@ -51,7 +54,8 @@ class Epoch:
 
     def path(self, slot: int) -> str:
         """Give the one place where the object of a slot lies, if the slot is this epoch's."""
-        return f"{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
+        beside = f"{BESIDE}{self.log}/" if self.log else ""
+        return f"{beside}{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
 
     def void_paths(self, fence: int) -> list[str]:
         """Give where void objects can lie, once the epoch has ended at the slot ``fence``.
@@ -71,14 +75,26 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The log of which this is a fork, and the pin there that holds what they share."""
+
+    log: str
+    pin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """The epochs that a manifest knows, the first of which nobody writes to, and the seal.
 
     ``streams_at_start`` are open at the oldest position that is left, ``streams`` at the next one.
+    ``is_destroyed`` says that the log is no more: what is left are the fences that keep writers who
+    slept through it from taking its slots for free.
     """
 
     epochs: tuple[Epoch, ...]
     seal: Seal | None = None
+    origin: Origin | None = None
+    is_destroyed: bool = False
     streams_at_start: Streams = field(default_factory=Streams)
     streams: Streams = field(default_factory=Streams)
 
@@ -91,9 +107,13 @@ class Chain:
         return next((e for e in reversed(self.epochs) if e.first_slot <= slot), self.epochs[0])
 
     def ends(self) -> Iterator[tuple[Epoch, int]]:
-        """Give the epochs that have ended, each with the slot of the fence that ended it."""
+        """Give the epochs that have ended, each with the slot of the fence that ended it.
+
+        Where a fork begins there is no fence: the log it shares with goes on.
+        """
         for one, other in pairwise(self.epochs):
-            yield one, other.first_slot
+            if one.log == other.log:
+                yield one, other.first_slot
         if self.seal is not None:
             yield self.last, self.seal.slot
 
@@ -151,16 +171,31 @@ def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
 
 
 def encode_chain(chain: Chain) -> dict[str, Any]:
-    """Give plain values; streams only where there are any."""
-    tables = {"streams_at_start": chain.streams_at_start, "streams": chain.streams}
-    return {
+    """Give plain values; what most logs have not is left out."""
+    seal, origin = chain.seal, chain.origin
+    found: dict[str, Any] = {
         "version": VERSION,
-        "epochs": [{**encode_epoch(e), "first_slot": e.first_slot} for e in chain.epochs],
-        "seal": None
-        if chain.seal is None
-        else {"slot": chain.seal.slot, "successor": chain.seal.successor},
-        **{name: encode_streams(streams) for name, streams in tables.items() if streams},
+        "epochs": [
+            {
+                **encode_epoch(epoch),
+                "first_slot": epoch.first_slot,
+                **({"log": epoch.log} if epoch.log else {}),
+            }
+            for epoch in chain.epochs
+        ],
+        "seal": None if seal is None else {"slot": seal.slot, "successor": seal.successor},
     }
+    if origin is not None:
+        found["origin"] = {"log": origin.log, "pin": origin.pin}
+    if chain.is_destroyed:
+        found["is_destroyed"] = True
+    for name, streams in (
+        ("streams_at_start", chain.streams_at_start),
+        ("streams", chain.streams),
+    ):
+        if streams:
+            found[name] = encode_streams(streams)
+    return found
 
 
 def decode_chain(found: Fields) -> Chain:
@@ -176,7 +211,10 @@ def decode_chain(found: Fields) -> Chain:
             path=found.where,
         )
     epochs = tuple(
-        decode_epoch(child, first_slot=child.whole("first_slot"))
+        replace(
+            decode_epoch(child, first_slot=child.whole("first_slot")),
+            log=child.text("log") if child.has("log") else "",
+        )
         for child in found.children("epochs")
     )
     if not epochs:
@@ -185,9 +223,15 @@ def decode_chain(found: Fields) -> Chain:
     if found.has("seal"):
         child = found.child("seal")
         seal = Seal(slot=child.whole("slot"), successor=child.text("successor"))
+    origin = None
+    if found.has("origin"):
+        child = found.child("origin")
+        origin = Origin(log=child.text("log"), pin=child.text("pin"))
     return Chain(
         epochs=epochs,
         seal=seal,
+        origin=origin,
+        is_destroyed=found.flag("is_destroyed", default=False),
         streams_at_start=streams_in(found, "streams_at_start"),
         streams=streams_in(found, "streams"),
     )

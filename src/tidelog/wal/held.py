@@ -8,7 +8,7 @@ Source: wal3-draft, "Streams"; design page 3, "Streams".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from tidelog.wal.bloom import BYTES_MAX, HASHES_MAX, Bloom, bloom_of
 from tidelog.wal.form import Fields, render_bytes
@@ -24,6 +24,11 @@ def held_of(streams: Iterable[bytes]) -> Held:
     found = tuple(sorted(set(streams)))
     is_short = len(found) <= LISTED_MAX and sum(map(len, found)) <= LISTED_BYTES_MAX
     return found if is_short else bloom_of(found)
+
+
+def is_listed(held: Held) -> TypeGuard[tuple[bytes, ...]]:
+    """Say whether streams are recorded one by one."""
+    return not isinstance(held, Bloom)
 
 
 def may_hold(held: Held | None, stream: bytes) -> bool:

@@ -206,7 +206,12 @@ def _opened(data: bytes, path: str) -> pq.ParquetFile:
 
 
 def _link_in(file: pq.ParquetFile, path: str) -> Link:
-    found = file.metadata.metadata or {}
+    return link_of_metadata(file.metadata, path)
+
+
+def link_of_metadata(metadata: pq.FileMetaData, path: str) -> Link:
+    """Read the link from what a file's end says; see `decode_link`."""
+    found = metadata.metadata or {}
     text = found.get(LINK, b"")
     if not text or found.get(CHECK) != _check_of(text):
         raise CorruptionError(

@@ -42,12 +42,10 @@ async def scrub_slots(reader: SlotReader) -> Scrubbed:
 async def _fences(run: TreeScrub, manifest: Manifest) -> None:
     """Check the fences between the epochs of a manifest, and its seal."""
     chain = chain_of(manifest)
-    ends: list[tuple[Epoch, int, str | None]] = [
-        (one, other.first_slot, other.name)
-        for one, other in zip(chain.epochs, chain.epochs[1:], strict=False)
-    ]
-    if chain.seal is not None:
-        ends.append((chain.last, chain.seal.slot, None))
+    ends: list[tuple[Epoch, int, str | None]] = []
+    for ending, slot in chain.ends():
+        following = chain.after(ending)
+        ends.append((ending, slot, None if following is None else following.name))
 
     async def check(ending: Epoch, slot: int, following: str | None) -> None:
         path = ending.path(slot)

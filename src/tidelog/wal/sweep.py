@@ -33,7 +33,7 @@ from tidelog.wal.reader import tree_reader
 from tidelog.wal.tree import paths_named
 
 _FRAGMENT: Final = re.compile(r"log/.*FragmentSeqNo=([0-9a-f]{16})\.parquet")
-_SNAPSHOT: Final = re.compile(r"snapshot/SNAPSHOT\.(?:[0-9a-f]{2}\.)?[0-9a-f]{64}")
+SNAPSHOT: Final = re.compile(r"snapshot/SNAPSHOT\.(?:[0-9a-f]{2}\.)?[0-9a-f]{64}")
 
 
 class Verdict(enum.Enum):
@@ -94,7 +94,7 @@ async def sweep(store: Store, *, clock: Clock, grace_us: int = GRACE_US) -> Swep
 
 
 async def _judge(store: Store, manifest: Manifest, key: str) -> Verdict:
-    if not _SNAPSHOT.fullmatch(key):
+    if not SNAPSHOT.fullmatch(key):
         return judge_fragment(manifest, key)
     try:
         snapshot = decode_snapshot((await store.get(key)).data, where=key)
