@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 
 import pytest
@@ -90,6 +91,10 @@ def test_a_hash_beyond_its_prime_is_reduced() -> None:
         Setsum.of(item).hex() == "73cbff120e0000005be9c610dcbdbbe197978f2b191b1bb3ea1806dd30743bd7"
     )
     assert setsum_of([item]) == Setsum.of(item)
+    assert (
+        hashlib.sha3_256(item).hexdigest()
+        == "73cbff12fdffffff5be9c610dcbdbbe197978f2b191b1bb3ea1806dd30743bd7"
+    )
 
 
 def test_manifests_of_wal3_add_up() -> None:
@@ -135,6 +140,8 @@ def test_a_record_is_spelled_as_wal3_spells_it() -> None:
     item = bytes.fromhex("0000000000000001000462d53c8abac02a2b2c2d")
 
     assert record_item(1, T, bytes.fromhex("2a2b2c2d")) == item
+    # No column of this one is beyond its prime, so its sum is the hash itself.
+    assert hashlib.sha3_256(item).hexdigest() == RECORDS[0][-1]
 
 
 def test_sums_of_records_add_subtract_and_invert() -> None:

@@ -28,6 +28,8 @@ from tidelog.persist.state import Token
 from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
 from tidelog.sync_log import Log
+from tidelog.wal.collector import GRACE_US
+from tidelog.wal.destroy import Destroyed
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,33 @@ class Location:
         """Make a log, and open it."""
         made = self._inner.create_log(name, protocol=protocol, **options)
         return Log(self._portal, self._portal.run(made))
+
+    def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
+        """Make a log that begins as another, and shares what it has stored."""
+        return Log(self._portal, self._portal.run(self._inner.fork_log(source, name, start=start)))
+
+    def copy_log(
+        self, source: str, name: str, *, protocol: str | None = None, start: int = 0
+    ) -> Log:
+        """Copy a log, to one of its own protocol or another."""
+        copy = self._inner.copy_log(source, name, protocol=protocol, start=start)
+        return Log(self._portal, self._portal.run(copy))
+
+    def destroy_log(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+        """Destroy a log."""
+        return self._portal.run(self._inner.destroy_log(name, grace_us=grace_us))
+
+    def rebuild_log(self, name: str) -> Log:
+        """Make the lost manifest of a log again."""
+        return Log(self._portal, self._portal.run(self._inner.rebuild_log(name)))
+
+    def adopt_log(self, url: str, name: str) -> Log:
+        """Copy a log that wal3 wrote somewhere else."""
+        return Log(self._portal, self._portal.run(self._inner.adopt_log(url, name)))
+
+    def export_log(self, name: str, url: str, *, start: int = 0) -> None:
+        """Copy a log to another place as wal3 reads it."""
+        self._portal.run(self._inner.export_log(name, url, start=start))
 
     def logs(self) -> list[str]:
         """Give the names of all logs."""

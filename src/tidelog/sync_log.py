@@ -114,8 +114,9 @@ class Log:
     def describe(self) -> dict[str, Any]:
         return self._portal.run(self._inner.describe())
 
-    def scrub(self) -> Scrubbed:
-        return self._portal.run(self._inner.scrub())
+    def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+        """Read all that is stored, or the positions ``[start, limit)`` of it, and check it."""
+        return self._portal.run(self._inner.scrub(start, limit=limit))
 
     def seal(self, *, successor: str = "") -> Seal:
         return self._portal.run(self._inner.seal(successor=successor))

@@ -150,6 +150,7 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
     places[2].unlink()
 
     found = cli.run("--location", cli.location, "log", "scrub", "d")
+    assert cli.run("--location", cli.location, "log", "scrub", "d", "--from", "9").status == 0
 
     assert found.status == 1
     assert {Path(p["path"]).name for p in found.object["problems"]} >= {
@@ -181,6 +182,8 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
         (["stream", "open", "classic", "a"], "no streams"),
         (["stream", "list", "classic"], "no streams"),
         (["stream", "list", "nosuch"], "no log"),
+        (["scrub", "there", "--from", "-1"], "count from 1"),
+        (["scrub", "there", "--from", "5", "--to", "5"], "no position"),
         (["follow", "there", "--new", "--from", "3"], "exclude"),
         (["seal", "there", "--successor", "a/b"], "cannot be the name of a log"),
         (["seal", "classic"], "cannot be sealed"),

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from damage import Bytes, flip, look, swapped
 from goldens import objects
 from tidelog.clock import SystemClock
-from tidelog.errors import CorruptionError, TidelogError
+from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.manifest import MANIFEST, decode_manifest
+from tidelog.store.port import Object
+from tidelog.wal.manifest import MANIFEST, decode_manifest, decode_snapshot
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.scrub import scrub
 
@@ -19,37 +21,10 @@ from tidelog.wal.scrub import scrub
 TINY, TREE = "a_tiny", "c1_gc_phase1"
 
 
-def reader_over(log: dict[str, bytes]) -> Wal3Reader:
+def reader_over(log: Bytes) -> Wal3Reader:
     """Give a reader of a log in memory."""
-    store = MemoryStore()
-
-    async def fill() -> None:
-        for key, data in log.items():
-            await store.put(key, data)
-
-    asyncio.run(fill())
-    return Wal3Reader(store=store, clock=SystemClock())
-
-
-def complaints(log: dict[str, bytes]) -> list[str]:
-    """Give what scrub tells, or why it cannot."""
-    try:
-        return [p.why for p in asyncio.run(scrub(reader_over(log))).problems]
-    except TidelogError as error:
-        return [str(error)]
-
-
-def records(log: dict[str, bytes]) -> list[Any] | None:
-    """Give all that a scan gives; None where it ends in an error."""
-    reader = reader_over(log)
-
-    async def work() -> list[Any]:
-        return [row async for table in reader.scan() for row in table.to_pylist()]
-
-    try:
-        return asyncio.run(work())
-    except TidelogError:
-        return None
+    objects = {key: Object(data, f"m{n}", n) for n, (key, data) in enumerate(log.items())}
+    return Wal3Reader(store=MemoryStore(objects=objects), clock=SystemClock())
 
 
 def meaning(key: str, data: bytes) -> Any:
@@ -63,19 +38,18 @@ def meaning(key: str, data: bytes) -> Any:
 def test_every_bit_of_a_small_log_counts() -> None:
     """Each is flipped: scrub tells of it, or it means the same; no read gives a changed record."""
     log = objects(TINY)
-    whole = records(log)
+    whole = look(log).rows
     silent: dict[str, set[int]] = {}
     for key, data in log.items():
         for place in range(len(data)):
-            changed = {**log, key: _flip(data, place)}
-            found = records(changed)
-            assert found is None or found == whole, f"{key} at {place} is read as something else"
-            if not complaints(changed):
+            seen = look({**log, key: flip(data, place)})
+            assert seen.rows in (None, whole), f"{key} at {place} is read as something else"
+            if not seen.problems:
                 silent.setdefault(key, set()).add(place)
 
     manifest = log[MANIFEST]
     for place in silent.pop(MANIFEST, set()):
-        assert meaning(MANIFEST, _flip(manifest, place)) == meaning(MANIFEST, manifest), place
+        assert meaning(MANIFEST, flip(manifest, place)) == meaning(MANIFEST, manifest), place
     (fragment,) = (key for key in log if key != MANIFEST)
     # Parquet's own words about a file that its reader does not need: names of writers, statistics.
     assert len(silent.pop(fragment, set())) < len(log[fragment]) / 2
@@ -87,7 +61,7 @@ def test_every_bit_of_a_small_log_counts() -> None:
 def test_every_object_that_is_lost_or_cut_is_told(name: str, kind: str) -> None:
     """But for those that a log can be without: cursors, and what it does not name."""
     log = objects(name)
-    unnamed = set(asyncio.run(scrub(reader_over(log))).unnamed)
+    unnamed = set(look(log).unnamed)
     for key, data in log.items():
         changed = {**log}
         match kind:
@@ -100,7 +74,7 @@ def test_every_object_that_is_lost_or_cut_is_told(name: str, kind: str) -> None:
             case _:
                 changed[key] = data + data
         optional = kind == "lost" and key.split("/")[0] in ("cursor", "gc")
-        assert bool(complaints(changed)) != (optional or key in unnamed), (key, kind)
+        assert bool(look(changed).problems) != (optional or key in unnamed), (key, kind)
 
 
 def test_fragments_and_snapshots_that_changed_places_are_told() -> None:
@@ -108,10 +82,10 @@ def test_fragments_and_snapshots_that_changed_places_are_told() -> None:
     log = objects(TREE)
     for folder in ("log/", "snapshot/"):
         one, other = sorted(key for key in log if key.startswith(folder))[:2]
-        changed = {**log, one: log[other], other: log[one]}
+        seen = look(swapped(log, one, other))
 
-        assert len(complaints(changed)) >= 2
-        assert records(changed) is None
+        assert len(seen.problems) >= 2
+        assert seen.rows is None
 
 
 def test_everything_wrong_is_told_at_once() -> None:
@@ -121,7 +95,7 @@ def test_everything_wrong_is_told_at_once() -> None:
     changed = {**log}
     del changed[fragments[0]]
     changed[fragments[5]] = log[fragments[5]][:-1]
-    changed[fragments[9]] = _flip(log[fragments[9]], 4)
+    changed[fragments[9]] = flip(log[fragments[9]], 4)
 
     found = asyncio.run(scrub(reader_over(changed)))
 
@@ -139,17 +113,22 @@ def test_a_snapshot_that_points_at_itself_ends_a_read() -> None:
         b'"snapshots":[', b'"snapshots":[' + _pointer_json(log[MANIFEST]) + b","
     )
 
-    assert complaints({**log, pointer.path: looped})
+    assert look({**log, pointer.path: looped}).problems
     with pytest.raises(CorruptionError):
         asyncio.run(reader_over({**log, pointer.path: looped}).fragments())
+
+
+def test_a_snapshot_in_place_of_one_that_it_names_is_told() -> None:
+    """Whoever follows it comes to the same place again: scrub too has to end."""
+    log = objects("b_snapshots")
+    above = decode_manifest(log[MANIFEST]).snapshots[0].path
+    below = next(pointer.path for pointer in decode_snapshot(log[above], where=above).snapshots)
+    seen = look({**log, below: log[above]})
+
+    assert below in [problem.path for problem in seen.problems]
+    assert seen.rows is None
 
 
 def _pointer_json(manifest: bytes) -> bytes:
     start = manifest.index(b'"snapshots":[') + len(b'"snapshots":[')
     return manifest[start : manifest.index(b'"num_bytes"', start)] + b'"num_bytes":1}'
-
-
-def _flip(data: bytes, place: int) -> bytes:
-    changed = bytearray(data)
-    changed[place] ^= 1 << (place % 8)
-    return bytes(changed)

@@ -17,19 +17,32 @@ if TYPE_CHECKING:
     from tidelog.collection.source import RawSource
     from tidelog.location import Location
     from tidelog.spark.engine import SparkEngine
+    from tidelog.wal.scrub import Scrubbed
 
 
-def check_installed() -> None:
-    """Refuse to go on without pyspark.
+def check_installed(*, instead: str = "--engine local") -> None:
+    """Refuse to go on without pyspark; ``instead`` says how to do without.
 
     Raises:
         UsageError: it is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise UsageError(
-            "Spark is not installed: pip install 'tidelog[spark]', or work without it: "
-            "--engine local"
+            f"Spark is not installed: pip install 'tidelog[spark]', or work without it: {instead}"
         )
+
+
+def scrub_on_spark(url: str, name: str) -> Scrubbed:
+    """Scrub a log on Spark, which is started for it unless it runs; see `scrub_log`.
+
+    Raises:
+        UsageError: no Java was found to run Spark on.
+    """
+    from tidelog.spark.log_scrub import scrub_log
+    from tidelog.spark.session import passing_session
+
+    with passing_session() as spark:
+        return scrub_log(spark, url, name)
 
 
 @dataclass(slots=True)

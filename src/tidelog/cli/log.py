@@ -13,6 +13,7 @@ import typer
 from tidelog.cli import log_stream
 from tidelog.cli.command import AsJson, LogName, location_url, on_location
 from tidelog.cli.feed import Appended, Feed, write_records
+from tidelog.cli.late_spark import check_installed, scrub_on_spark
 from tidelog.cli.output import (
     Column,
     bytes_text,
@@ -229,13 +230,40 @@ def describe(context: typer.Context, name: LogName, as_json: AsJson = False) -> 
 
 
 @app.command("scrub")
-def scrub(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
-    """Read all that is stored and check it; every problem is told, not the first alone."""
+def scrub(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Start = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option("--to", metavar="POSITION", help="Stop before this one; by default no limit."),
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Read and check records in Spark's executors.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read all that is stored and check it; every problem is told, not the first alone.
+
+    With --from or --to only that range is read, and no cursors, and nothing the log does not name.
+    """
+    _check_start(start)
+    if limit is not None and limit <= start:
+        raise UsageError(f"--to {limit} leaves no position after --from {start}")
+    if spark:
+        check_installed(instead="leave --spark out")
+        if start or limit is not None:
+            raise UsageError("Spark scrubs a whole log: leave --from and --to out, or --spark")
 
     async def work(location: Location) -> dict[str, Any]:
-        return (await (await location.log(name)).scrub()).to_dict()
+        log = await location.log(name)
+        # A name that is wrong is told before Spark has been waited for.
+        return {} if spark else (await log.scrub(start, limit=limit)).to_dict()
 
     found = on_location(context, work)
+    if spark:
+        found = scrub_on_spark(location_url(context), name).to_dict()
     problems = found["problems"]
     if choose_format(None, as_json=as_json) == "json":
         print_json(found)

@@ -1,17 +1,18 @@
-"""``spark.read.format("tidelog")``: a collection as it is at one time.
+"""``spark.read.format("tidelog")``: a collection as it is at one time, or with ``kind`` a log.
 
 The time is chosen when a DataFrame is loaded, and stays: Spark plans a join of a DataFrame with
 itself twice, and both sides must see the same, whatever is committed meanwhile. What is planned are
 plain values; each task opens its own store, and consolidates its share without a shuffle.
 
 Does not write, and prunes no columns by itself: Spark does not say which ones a query needs, so
-they are named by the option ``columns``.
+they are named by the option ``columns``. Logs are read by `log_source` and `log_stream`.
 Source: design page 6, "Reading on Spark".
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,12 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from tidelog.clock import SystemClock, run_all
@@ -35,7 +41,16 @@ from tidelog.errors import (
 from tidelog.location import open_location
 from tidelog.persist.part import Part
 from tidelog.persist.schema import decode_schema, encode_schema
-from tidelog.spark.options import ReadSettings, check_columns, read_settings, told_as_spark_tells
+from tidelog.spark.log_options import check_for_batch, check_for_stream, read_log_settings
+from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader, choose_log_pin
+from tidelog.spark.options import (
+    ReadSettings,
+    check_columns,
+    read_kind,
+    read_settings,
+    told_as_spark_tells,
+)
+from tidelog.spark.place import url_for_executors
 from tidelog.spark.scan import (
     PARTITION_BYTES,
     Scan,
@@ -56,6 +71,7 @@ from tidelog.store.urls import open_store
 FOOTERS_MAX: Final = 16
 FOOTER_BYTES: Final = 64 * 1024
 READS_MAX: Final = 8
+LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a schema of its own: leave schema() out, and select()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +88,11 @@ class Pin:
 
 
 class TidelogDataSource(DataSource):
-    """The batch source; see the module."""
+    """The source of collections, and with the option ``kind`` of logs; see the module."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._pin: Pin | None = None
+        self._pin: Pin | LogPin | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -84,18 +100,43 @@ class TidelogDataSource(DataSource):
 
     def schema(self) -> StructType:
         with told_as_spark_tells():
+            if read_kind(self.options) == "log":
+                self._pin = asyncio.run(choose_log_pin(read_log_settings(self.options, os.environ)))
+                return LOG_SCHEMA
             pin = self._pin = asyncio.run(choose_pin(read_settings(self.options, os.environ)))
             data = decode_schema(pin.schema).data
             return spark_schema(pa.schema([data.field(name) for name in pin.columns]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with told_as_spark_tells():
+            is_log = read_kind(self.options) == "log"
             if self._pin is None:
                 raise UsageError(
-                    "a collection has a schema of its own: leave schema() out, and name the "
+                    LOG_SCHEMA_IS_ITS_OWN
+                    if is_log
+                    else "a collection has a schema of its own: leave schema() out, and name the "
                     "columns that you want with the option 'columns'"
                 )
+            if isinstance(self._pin, LogPin):
+                check_for_batch(read_log_settings(self.options, os.environ))
+                return LogReader(self._pin)
             return TidelogReader(self._pin, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        with told_as_spark_tells():
+            if read_kind(self.options) != "log":
+                raise UsageError(
+                    "only logs are read as streams: option('kind', 'log'), or spark.read"
+                )
+            if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+                raise UsageError("to read a log as a stream needs PySpark 4.2 or newer: upgrade it")
+            from tidelog.spark.log_stream import LogStreamReader
+
+            settings = read_log_settings(self.options, os.environ)
+            check_for_stream(settings)
+            if schema != LOG_SCHEMA:
+                raise UsageError(LOG_SCHEMA_IS_ITS_OWN)
+            return LogStreamReader(settings)
 
 
 def register(spark: SparkSession) -> None:
@@ -151,10 +192,8 @@ async def choose_pin(settings: ReadSettings) -> Pin:
     columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
     check_columns(columns, collection.schema.names)
     fed_by = (s for s in catalog.sources.values() if s.rendition == collection.rendition.id)
-    # A relative path is one from here: executors may stand elsewhere.
-    is_file = location.store.url.startswith("file:")
     return Pin(
-        location_url=location.store.url if is_file else settings.location_url,
+        location_url=url_for_executors(settings.location_url, location.store),
         name=settings.name,
         rendition=collection.rendition.id,
         as_of=as_of,

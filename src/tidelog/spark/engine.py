@@ -9,22 +9,20 @@ Source: design page 6, "The recipe, as it runs", steps 3 to 5; storage, "The rec
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelog.clock import Clock
 from tidelog.collection.compute import Job
 from tidelog.collection.engine import SPARK_TICK_BYTES, Computed
 from tidelog.collection.source import RawSource
-from tidelog.errors import LocationError, TidelogError, UsageError
+from tidelog.errors import TidelogError
 from tidelog.persist.part import Part
-from tidelog.spark.failure import describe_failure
+from tidelog.spark.job import live_context, run_job
+from tidelog.spark.place import url_for_executors
 from tidelog.spark.plan import TickPlan, TickSettings, plan_tick
 from tidelog.spark.task import Found, Outcome, finish_shares, run_shares, shape_shares
 from tidelog.store.metered import Usage
@@ -43,14 +41,7 @@ class SparkEngine:
 
     def __post_init__(self) -> None:
         store = open_store(self.location_url, clock=self.clock)
-        if store.url.startswith("memory:"):
-            raise UsageError(
-                "Spark's executors are other processes, which cannot reach memory://: use a path "
-                "or a bucket, or the engine 'local'"
-            )
-        if store.url.startswith("file:"):
-            # A relative path would be another one wherever executors run.
-            self.location_url = store.url
+        self.location_url = url_for_executors(self.location_url, store)
 
     @property
     def name(self) -> str:
@@ -67,35 +58,17 @@ class SparkEngine:
             SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark.
                 Nothing was committed.
         """
-        context = self.spark.sparkContext
-        if context._jsc is None:
-            raise LocationError("the Spark session was stopped: open another")
+        context = live_context(self.spark)
         plan = plan_tick(
             job,
             location_url=self.location_url,
             cores=context.defaultParallelism,
             settings=self.settings,
         )
-        tag = f"tidelog-{self.clock.unique()}"
-        try:
-            outcomes = await self.clock.offload(lambda: self._run(plan, tag))
-        except asyncio.CancelledError:
-            context.cancelJobsWithTag(tag)
-            raise
+        outcomes = await run_job(
+            context, lambda: self._collect(plan), clock=self.clock, what="the tick"
+        )
         return gather(outcomes, shards=len(job.shards))
-
-    def _run(self, plan: TickPlan, tag: str) -> list[Outcome]:
-        context = self.spark.sparkContext
-        try:
-            context.addJobTag(tag)
-            try:
-                return list(self._collect(plan))
-            finally:
-                context.removeJobTag(tag)
-        except (Py4JError, PySparkException) as error:
-            raise LocationError(
-                f"Spark did not finish the tick: {describe_failure(str(error))}"
-            ) from error
 
     def _collect(self, plan: TickPlan) -> Sequence[Outcome]:
         context, tasks = self.spark.sparkContext, len(plan.shares)

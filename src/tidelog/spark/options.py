@@ -11,7 +11,11 @@ from typing import Final
 from tidelog.collection.times import parse_time
 from tidelog.errors import TidelogError, UsageError
 
-OPTIONS: Final = ("location", "asOf", "columns")
+KIND: Final = "kind"
+OPTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "collection": ("location", "asOf", "columns", KIND),
+    "log": ("location", "start", "limit", "maxRecordsPerBatch", KIND),
+}
 LOCATION_VARIABLE: Final = "TIDELOG_LOCATION"
 
 
@@ -41,28 +45,63 @@ class ReadSettings:
     columns: tuple[str, ...] | None = None
 
 
+def read_kind(options: Mapping[str, str]) -> str:
+    """Give what is to be read: a collection, unless ``kind`` says another.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    told = {name.lower(): value for name, value in options.items()}
+    kind = told.get(KIND, "collection").lower()
+    if kind not in OPTIONS:
+        raise UsageError(f"there is no kind {told[KIND]!r}: it is one of {', '.join(OPTIONS)}")
+    return kind
+
+
+def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
+    """Give options by their names in lower case; ``path`` is the name of what is to be read.
+
+    Raises:
+        UnknownOption: that kind has no such option. OptionMissing: nothing is named.
+    """
+    known = {name.lower() for name in OPTIONS[kind]} | {"path"}
+    told = {name.lower(): value for name, value in options.items()}
+    for name in told:
+        if name not in known:
+            others = [k for k, names in OPTIONS.items() if name in {n.lower() for n in names}]
+            hint = f"; a {others[0]} has it: option('kind', '{others[0]}')" if others else ""
+            raise UnknownOption(
+                f"there is no option {name!r}: the options are {', '.join(OPTIONS[kind])}, and "
+                f"load() takes the name of a {kind}{hint}"
+            )
+    if not told.get("path"):
+        raise OptionMissing(f"name the {kind} to be read: load('name')")
+    return told
+
+
+def location_told(told: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """Give the URL of the location, from the options or else the environment.
+
+    Raises:
+        OptionMissing: it is in neither.
+    """
+    location_url = told.get("location") or environment.get(LOCATION_VARIABLE)
+    if not location_url:
+        raise OptionMissing(
+            f"say where the {told.get(KIND, 'collection').lower()} lies: option('location', ...), "
+            f"or {LOCATION_VARIABLE} in the environment in which Spark was started"
+        )
+    return location_url
+
+
 def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> ReadSettings:
     """Read the options of ``spark.read``; their names come in lower case.
 
     Raises:
         UnknownOption, OptionMissing, UsageError: what to correct.
     """
-    known = {name.lower() for name in OPTIONS} | {"path"}
-    told = {name.lower(): value for name, value in options.items()}
-    for name in told:
-        if name not in known:
-            raise UnknownOption(
-                f"there is no option {name!r}: the options are {', '.join(OPTIONS)}, and load() "
-                "takes the name of a collection"
-            )
-    if not told.get("path"):
-        raise OptionMissing("name the collection to be read: load('name')")
-    location_url = told.get("location") or environment.get(LOCATION_VARIABLE)
-    if not location_url:
-        raise OptionMissing(
-            f"say where the collection lies: option('location', ...), or {LOCATION_VARIABLE} in "
-            "the environment in which Spark was started"
-        )
+    told = told_options(options, kind="collection")
+    location_url = location_told(told, environment)
     return ReadSettings(
         location_url=location_url,
         name=told["path"],

@@ -72,6 +72,18 @@ def session(
         return _build(app_name, chosen)
 
 
+@contextlib.contextmanager
+def passing_session() -> Iterator[SparkSession]:
+    """Give the active session, or one that lasts as long as the block; see `session`."""
+    found = _active()
+    spark = found or session()
+    try:
+        yield spark
+    finally:
+        if found is None:
+            stop(spark)
+
+
 def stop(spark: SparkSession, *, wait_seconds: float = STOP_SECONDS_MAX) -> None:
     """Stop the session and the JVM under it, and wait until that is gone; kill it if it lingers.
 

@@ -30,6 +30,7 @@ from tidelog.collection.files import FilesSource
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.part import Part
 from tidelog.rowhash import bucket_of, hash_rows
+from tidelog.spark.job import portable
 from tidelog.spark.plan import Piece, Share, cut_piece
 from tidelog.spark.worker import use_one_core
 from tidelog.store.metered import Metered, Usage
@@ -239,12 +240,7 @@ def _at_bench(share: Share, work: Callable[[Share, Bench], Awaitable[T]]) -> T |
         bench = _benches[place] = Bench(clock=SystemClock(), location_url=share.location_url)
         return asyncio.run(_awaited(work(share, bench)))
     except TidelogError as error:
-        # What cannot be pickled would fail in the driver, in place of the error that tells of it.
-        error.facts = {
-            name: fact if isinstance(fact, str | int) else str(fact)
-            for name, fact in error.facts.items()
-        }
-        return error
+        return portable(error)
 
 
 async def _awaited(work: Awaitable[T]) -> T:

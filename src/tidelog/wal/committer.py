@@ -77,7 +77,8 @@ class Committer:
             await self.make()
         head = await load_head(self.store)
         refuse_slots(head.manifest)
-        for _ in range(TRIES_MAX):
+        lost = 0
+        while lost < TRIES_MAX:  # Of orphans there may be as many as another's writers left.
             orphan = await self._orphan_after(head.manifest)
             if orphan is None:
                 self._head = head
@@ -86,6 +87,7 @@ class Committer:
                 head = await self._replace(head, orphan)
             except (ObjectChanged, OutcomeUnknown):
                 head = await load_head(self.store)
+                lost += 1
         raise ContentionError("other writers were ahead at every try to open the log")
 
     async def make(self) -> bool:

@@ -21,7 +21,6 @@ from tidelog.clock import Clock
 from tidelog.errors import (
     ContentionError,
     LogSealed,
-    NoSuchLog,
     ObjectChanged,
     OutcomeUnknown,
     UsageError,
@@ -177,8 +176,3 @@ def _is_of_a_log(key: str) -> bool:
 async def _keys(store: Store, prefix: str) -> AsyncIterator[str]:
     async for entry in store.list(prefix):
         yield entry.key
-
-
-def gone(name: str) -> NoSuchLog:
-    """Give the error of a log that was destroyed."""
-    return NoSuchLog(f"the log {name!r} was destroyed; its name stays taken", name=name)

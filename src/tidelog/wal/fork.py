@@ -203,8 +203,7 @@ def refuse_unshareable(source: Manifest, start: int) -> None:
 async def let_go_of_origin(store: Within, *, clock: Clock, writer: str) -> None:
     """Have a fork's pin in its source hold no more than the fork, and forks of it, still need."""
     manifest = (await load_head(store)).manifest
-    origin = chain_of(manifest).origin
-    if origin is None:
+    if manifest.chain is None or (origin := manifest.chain.origin) is None:
         return
     held = await Pins(store=store, clock=clock, writer=writer).list()
     start = min([manifest.oldest, *(pin.start for pin in held.values())])

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import NameTaken, UsageError
+from tidelog.errors import NameTaken, NoSuchLog, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
 from tidelog.wal.committer import Committer
@@ -170,8 +170,14 @@ class Log(Upkeep):
         """Give the oldest position that is left, and the next one to come."""
 
     @abc.abstractmethod
-    async def scrub(self) -> Scrubbed:
-        """Read all that is stored, and check it."""
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+        """Read all that is stored, or the positions ``[start, limit)`` of it, and check it.
+
+        Raises:
+            UsageError: there is no position in the range. PositionCollected: ``start`` was
+            collected. CorruptionError: the manifest cannot be read. LocationError: the store
+            failed.
+        """
 
     @abc.abstractmethod
     async def seal(self, *, successor: str = "") -> Seal:
@@ -262,9 +268,9 @@ class SlotLog(Log):
         """See `Log`."""
         return await self._reader.bounds()
 
-    async def scrub(self) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub_slots(self._reader)
+        return await scrub_slots(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
@@ -347,7 +353,7 @@ class ManifestLog(Log):
             async for records in self._reader.scan_of(head.manifest, reached):
                 reached += records.num_rows
                 wait_us = POLL_FIRST_US
-                yield _as_log_records(records)
+                yield as_log_records(records)
             head = await self._newer(head)
             if head.manifest.next <= reached:
                 await self.clock.sleep(wait_us)
@@ -359,7 +365,7 @@ class ManifestLog(Log):
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """See `Log`."""
-        return _as_log_records(await self._reader.fetch(fragment))
+        return as_log_records(await self._reader.fetch(fragment))
 
     async def position_at(self, time_us: int) -> int:
         """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
@@ -375,9 +381,9 @@ class ManifestLog(Log):
         manifest = await self._reader.manifest()
         return Bounds(oldest=manifest.oldest, next=manifest.next, seal=None)
 
-    async def scrub(self) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub(self._reader)
+        return await scrub(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
@@ -422,6 +428,12 @@ async def create_log(
         committer = Committer(store=store, clock=clock, writer=writer)
         made = await committer.make()
     if not made:
+        manifest = (await load_head(store)).manifest
+        if manifest.chain is not None and manifest.chain.is_destroyed:
+            raise NameTaken(
+                f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
+                "heard of it yet: choose another"
+            )
         raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
     return await open_log(store, name=name, clock=clock, writer=writer, **options)
 
@@ -430,9 +442,11 @@ async def open_log(store: Store, *, name: str, clock: Clock, writer: str, **opti
     """Open the log at the root of a store, of whichever protocol it is.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: its manifest cannot be read.
+        NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
     """
     manifest = (await load_head(store)).manifest
+    if manifest.chain is not None and manifest.chain.is_destroyed:
+        raise NoSuchLog(f"the log {name!r} was destroyed")
     kind = ManifestLog if manifest.chain is None else SlotLog
     return kind(name=name, store=store, clock=clock, writer=writer, **options)
 
@@ -479,10 +493,11 @@ def _selection(stream: bytes | None, *, control: bool) -> Selection:
 
 async def _all_as_log_records(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
     async for records in tables:
-        yield _as_log_records(records)
+        yield as_log_records(records)
 
 
-def _as_log_records(records: pa.Table) -> pa.Table:
+def as_log_records(records: pa.Table) -> pa.Table:
+    """Give the records of a fragment of wal3's as those of any log."""
     streams: Any = pa.nulls(records.num_rows, pa.binary())
     columns = [
         records.column("position").cast(pa.int64()),

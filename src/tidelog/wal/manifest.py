@@ -11,7 +11,8 @@ Source: wal3, "Data Structures"; docs/wal3.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -29,6 +30,7 @@ BUCKET_FRAGMENTS: Final = 4_096
 DEPTH_MAX: Final = 255
 TIME_MAX_US: Final = 2**63 - 1
 CHAIN: Final = "tidelog"  # The one field that wal3 does not know, and passes over.
+CHECK: Final = "check"  # In that field, last: of the manifest's bytes without it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
         CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
     """
     found = parse(data, where=where)
+    chain = _decode_chain(found) if found.has(CHAIN) else None
     return Manifest(
         setsum=found.setsum("setsum"),
         collected=found.setsum("collected") if "collected" in found.found else Setsum.zero(),
@@ -155,7 +158,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
         fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
         initial_offset=found.position("initial_offset") if found.has("initial_offset") else None,
         initial_seq_no=_seq_no(found, "initial_seq_no") if found.has("initial_seq_no") else None,
-        chain=decode_chain(found.child(CHAIN)) if found.has(CHAIN) else None,
+        chain=chain,
     )
 
 
@@ -174,7 +177,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     if manifest.initial_seq_no is not None:
         found["initial_seq_no"] = manifest.initial_seq_no
     if manifest.chain is not None:
-        found[CHAIN] = encode_chain(manifest.chain)
+        chain = encode_chain(manifest.chain)
+        found[CHAIN] = {**chain, CHECK: _check_of({**found, CHAIN: chain})}
     return render(found)
 
 
@@ -276,6 +280,23 @@ def encode_fragment(fragment: Fragment) -> dict[str, Any]:
 
 def _last_us(found: Fields) -> int | None:
     return found.whole("last_us", most=TIME_MAX_US) if found.has("last_us") else None
+
+
+def _decode_chain(found: Fields) -> Chain:
+    fields = found.child(CHAIN)
+    chain = decode_chain(fields)
+    # What would be read elsewhere for a changed epoch is an empty place: no error, and no records.
+    bare = {name: value for name, value in fields.found.items() if name != CHECK}
+    if fields.text(CHECK) != _check_of({**found.found, CHAIN: bare}):
+        raise fields.wrong(CHECK, "is not that of the manifest")
+    return chain
+
+
+def _check_of(found: Mapping[str, Any]) -> str:
+    try:
+        return hashlib.blake2b(render(found), digest_size=16).hexdigest()
+    except UnicodeEncodeError:
+        return ""  # Half a character, by an escape that we never write.
 
 
 def _seq_no(found: Fields, name: str) -> int:

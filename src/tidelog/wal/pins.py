@@ -33,6 +33,7 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
+from tidelog.store.within import BESIDE
 from tidelog.wal.head import load_head
 from tidelog.wal.manifest import FIRST_POSITION, Fragment, Manifest, Pointer
 from tidelog.wal.pin import (
@@ -225,7 +226,7 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
     held: set[str] = set()
     async for found in each_pin(store):
         if found.pin.is_held:
-            below = _reached(store, clock, found.pin)
+            below = reached_by(store, clock, found.pin)
             held |= {child.path async for child in below if child.limit > found.pin.start}
     return held
 
@@ -246,7 +247,7 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
     await clock.sleep(grace_us)
     dead = set[Pointer | Fragment]()
     for found in due:
-        gone = [c async for c in _reached(store, clock, found.pin) if _is_let_go(c, found.pin)]
+        gone = [c async for c in reached_by(store, clock, found.pin) if _is_let_go(c, found.pin)]
         dead |= {c for c in gone if _is_dead(c, manifest) and c.path not in named}
     # What is named goes before what names it, or a crash in between would leave it unknown.
     for depth in sorted({_depth_of(child) for child in dead}):
@@ -261,7 +262,7 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
             await replace_pin(store, clock, found, swept)
 
 
-async def _reached(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointer | Fragment]:
+async def reached_by(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointer | Fragment]:
     """Give all that a pin holds, and what it has let go of and was not swept yet.
 
     A snapshot may be missing: what it named was deleted before; or the pin never came to be sure.
@@ -301,7 +302,9 @@ def _depth_of(child: Pointer | Fragment) -> int:
 
 def _is_dead(child: Pointer | Fragment, manifest: Manifest) -> bool:
     if isinstance(child, Fragment):
-        return child.seq_no < (manifest.initial_seq_no or 0)
+        # What a fork shares is another log's.
+        is_own = not child.path.startswith(BESIDE)
+        return is_own and child.seq_no < (manifest.initial_seq_no or 0)
     return child.start < manifest.oldest
 
 

@@ -132,7 +132,9 @@ class Wal3Reader:
                     oldest=manifest.oldest,
                 )
             try:
-                pieces = self._pieces(manifest.children, reached, limit, eager=eager)
+                pieces = _unbroken(
+                    self._pieces(manifest.children, reached, limit, eager=eager), reached, limit
+                )
                 async for fragment, records in self._fetched(pieces, wanted, eager=eager):
                     yield records_between(records, fragment, reached, limit)
                     reached = fragment.limit
@@ -259,6 +261,26 @@ def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:
     records = decode_fragment(data, path=fragment.path)
     check_fragment(records, len(data), fragment)
     return records
+
+
+async def _unbroken(
+    pieces: AsyncIterator[list[Fragment]], reached: int, limit: int
+) -> AsyncIterator[list[Fragment]]:
+    """Give fragments, which must follow each other, whatever of them is read."""
+    async for piece in pieces:
+        for fragment in piece:
+            if fragment.start > reached:
+                raise _gap(reached, fragment.start)
+            reached = fragment.limit
+        yield piece
+    if reached < limit:
+        raise _gap(reached, limit)
+
+
+def _gap(reached: int, found: int) -> CorruptionError:
+    return CorruptionError(
+        f"the log names no fragment with the positions {reached} to {found - 1}: restore it"
+    )
 
 
 def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:

@@ -1,8 +1,9 @@
-"""Scrubbing a wal3 log: everything is read, and everything wrong is reported, not the first alone.
+"""Scrubbing a wal3 log: all of it, or a range, and all that is wrong is told, not the first alone.
 
 What is checked: the manifest's and each snapshot's sums, bounds, depths and names; each fragment's
 size, positions, time and records; cursors. Objects that the log does not name are told, and are no
-fault: a crash leaves such, and so does a collection under way.
+fault: a crash leaves such, and so does a collection under way. For a range the manifest is checked,
+and what it names of the range; cursors, plan and other objects are not looked at.
 Source: wal3, "Scrub"; docs/wal3.md.
 """
 
@@ -11,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidelog.clock import run_all
-from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.errors import CorruptionError, ObjectNotFound, PositionCollected, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.cursor import CURSORS, cursor_name, decode_cursor
 from tidelog.wal.fragment import decode_fragment, problems_of_fragment
@@ -72,19 +73,61 @@ class Scrubbed:
         }
 
 
-async def scrub(reader: Wal3Reader) -> Scrubbed:
-    """Read a whole log and check all of it.
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The positions ``[start, limit)``, which may be all; start 0 is the oldest that is left."""
+
+    start: int = 0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            raise UsageError(f"{self.start} is no position: they count from 1")
+        if self.limit is not None and self.limit <= self.start:
+            raise UsageError(f"a range from {self.start} to {self.limit} has no position in it")
+
+    @property
+    def is_all(self) -> bool:
+        return not self.start and self.limit is None
+
+    def holds(self, start: int, limit: int) -> bool:
+        """Say whether any of the positions ``[start, limit)`` is in it."""
+        return limit > self.start and (self.limit is None or start < self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a log held before one of its fragments: the setsum of its records, its bytes."""
+
+    setsum: Setsum
+    bytes: int
+
+
+Check: TypeAlias = Callable[[bytes, Fragment, Before], tuple[list[str], int]]
+
+
+async def scrub(
+    reader: Wal3Reader,
+    start: int = 0,
+    limit: int | None = None,
+    *,
+    run_by: StartScrub | None = None,
+) -> Scrubbed:
+    """Read a whole log, or its positions ``[start, limit)``, and check all of it.
+
+    ``run_by`` is `TreeScrub`, or what does as that does.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: its manifest cannot be read, so that nothing
-            says what there should be. LocationError: the store failed.
+        UsageError: there is no position in the range. NoSuchLog: there is no log.
+        PositionCollected: ``start`` was collected. CorruptionError: the manifest cannot be read, so
+        that nothing says what there should be. LocationError: the store failed.
     """
+    within = Range(start, limit)
     manifest = await reader.manifest()
-    found = Scrubbed()
-    run = TreeScrub(reader, found, problems_and_records)
+    run = (run_by or TreeScrub)(reader, Scrubbed(), problems_and_records, within)
     await run.tree(manifest)
     await run.others()
-    return found
+    return run.found
 
 
 @dataclass(slots=True)
@@ -96,27 +139,44 @@ class TreeScrub:
 
     reader: Wal3Reader
     found: Scrubbed
-    check: Callable[[bytes, Fragment], tuple[list[str], int]]
+    check: Check
+    within: Range = field(default_factory=Range)
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
+    numbers: list[int] = field(default_factory=list)  # Of the fragments that the range has.
 
     async def tree(self, manifest: Manifest) -> None:
-        """Check a manifest, and all that it reaches."""
+        """Check a manifest, and all of the range that it reaches.
+
+        Raises:
+            PositionCollected: the range starts before what is left.
+        """
+        if 0 < self.within.start < manifest.oldest:
+            raise PositionCollected(
+                f"records from {self.within.start} on were collected: the oldest is "
+                f"{manifest.oldest}",
+                oldest=manifest.oldest,
+            )
         self.found.problems += [Problem(MANIFEST, why) for why in problems_of_manifest(manifest)]
-        await self.children(manifest.children)
+        gone = manifest.acc_bytes - sum(child.num_bytes for child in manifest.children)
+        await self.children(manifest.children, Before(manifest.collected, gone))
+        await self.settle()
         reached = self.found.setsum + manifest.collected
-        if not self.found.problems and reached != manifest.setsum:
+        if self.within.is_all and not self.found.problems and reached != manifest.setsum:
             self.tell(MANIFEST, "its setsum is not that of what it reaches")
 
-    async def children(self, children: list[Pointer | Fragment]) -> None:
-        """Check what a manifest or a snapshot names."""
+    async def children(self, children: list[Pointer | Fragment], before: Before) -> None:
+        """Check what a manifest or a snapshot names, after what the log held ``before``."""
+        leaves = []
         for child in children:
-            if isinstance(child, Pointer):
-                await self.snapshot(child)
-        leaves = [child for child in children if isinstance(child, Fragment)]
-        work = [partial(self.fragment, leaf) for leaf in leaves]
-        await run_all(work, at_once=self.reader.reads)
+            if self.within.holds(child.start, child.limit):
+                if isinstance(child, Pointer):
+                    await self.snapshot(child, before)
+                else:
+                    leaves.append(partial(self.fragment, child, before))
+            before = Before(before.setsum + child.setsum, before.bytes + child.num_bytes)
+        await run_all(leaves, at_once=self.reader.reads)
 
-    async def snapshot(self, pointer: Pointer) -> None:
+    async def snapshot(self, pointer: Pointer, before: Before) -> None:
         """Check a snapshot, and what it names."""
         self.named.add(pointer.path)
         data = await self._get(pointer.path)
@@ -131,23 +191,30 @@ class TreeScrub:
         problems = problems_of_snapshot(snapshot, pointer)
         for why in problems:
             self.tell(pointer.path, why)
-        deep = [child for child in snapshot.snapshots if child.depth < snapshot.depth]
-        await self.children([*deep, *snapshot.fragments])
+        # Whatever lies there, each step goes down: one that leads to itself must not go round.
+        depth = min(snapshot.depth, pointer.depth)
+        deep = [child for child in snapshot.snapshots if child.depth < depth]
+        await self.children([*deep, *snapshot.fragments], before)
 
-    async def fragment(self, fragment: Fragment) -> None:
+    async def fragment(self, fragment: Fragment, before: Before) -> None:
         """Check a fragment."""
         self.named.add(fragment.path)
+        self.numbers.append(fragment.seq_no)
         data = await self._get(fragment.path)
         if data is None:
             return
-        await self.bytes_of(fragment, data)
+        await self.bytes_of(fragment, data, before)
 
-    async def bytes_of(self, fragment: Fragment, data: bytes) -> None:
+    async def settle(self) -> None:
+        """Wait for what is checked elsewhere; here nothing is."""
+
+    async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:
         """Check a fragment's bytes."""
         self.found.fragments += 1
         self.found.bytes_read += len(data)
         try:
-            problems, records = await self.reader.clock.offload(partial(self.check, data, fragment))
+            work = partial(self.check, data, fragment, before)
+            problems, records = await self.reader.clock.offload(work)
         except CorruptionError as error:
             self.tell(fragment.path, str(error))
             return
@@ -158,7 +225,12 @@ class TreeScrub:
             self.found.setsum = self.found.setsum + fragment.setsum
 
     async def others(self) -> None:
-        """Check cursors and garbage, and tell of objects that the log does not name."""
+        """Check cursors and garbage, and tell of objects that the log does not name.
+
+        Of a range nothing: what it does not name is named by the rest.
+        """
+        if not self.within.is_all:
+            return
         if (data := await self._get(GARBAGE, missing_is_fine=True)) is not None:
             try:
                 decode_garbage(data)
@@ -191,7 +263,10 @@ class TreeScrub:
         self.found.problems.append(Problem(path, why))
 
 
-def problems_and_records(data: bytes, fragment: Fragment) -> tuple[list[str], int]:
+StartScrub: TypeAlias = Callable[[Wal3Reader, Scrubbed, Check, Range], TreeScrub]
+
+
+def problems_and_records(data: bytes, fragment: Fragment, _: Before) -> tuple[list[str], int]:
     """Give what is wrong with the bytes of a fragment of wal3's, and how many records it has.
 
     Raises:

@@ -66,7 +66,10 @@ class Shelf:
         )
 
     async def names(self) -> list[str]:
-        """Give the names of all logs, in order; a listing of one page for each."""
+        """Give the names of all logs, in order, also of such as were destroyed.
+
+        A listing of one page for each.
+        """
         names: list[str] = []
         after: str | None = None
         while True:

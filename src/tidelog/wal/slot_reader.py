@@ -276,25 +276,15 @@ def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
     """Give the records of a slot's object.
 
     Raises:
-        CorruptionError: they are not what the log says.
+        CorruptionError: it cannot be read, or they are not what the log says.
     """
-    records, problems = examined_data(data, fragment)
-    if problems:
+    link, records = decode_data(data, path=fragment.path)
+    if problems := problems_of_data(records, link, len(data), fragment):
         raise CorruptionError(
             f"a slot's object is not what was written ({'; '.join(problems)}): restore it",
             path=fragment.path,
         )
     return records
-
-
-def examined_data(data: bytes, fragment: Fragment) -> tuple[pa.Table, list[str]]:
-    """Give the records of a slot's object, and all in which it is not what the log says.
-
-    Raises:
-        CorruptionError: it cannot be read.
-    """
-    link, records = decode_data(data, path=fragment.path)
-    return records, problems_of_data(records, link, len(data), fragment)
 
 
 def _seal_of(manifest: Manifest) -> Seal | None:

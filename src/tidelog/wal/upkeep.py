@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.store.port import Store
+from tidelog.store.within import Within
 from tidelog.wal.closing import Closing
 from tidelog.wal.collection import Keep
 from tidelog.wal.collector import GRACE_US, Collected, Collector
 from tidelog.wal.cursors import Cursors, Listed, Witness
+from tidelog.wal.fork import let_go_of_origin
 from tidelog.wal.pin import Pin
 from tidelog.wal.pins import Pins, PinWitness
 from tidelog.wal.roller import roll_up_tail
@@ -95,7 +97,10 @@ class Upkeep(Closing):
             keep=keep or Keep(),
             grace_us=grace_us,
         )
-        return await collector.collect(force=force)
+        found = await collector.collect(force=force)
+        if isinstance(self.store, Within):
+            await let_go_of_origin(self.store, clock=self.clock, writer=self.writer)
+        return found
 
     async def sweep(self, *, grace_us: int = GRACE_US) -> Swept:
         """Delete what the dead left behind; see `tidelog.wal.sweep`."""

@@ -1,0 +1,69 @@
+"""Jobs on Spark, as the driver's loop runs them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidelog.clock import Clock
+from tidelog.errors import LocationError, TidelogError
+from tidelog.spark.failure import describe_failure
+
+T = TypeVar("T")
+
+
+def live_context(spark: SparkSession) -> SparkContext:
+    """Give the context of a session.
+
+    Raises:
+        LocationError: the session was stopped. NOT_APPLIED.
+    """
+    context = spark.sparkContext
+    if context._jsc is None:
+        raise LocationError("the Spark session was stopped: open another")
+    return context
+
+
+async def run_job(context: SparkContext, work: Callable[[], T], *, clock: Clock, what: str) -> T:
+    """Do work that starts Spark jobs, in a thread; to cancel the wait is to cancel the jobs.
+
+    Raises:
+        LocationError: Spark failed.
+    """
+    tag = f"tidelog-{clock.unique()}"
+
+    def tagged() -> T:
+        try:
+            context.addJobTag(tag)
+            try:
+                return work()
+            finally:
+                context.removeJobTag(tag)
+        except (Py4JError, PySparkException) as error:
+            raise LocationError(
+                f"Spark did not finish {what}: {describe_failure(str(error))}"
+            ) from error
+
+    try:
+        return await clock.offload(tagged)
+    except asyncio.CancelledError:
+        context.cancelJobsWithTag(tag)
+        raise
+
+
+def portable(error: TidelogError) -> TidelogError:
+    """Give an error that a task met as one that the driver can take.
+
+    What cannot be pickled would fail in the driver, in place of the error that tells of it.
+    """
+    error.facts = {
+        name: fact if isinstance(fact, str | int) else str(fact)
+        for name, fact in error.facts.items()
+    }
+    return error

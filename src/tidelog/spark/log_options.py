@@ -1,0 +1,88 @@
+"""The options of ``format("tidelog")`` with ``kind`` ``log``, parsed once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import UsageError
+from tidelog.spark.options import location_told, told_options
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is to be read of a log.
+
+    Shape: ``start`` is a position, 0 for the oldest that is left; ``from_latest`` wins over it.
+        ``limit`` is the position before which a batch read ends; ``batch_records_max`` is of
+        streams.
+    """
+
+    location_url: str
+    name: str
+    start: int = 0
+    from_latest: bool = False
+    limit: int | None = None
+    batch_records_max: int | None = None
+
+
+def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> LogSettings:
+    """Read the options of a log, of ``spark.read`` and ``spark.readStream`` alike.
+
+    Raises:
+        UnknownOption, OptionMissing, UsageError: what to correct.
+    """
+    told = told_options(options, kind="log")
+    start = told.get("start", EARLIEST).strip().lower()
+    return LogSettings(
+        location_url=location_told(told, environment),
+        name=told["path"],
+        start=0 if start in (EARLIEST, LATEST) else _start(start),
+        from_latest=start == LATEST,
+        limit=_whole("limit", told["limit"], least=0) if "limit" in told else None,
+        batch_records_max=_whole("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
+        if "maxrecordsperbatch" in told
+        else None,
+    )
+
+
+def check_for_batch(settings: LogSettings) -> None:
+    """Refuse what only a stream can do.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if settings.from_latest:
+        raise UsageError("start 'latest' is one for readStream: a read starts at what there is")
+    if settings.batch_records_max is not None:
+        raise UsageError("maxRecordsPerBatch is one for readStream: a read has the option 'limit'")
+
+
+def check_for_stream(settings: LogSettings) -> None:
+    """Refuse what only a batch read can do.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if settings.limit is not None:
+        raise UsageError("a stream has no end, so it has no option 'limit': use spark.read")
+
+
+def _start(text: str) -> int:
+    try:
+        return _whole("start", text, least=0)
+    except UsageError:
+        raise UsageError(
+            f"start {text!r} is neither a position (they count from 1) nor {EARLIEST} or {LATEST}"
+        ) from None
+
+
+def _whole(name: str, text: str, *, least: int) -> int:
+    found = int(text) if text.strip().isdecimal() else -1
+    if not least <= found < 2**63:
+        raise UsageError(f"the option {name!r} is a whole number from {least} on", given=text)
+    return found

@@ -1,0 +1,119 @@
+"""Scrubbing a log on Spark: the driver checks what ties a log together, executors its records.
+
+It is the scrub of `tidelog.wal` itself, by one who puts fragments aside and has them checked all at
+once, so that what is found is the same. The driver reads the manifest, snapshots, fences, and the
+links past the manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from tidelog.clock import SystemClock, run_all
+from tidelog.errors import TidelogError
+from tidelog.location import open_location
+from tidelog.spark.job import live_context, portable, run_job
+from tidelog.spark.log_share import SHARE_BYTES, LogPlace, groups_of
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.worker import use_one_core
+from tidelog.store.within import Within
+from tidelog.wal.head import load_head
+from tidelog.wal.manifest import Fragment
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.scrub import Before, Check, Scrubbed, TreeScrub, scrub
+from tidelog.wal.shelf import log_folder
+from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.slot_scrub import scrub_slots
+
+
+def scrub_log(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
+    """Read a whole log in the executors of a session, and check all of it.
+
+    Raises:
+        NoSuchLocation, NoSuchLog, UsageError: there is none. CorruptionError: its manifest cannot
+            be read, so that nothing says what there should be. LocationError: the store failed, or
+            Spark.
+    """
+    return asyncio.run(_scrub(spark, location_url, name))
+
+
+@dataclass(slots=True, kw_only=True)
+class SparkScrub(TreeScrub):
+    """A scrub whose fragments are checked by executors, when it settles."""
+
+    spark: SparkSession
+    place: LogPlace
+    aside: dict[Fragment, Before] = field(default_factory=dict)
+
+    async def fragment(self, fragment: Fragment, before: Before) -> None:
+        """Put a fragment aside."""
+        self.named.add(fragment.path)
+        self.numbers.append(fragment.seq_no)
+        self.aside[fragment] = before
+
+    async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:
+        """Put a fragment aside: its bytes were read for its link alone."""
+        self.aside[fragment] = before
+
+    async def settle(self) -> None:
+        """Have all checked that was put aside."""
+        groups = [
+            [(fragment, self.aside[fragment]) for fragment in group]
+            for group in groups_of(list(self.aside), size_bytes=SHARE_BYTES)
+        ]
+        self.aside = {}
+        if not groups:
+            return
+        context = live_context(self.spark)
+        check = partial(check_fragments, place=self.place, check=self.check)
+        told = await run_job(
+            context,
+            lambda: context.parallelize(groups, len(groups)).map(check).collect(),
+            clock=self.reader.clock,
+            what="the scrub",
+        )
+        for one in told:
+            if isinstance(one, TidelogError):
+                raise one
+            self._add(one)
+
+    def _add(self, one: Scrubbed) -> None:
+        found = self.found
+        found.problems += one.problems
+        found.setsum = found.setsum + one.setsum
+        found.records += one.records
+        found.bytes_read += one.bytes_read
+        found.fragments += one.fragments
+
+
+def check_fragments(
+    fragments: Sequence[tuple[Fragment, Before]], *, place: LogPlace, check: Check
+) -> Scrubbed | TidelogError:
+    """Check fragments, in an executor; an error of ours is given instead of raised."""
+    use_one_core()
+    clock = SystemClock()
+    run = TreeScrub(Wal3Reader(store=place.open(clock), clock=clock), Scrubbed(), check)
+    work = [partial(run.fragment, fragment, before) for fragment, before in fragments]
+    try:
+        asyncio.run(run_all(work, at_once=run.reader.reads))
+    except TidelogError as error:
+        return portable(error)
+    return run.found
+
+
+async def _scrub(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
+    location = await open_location(location_url)
+    store, clock = Within(location.store, log_folder(name)), location.clock
+    is_slots = (await load_head(store)).manifest.chain is not None
+    place = LogPlace(
+        location_url=url_for_executors(location_url, location.store), name=name, is_slots=is_slots
+    )
+    run_by = partial(SparkScrub, spark=spark, place=place)
+    if is_slots:
+        return await scrub_slots(SlotReader(store=store, clock=clock), run_by=run_by)
+    return await scrub(Wal3Reader(store=store, clock=clock), run_by=run_by)

@@ -1,0 +1,121 @@
+"""Shares of a log: which of its objects a task reads, and the batches that it gives.
+
+Invariants: each position of the range that was asked for is in exactly one share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.clock import Clock, SystemClock, run_all
+from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.spark.log_view import collected_error, reader_of
+from tidelog.spark.scan import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store
+from tidelog.store.within import Within
+from tidelog.wal.log import as_log_records
+from tidelog.wal.manifest import Fragment
+from tidelog.wal.reader import Wal3Reader, records_between
+from tidelog.wal.selection import ALL
+from tidelog.wal.shelf import log_folder
+
+SHARE_BYTES: Final = 32 * 1024 * 1024
+WINDOW_BYTES: Final = 16 * 1024 * 1024
+WINDOW_READS: Final = 8
+
+
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a log lies, as executors find it."""
+
+    location_url: str
+    name: str
+    is_slots: bool
+
+    def open(self, clock: Clock) -> Store:
+        """Open the log's folder."""
+        return Within(open_store(self.location_url, clock=clock), log_folder(self.name))
+
+
+class LogShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The positions ``[start, limit)`` of a log, which lie in ``fragments``."""
+
+    place: LogPlace
+    fragments: tuple[Fragment, ...]
+    start: int
+    limit: int
+
+
+def share_log(
+    fragments: Sequence[Fragment], start: int, limit: int, *, place: LogPlace
+) -> list[LogShare]:
+    """Share positions out, by the fragments that hold them."""
+    return [
+        LogShare(
+            place=place,
+            fragments=tuple(group),
+            start=max(start, group[0].start),
+            limit=min(limit, group[-1].limit),
+        )
+        for group in groups_of(fragments, size_bytes=SHARE_BYTES)
+    ]
+
+
+def groups_of(
+    fragments: Sequence[Fragment], *, size_bytes: int, count: int | None = None
+) -> Iterator[list[Fragment]]:
+    """Give fragments in groups of at most so many bytes, or one, and at most ``count``."""
+    group: list[Fragment] = []
+    size = 0
+    for fragment in fragments:
+        if group and (size + fragment.num_bytes > size_bytes or len(group) == count):
+            yield group
+            group, size = [], 0
+        group.append(fragment)
+        size += fragment.num_bytes
+    if group:
+        yield group
+
+
+def read_share(share: LogShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read a share, in batches of exactly the schema ``target``.
+
+    Raises:
+        PositionCollected: what was planned has been collected since. CorruptionError: an object is
+        missing, or is not what was written. LocationError: the store failed.
+    """
+    clock, place = SystemClock(), share.place
+    reader = reader_of(place.open(clock), clock, is_slots=place.is_slots)
+    for window in groups_of(share.fragments, size_bytes=WINDOW_BYTES, count=WINDOW_READS):
+        for fragment, records in zip(window, asyncio.run(_fetch(window, reader)), strict=True):
+            found = records_between(records, fragment, share.start, share.limit)
+            # As all reads do, without control records.
+            found = ALL.of(found) if place.is_slots else as_log_records(found)
+            yield from batches_of(found, target)
+
+
+def batches_of(records: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Give records in batches of a size that Spark takes well."""
+    size = records.nbytes / max(1, records.num_rows)
+    step = max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, size))))
+    for first in range(0, records.num_rows, step):
+        yield from records.slice(first, step).cast(target).combine_chunks().to_batches()
+
+
+async def _fetch(fragments: Sequence[Fragment], reader: Wal3Reader) -> list[pa.Table]:
+    try:
+        work = [partial(reader.fetch, fragment) for fragment in fragments]
+        return await run_all(work, at_once=WINDOW_READS)
+    except ObjectNotFound as error:
+        manifest = await reader.manifest()
+        if manifest.oldest > fragments[0].start:
+            raise collected_error(fragments[0].start, manifest) from error
+        raise CorruptionError(
+            f"the log names an object that is not there: restore it ({error})"
+        ) from error

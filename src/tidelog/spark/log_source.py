@@ -1,0 +1,131 @@
+"""``option("kind", "log")`` in a batch: the records that a log has when it is loaded.
+
+Which positions are read is chosen at load, and stays: a join of a DataFrame with itself sees the
+same on both sides. The driver walks the log; tasks get paths and ranges, and check what they read
+as every reader does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tidelog.clock import Clock, SystemClock
+from tidelog.errors import NoSuchLog
+from tidelog.location import open_location
+from tidelog.spark.log_options import LogSettings
+from tidelog.spark.log_share import LogPlace, LogShare, read_share, share_log
+from tidelog.spark.log_view import LogView, open_view
+from tidelog.spark.options import told_as_spark_tells
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.types import arrow_schema, spark_schema
+from tidelog.spark.worker import use_one_core
+from tidelog.store.within import Within
+from tidelog.wal.log import LOG_RECORDS
+from tidelog.wal.manifest import Fragment
+from tidelog.wal.shelf import log_folder
+
+LOG_SCHEMA: Final = spark_schema(LOG_RECORDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPin:
+    """What a DataFrame stands for, decided once: positions, and what holds the newest of them."""
+
+    place: LogPlace
+    start: int
+    limit: int
+    beyond: tuple[Fragment, ...]
+
+
+class LogPartition(InputPartition):
+    """A partition of Spark's: an encoded share."""
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+
+
+class LogReader(DataSourceReader):
+    """Plans on the driver, and reads in executors."""
+
+    def __init__(self, pin: LogPin) -> None:
+        self._pin = pin
+
+    def __getstate__(self) -> dict[str, object]:
+        return {}  # Tasks find all that they need in their partitions.
+
+    def partitions(self) -> list[InputPartition]:
+        with told_as_spark_tells():
+            return partitions_of(asyncio.run(plan_pin(self._pin)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition)
+
+
+async def open_log_view(
+    settings: LogSettings, *, clock: Clock | None = None
+) -> tuple[LogPlace, LogView]:
+    """Open a log, and look at all of it that there is now.
+
+    Raises:
+        NoSuchLocation, NoSuchLog, UsageError: an option is to be corrected.
+        CorruptionError: the log is damaged. LocationError: the store failed.
+    """
+    location = await open_location(settings.location_url, clock=clock)
+    store = Within(location.store, log_folder(settings.name))
+    view = await open_view(store, clock=location.clock)
+    await view.renew()
+    place = LogPlace(
+        location_url=url_for_executors(settings.location_url, location.store),
+        name=settings.name,
+        is_slots=view.is_slots,
+    )
+    return place, view
+
+
+async def choose_log_pin(settings: LogSettings) -> LogPin:
+    """Find the log, and choose the positions to be read; see `open_log_view`."""
+    place, view = await open_log_view(settings)
+    start = settings.start or view.oldest
+    limit = view.next if settings.limit is None else min(settings.limit, view.next)
+    beyond = tuple(f for f in view.beyond if f.start < limit and f.limit > start)
+    return LogPin(place=place, start=start, limit=limit, beyond=beyond)
+
+
+async def plan_pin(pin: LogPin) -> list[LogShare]:
+    """Share the positions out.
+
+    Raises:
+        NoSuchLog: it was made anew since it was loaded. PositionCollected: see `LogView`.
+    """
+    if pin.start >= pin.limit:
+        return []
+    clock = SystemClock()
+    view = await open_view(pin.place.open(clock), clock=clock, beyond=pin.beyond)
+    if view.next < pin.limit or view.is_slots != pin.place.is_slots:
+        raise NoSuchLog(
+            f"the log {pin.place.name!r} was made anew since it was loaded: load it again"
+        )
+    found = await view.fragments(pin.start, pin.limit)
+    return share_log(found, pin.start, pin.limit, place=pin.place)
+
+
+def partitions_of(shares: list[LogShare]) -> list[InputPartition]:
+    """Give shares as Spark's partitions."""
+    return [LogPartition(msgspec.msgpack.encode(share)) for share in shares]
+
+
+def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read a partition, in an executor."""
+    if partition.value is None:  # Spark makes such a partition where there are none.
+        return
+    use_one_core()
+    with told_as_spark_tells():
+        share = msgspec.msgpack.decode(partition.value, type=LogShare)
+        yield from read_share(share, arrow_schema(LOG_SCHEMA))

@@ -1,0 +1,151 @@
+"""What a driver knows of a log: where it ends, and which objects hold which positions.
+
+What lies past the manifest is walked once; a later look goes on from where the last one ended.
+Reads no records but those that a walk goes past, and keeps none.
+Source: design page 3, "Read"; docs/log.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidelog.clock import Clock
+from tidelog.errors import CorruptionError, NoSuchLog, ObjectNotFound, PositionCollected
+from tidelog.store.port import Store
+from tidelog.wal.epoch import Seal
+from tidelog.wal.head import Head, load_head, no_such_log
+from tidelog.wal.link import Tail
+from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, decode_manifest
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.slot_reader import checked_data
+from tidelog.wal.walk import tail_of
+from tidelog.wal.walker import Walker
+
+
+@dataclass(slots=True, kw_only=True)
+class LogView:
+    """A view of the log at the root of ``store``, as of its last `renew`.
+
+    Shape: ``beyond`` are the fragments past the manifest, in order.
+    """
+
+    store: Store
+    clock: Clock
+    head: Head
+    beyond: Sequence[Fragment] = ()
+    _tail: Tail | None = field(init=False, default=None)
+    _seal: Seal | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._start_over()
+
+    @property
+    def is_slots(self) -> bool:
+        return self.head.manifest.chain is not None
+
+    @property
+    def oldest(self) -> int:
+        return self.head.manifest.oldest
+
+    @property
+    def next(self) -> int:
+        """Give the position after the last one that was seen."""
+        return max([self.head.manifest.next, *(fragment.limit for fragment in self.beyond)])
+
+    async def renew(self) -> None:
+        """Look at the log as it is now, to its end.
+
+        Raises:
+            NoSuchLog: it is not there any more. CorruptionError: an object does not continue it.
+            LocationError: the store failed.
+        """
+        while True:
+            if self._tail is not None and self._seal is None:
+                await self._walk(self._tail)
+            await self._newer()
+            # As for all readers, a missing slot, or a seal, is the end only if the manifest, read
+            # after it, has not gone past.
+            if self._tail is None or self.head.manifest.next <= self._tail.position:
+                return
+            self._start_over()
+
+    async def fragments(self, start: int, limit: int) -> list[Fragment]:
+        """Give the fragments that hold any of the positions ``[start, limit)``, in order.
+
+        Raises:
+            PositionCollected: records from ``start`` on were collected. CorruptionError: the tree
+            is not what was written. LocationError: the store failed.
+        """
+        while start < limit:
+            manifest = self.head.manifest
+            if start < manifest.oldest:
+                raise collected_error(start, manifest)
+            tree = reader_of(self.store, self.clock, is_slots=self.is_slots)
+            try:
+                found = await tree.fragments_of(manifest, start=start, limit=limit)
+            except ObjectNotFound as error:
+                await self._newer()
+                if self.head.manifest == manifest:
+                    raise CorruptionError(
+                        f"the log names an object that is not there: restore it ({error})"
+                    ) from error
+            else:
+                return found + [f for f in self.beyond if f.start < limit and f.limit > start]
+        return []
+
+    async def _walk(self, tail: Tail) -> None:
+        walker = Walker(store=self.store, clock=self.clock)
+        async for passed in walker.walk(tail):
+            self._tail = passed.tail
+            if isinstance(passed.step, Fragment) and passed.step.limit > self.next:
+                self.beyond = (*self.beyond, passed.step)
+            elif isinstance(passed.step, Seal):
+                self._seal = passed.step
+
+    async def _newer(self) -> None:
+        """Read the manifest again; one that is still the same is not sent."""
+        try:
+            found = await self.store.refresh(MANIFEST, self.head.e_tag)
+        except ObjectNotFound:
+            raise no_such_log(self.store) from None
+        if found is None:
+            return
+        newer = decode_manifest(found.data)
+        if newer.next < self.head.manifest.next or (newer.chain is None) == self.is_slots:
+            raise NoSuchLog(f"the log at {self.store.url} was made anew since it was opened")
+        self.head = Head(newer, found.e_tag)
+        self._drop_named()
+
+    def _start_over(self) -> None:
+        manifest = self.head.manifest
+        if manifest.chain is not None:
+            self._tail, self._seal = tail_of(manifest), manifest.chain.seal
+        self._drop_named()
+
+    def _drop_named(self) -> None:
+        self.beyond = tuple(f for f in self.beyond if f.start >= self.head.manifest.next)
+
+
+async def open_view(store: Store, *, clock: Clock, beyond: Sequence[Fragment] = ()) -> LogView:
+    """Open a view on what a log's manifest names, and on what was found past it before.
+
+    Raises:
+        NoSuchLog: there is none. CorruptionError: its manifest cannot be read. LocationError: the
+        store failed.
+    """
+    return LogView(store=store, clock=clock, head=await load_head(store), beyond=beyond)
+
+
+def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> Wal3Reader:
+    """Give what reads the tree and the fragments of a log of either protocol."""
+    return Wal3Reader(store=store, clock=clock, decode=checked_data if is_slots else None)
+
+
+def collected_error(start: int, manifest: Manifest) -> PositionCollected:
+    """Give the error of a read that comes too late."""
+    return PositionCollected(
+        f"records from {start} on were collected, the oldest is {manifest.oldest}: load the log "
+        f"again, with option('start', {manifest.oldest}); a stream needs a new checkpoint for it",
+        oldest=manifest.oldest,
+    )

@@ -1,0 +1,151 @@
+"""Puts that were stored though the answer was an error, or lost though nobody said so.
+
+wal3's own tests have none of these; tried on its code, such a fragment put left the record in two
+places, and such a manifest put an append without a position.
+
+| scenario of wal3's | shown by |
+| --- | --- |
+| (not there) an ambiguous put of a fragment, or slot | test_no_append_is_lost_or_doubled |
+| (not there) of a snapshot | test_no_append_is_lost_or_doubled |
+| (not there) of a manifest | test_no_append_is_lost_or_doubled |
+| (not there) of a new log's manifest | test_a_log_is_made_whatever_is_answered |
+| (not there) of a plan, and of deletes | test_a_collection_is_finished_whatever_is_answered |
+| (not there) of a cursor | test_a_cursor_is_where_its_witness_says |
+| upload faults | wal/test_log.py: test_lost_answers_neither_lose_nor_double_a_record |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import cycle
+
+import pytest
+
+from logs import CLOCK, WAL3, Kind, contents
+from tidelog.errors import LocationError
+from tidelog.store.port import Store
+from tidelog.testing import Fault, Faulty
+from tidelog.testing.faulty import Request
+from tidelog.wal.collection import Keep
+from tidelog.wal.collector import Collector
+from tidelog.wal.cursors import Cursors
+
+FATES = {
+    "stored, not answered": [Fault(told=False)],
+    "thrice stored, not answered": [Fault(told=False)] * 3,
+    "lost, not answered": [Fault(happened=False, told=False)],
+    "lost, then stored, neither answered": [
+        Fault(happened=False, told=False),
+        Fault(told=False),
+    ],
+    "refused": [Fault(happened=False)],
+}
+ALL_IN_TURN = [fate for fates in FATES.values() for fate in (*fates, Fault())]
+# Each by itself where that is quick, and one after the other elsewhere.
+TRIALS = [
+    *(pytest.param("memory", fates, id=f"memory-{name}") for name, fates in FATES.items()),
+    *(pytest.param(place, ALL_IN_TURN, id=f"{place}-all in turn") for place in ("local", "s3")),
+]
+EVERY_FATE = pytest.mark.parametrize(("new_store", "fates"), TRIALS, indirect=["new_store"])
+
+
+def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> Faulty:
+    """Give a store whose changes below some prefixes have these fates; then one is as usual."""
+    turn = cycle([*fates, Fault()])
+
+    def toss(request: Request) -> Fault:
+        return next(turn) if request.changes and request.key.startswith(prefixes) else Fault()
+
+    return Faulty(store, toss=toss)
+
+
+@EVERY_FATE
+@pytest.mark.parametrize(
+    "prefixes", [("log/", "epoch/"), ("snapshot/",), ("manifest/",)], ids=lambda p: p[0]
+)
+def test_no_append_is_lost_or_doubled(
+    kind: Kind, store: Store, prefixes: tuple[str, ...], fates: list[Fault]
+) -> None:
+    """Each has a position, and is there once; nobody is told that it is unknown."""
+
+    async def work() -> None:
+        await kind.make(store)
+        wanted: dict[int, bytes] = {}
+        async with kind.writer(troubled(store, prefixes, fates)) as writer:
+            for number in range(25):
+                body = b"%d" % number
+                wanted[await writer.append([body])] = body
+        await kind.settle(store)
+        assert await contents(kind, store) == wanted
+        assert list(wanted) == list(range(1, 26))
+
+    asyncio.run(work())
+
+
+@EVERY_FATE
+def test_a_log_is_made_whatever_is_answered(kind: Kind, store: Store, fates: list[Fault]) -> None:
+    """Once, and empty."""
+
+    async def work() -> None:
+        await kind.make(troubled(store, ("manifest/",), fates))
+        assert [entry.key async for entry in store.list("")] == ["manifest/MANIFEST"]
+        assert await contents(kind, store) == {}
+
+    asyncio.run(work())
+
+
+def collector_on(store: Store) -> Collector:
+    return Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1)
+
+
+@EVERY_FATE
+@pytest.mark.parametrize("prefix", ["gc/", "manifest/", "snapshot/", "log/"])
+@pytest.mark.parametrize("kind", [WAL3], ids=str)
+def test_a_collection_is_finished_whatever_is_answered(
+    kind: Kind, store: Store, prefix: str, fates: list[Fault]
+) -> None:
+    """By the collector that began it, or by the next."""
+
+    async def work() -> None:
+        await kind.make(store)
+        async with kind.writer(store) as writer:
+            for number in range(13):
+                await writer.append([b"%d" % number])
+        await Cursors(store=store, clock=CLOCK, writer="me").create("x", 8)
+        try:
+            await collector_on(troubled(store, (prefix,), fates)).collect()
+        except LocationError:
+            assert prefix in ("snapshot/", "log/"), "only a delete may end it"
+        await collector_on(store).collect()
+        assert list(await contents(kind, store)) == list(range(8, 14))
+        assert (await kind.scrub(store)).unnamed == []
+
+    asyncio.run(work())
+
+
+@EVERY_FATE
+@pytest.mark.parametrize("kind", [WAL3], ids=str)
+def test_a_cursor_is_where_its_witness_says(kind: Kind, store: Store, fates: list[Fault]) -> None:
+    """Made, moved on, and set back."""
+
+    async def work() -> None:
+        await kind.make(store)
+        async with kind.writer(store) as writer:
+            await writer.append([b"x"] * 9)
+        slow = troubled(store, ("cursor/",), fates)
+        one = Cursors(store=slow, clock=CLOCK, writer="one")
+        other = Cursors(store=store, clock=CLOCK, writer="other")
+        witness = await one.create("reader", 2)
+        assert await other.load("reader") == witness
+        for position in (5, 9, 3):
+            witness = await one.save(witness, position, allow_back=True)
+            assert witness.position == position
+            assert await other.load("reader") == witness
+
+    asyncio.run(work())
+
+
+def test_fates_are_all_there_are() -> None:
+    """Stored or not, told or not: a put that is stored and told needs no test."""
+    met = {(fate.happened, fate.told) for fates in FATES.values() for fate in fates}
+    assert met == {(True, False), (False, False), (False, True)}

@@ -1,0 +1,162 @@
+"""Collection.
+
+| scenario of wal3's | shown by |
+| --- | --- |
+| no cursor; one at half; one near the end | test_cursors_say_what_goes |
+| the intrinsic cursor suffices; the lowest counts | test_the_lowest_cursor_counts |
+| the intrinsic cursor: forward, no rollback, forced | conformance/test_cursors.py: test_back_only_by_force |
+| writer and collector take 20 turns, scrub after each | test_writer_and_collector_take_turns |
+| full collection; bounds and numbers go on | test_a_log_that_is_collected_whole_goes_on |
+| (not there) a stale writer comes back after a collection | test_a_writer_that_slept_through_a_collection |
+| (not there) a crash between any two steps | wal/test_collector.py: test_a_collector_may_die_at_any_request |
+| numbers that are contiguous, with gaps, out of order | wal/test_collection.py: test_a_log_that_does_not_add_up_is_not_collected |
+| snapshots split at one to three levels; names collide | wal/test_collection.py: test_any_tree_is_cut_at_any_place, wal/test_collection.py: test_a_pointer_may_say_more_depth_than_its_snapshot_has |
+| drop nested, flat, children before the cutoff, keep the right-most | wal/test_collection.py: test_any_tree_is_cut_at_any_place |
+| apply: already applied, start at or past limit | wal/test_collection.py: test_a_plan_of_another_manifest_is_not_applied |
+| every cutoff of a random manifest balances and scrubs | wal/test_collection.py: test_any_tree_is_cut_at_any_place |
+| a snapshot covered in part: exact GARBAGE and manifest | wal/test_collection.py: test_a_collection_is_chromas_to_the_byte |
+| two files from production, and their table of passes | not yet: they are not among the golden logs |
+| GARBAGE is read from the preferred replica | not ours: replication |
+| ranges of UUIDs, and their grace period | not ours: fragments of the replicated kind |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from logs import CLOCK, WAL3, Kind, Writer, contents
+from tidelog.errors import OutcomeUnknown
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.wal.collection import Keep
+from tidelog.wal.collector import Collected, Collector
+from tidelog.wal.cursor import INTRINSIC
+from tidelog.wal.cursors import Cursors
+from tidelog.wal.manifest import MANIFEST, decode_manifest, fragment_path
+from tidelog.wal.sweep import sweep
+
+pytestmark = pytest.mark.parametrize("kind", [WAL3], ids=str)
+
+
+async def written(kind: Kind, store: Store, count: int) -> Cursors:
+    """Write fragments of one record each; give the log's cursors."""
+    await kind.make(store)
+    async with kind.writer(store) as writer:
+        for number in range(count):
+            await writer.append([b"%d" % number])
+    return Cursors(store=store, clock=CLOCK, writer="me")
+
+
+async def collect(store: Store) -> Collected:
+    keep = Keep(share_max=1)
+    collector = Collector(store=store, clock=CLOCK, writer="gc", keep=keep, grace_us=1)
+    return await collector.collect()
+
+
+@pytest.mark.parametrize("position", [None, 1, 12, 23, 24, 25])
+def test_cursors_say_what_goes(kind: Kind, store: Store, position: int | None) -> None:
+    """All below the cursor, and no more; without one, nothing."""
+
+    async def work() -> None:
+        cursors = await written(kind, store, 24)
+        if position is not None:
+            await cursors.create("reader", position)
+        report = await collect(store)
+        oldest = position or 1
+        found = await contents(kind, store)
+        assert found == {n: b"%d" % (n - 1) for n in range(oldest, 25)}
+        assert report.fragments == oldest - 1
+        objects = [entry.key async for entry in store.list("log/")]
+        assert len(objects) == len(found)
+        assert (await collect(store)).fragments == 0
+
+    asyncio.run(work())
+
+
+def test_the_lowest_cursor_counts(kind: Kind, store: Store) -> None:
+    """Be it the one that each of Chroma's logs has, or another; that one alone is enough."""
+
+    async def work() -> None:
+        cursors = await written(kind, store, 12)
+        intrinsic = await cursors.create(INTRINSIC, 4)
+        assert (await collect(store)).oldest == 4
+        reader = await cursors.create("reader", 6)
+        intrinsic = await cursors.save(intrinsic, 9)
+        report = await collect(store)
+        assert (report.oldest, report.held_by) == (6, "reader")
+        await cursors.save(reader, 11)
+        report = await collect(store)
+        assert (report.oldest, report.held_by) == (9, INTRINSIC)
+        assert list(await contents(kind, store)) == [9, 10, 11, 12]
+
+    asyncio.run(work())
+
+
+def test_writer_and_collector_take_turns(kind: Kind, store: Store) -> None:
+    """Whole after each; positions and numbers only rise."""
+
+    async def work() -> None:
+        cursors = await written(kind, store, 1)
+        witness = await cursors.create("reader", 1)
+        next_ = 2
+        for _ in range(20 if isinstance(store, MemoryStore) else 6):
+            async with kind.writer(store) as writer:
+                for _ in range(4):
+                    assert await writer.append([b"x", b"y"]) == next_
+                    next_ += 2
+            witness = await cursors.save(witness, next_ - 3)
+            report = await collect(store)
+            assert report.oldest == next_ - 4
+            assert list(await contents(kind, store)) == list(range(next_ - 4, next_))
+
+    asyncio.run(work())
+
+
+def test_a_log_that_is_collected_whole_goes_on(kind: Kind, store: Store) -> None:
+    """At the next position, under the next number."""
+
+    async def work() -> None:
+        cursors = await written(kind, store, 7)
+        await cursors.create("reader", 8)
+        assert (await collect(store)).oldest == 8
+        manifest = decode_manifest((await store.get(MANIFEST)).data)
+        assert (manifest.fragments, manifest.snapshots) == ((), ())
+        assert (manifest.oldest, manifest.next, manifest.next_seq_no) == (8, 8, 8)
+        assert await contents(kind, store) == {}
+        async with kind.writer(store) as writer:
+            assert await writer.append([b"new"]) == 8
+        assert await contents(kind, store) == {8: b"new"}
+
+    asyncio.run(work())
+
+
+def test_a_writer_that_slept_through_a_collection(kind: Kind, store: Store) -> None:
+    """Its next number is long past; it is not told "durable", as by wal3, but that it is not known.
+
+    From then on it knows where the log ends.
+    """
+
+    async def work() -> None:
+        cursors = await written(kind, store, 2)
+        slept: Writer = kind.writer(store, name="slept")
+        assert await slept.append([b"before"]) == 3
+        async with kind.writer(store, name="other") as other:
+            for number in range(9):
+                await other.append([b"%d" % number])
+        await cursors.create("reader", 13)
+        assert (await collect(store)).oldest == 13
+        with pytest.raises(OutcomeUnknown, match="collected past the records"):
+            await slept.append([b"in doubt"])
+        said = {await slept.append([body]): body for body in (b"one", b"two", b"three")}
+        await slept.close()
+        assert list(said) == [13, 14, 15]
+        assert await contents(kind, store) == said
+        # What it stored before it looked is nobody's, and is found as such.
+        assert fragment_path(4) in (await kind.scrub(store)).unnamed
+        await sweep(store, clock=CLOCK, grace_us=1)
+        assert (await kind.scrub(store)).unnamed == []
+        assert await contents(kind, store) == said
+
+    asyncio.run(work())

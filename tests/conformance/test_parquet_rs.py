@@ -1,0 +1,220 @@
+"""Fragments between us and parquet-rs, which wal3 reads and writes by: arro3-io embeds it.
+
+| scenario of wal3's | shown by |
+| --- | --- |
+| columns are named `offset`, `timestamp_us`, `body` | test_parquet_rs_reads_what_we_write |
+| a large batch | test_parquet_rs_reads_what_we_write |
+| the reader's setsum is the writer's | test_we_read_what_parquet_rs_writes |
+| (not there) scrub of another encoder's log | test_a_log_that_parquet_rs_wrote_is_ours |
+| the setsum differs by position | test_setsum.py: test_records_sum_with_their_place_and_time |
+| an empty list of messages | wal/test_log.py: test_what_is_no_append_is_refused |
+| the wrong flavour is refused | test_columns_that_wal3_could_not_read_are_refused |
+| relative offsets, and their translation | not ours: fragments of the replicated kind |
+| a read that skips the setsum | not ours: no read of ours goes without |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+import arro3.io
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from goldens import NAMES, objects
+from logs import CLOCK, SLOTS, WAL3, contents
+from tidelog.errors import CorruptionError
+from tidelog.setsum import record_setsum
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.wal.collection import Keep
+from tidelog.wal.collector import Collector
+from tidelog.wal.cursors import Cursors
+from tidelog.wal.fragment import decode_fragment, encode_fragment, place_records, setsum_of_records
+from tidelog.wal.manifest import fragment_path
+
+TIME_US = 1_700_000_000_000_000
+BATCHES = {
+    "one": [b"abcd"],
+    "empty bodies": [b"", b"", b"x", b""],
+    "all bytes": [bytes(range(256)), b"\x00", b"\xff" * 9],
+    "alike": [b"same" * 10] * 500,
+    "large": [b"%d" % n * (n % 50) for n in range(20_000)],
+    "pages": [bytes([n % 251]) * 70_000 for n in range(40)],
+}
+
+
+def chromas(bodies: list[bytes], *, start: int, timestamp_us: int = TIME_US) -> bytes:
+    """Write a fragment as wal3's writer has parquet-rs do it: all its defaults, but snappy."""
+    names = ["offset", "timestamp_us", "body"]
+    records = place_records(pa.array(bodies, pa.binary()), start=start, timestamp_us=timestamp_us)
+    sink = io.BytesIO()
+    arro3.io.write_parquet(records.rename_columns(names), sink, compression="snappy")
+    return sink.getvalue()
+
+
+def read_by_parquet_rs(data: bytes) -> pa.Table:
+    """Read as wal3 does: Arrow types are what the file and parquet-rs make of them, and no cast."""
+    return pa.table(arro3.io.read_parquet(io.BytesIO(data)).read_all())
+
+
+@pytest.mark.parametrize("bodies", BATCHES.values(), ids=BATCHES)
+def test_parquet_rs_reads_what_we_write(bodies: list[bytes]) -> None:
+    """With exactly the types that wal3's reader takes: anything else is corrupt to it."""
+    records = place_records(pa.array(bodies, pa.binary()), start=7, timestamp_us=TIME_US)
+
+    found = read_by_parquet_rs(encode_fragment(records, write_id="w"))
+
+    assert found.schema.names[:3] == ["offset", "timestamp_us", "body"]
+    types = [found.schema.field(name).type for name in ("offset", "timestamp_us", "body")]
+    assert types == [pa.uint64(), pa.uint64(), pa.binary()]
+    assert not any(field.nullable for field in found.schema)
+    assert found.column("offset").to_pylist() == list(range(7, 7 + len(bodies)))
+    assert set(found.column("timestamp_us").to_pylist()) == {TIME_US}
+    assert found.column("body").to_pylist() == bodies
+
+
+@pytest.mark.parametrize("bodies", BATCHES.values(), ids=BATCHES)
+def test_we_read_what_parquet_rs_writes(bodies: list[bytes]) -> None:
+    """Dictionaries, statistics and all; the setsum is that of the records, whoever encoded them."""
+    found = decode_fragment(chromas(bodies, start=7), path="x")
+
+    assert found.column("position").to_pylist() == list(range(7, 7 + len(bodies)))
+    assert found.column("body").to_pylist() == bodies
+    wanted = record_setsum(7, TIME_US, bodies[0])
+    for number, body in enumerate(bodies[1:], start=8):
+        wanted = wanted + record_setsum(number, TIME_US, body)
+    assert setsum_of_records(found) == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parquet_rs_and_we_read_chromas_fragments_alike(name: str) -> None:
+    """Those that its own writer made."""
+    for key, data in objects(name).items():
+        if key.startswith("log/"):
+            ours, theirs = decode_fragment(data, path=key), read_by_parquet_rs(data)
+            names = ["position", "timestamp_us", "body"]
+            assert theirs.rename_columns(names).to_pydict() == ours.to_pydict()
+
+
+async def written_by_parquet_rs(store: Store, counts: list[int]) -> dict[int, bytes]:
+    """Make a log of fragments that another encoder wrote; give its records.
+
+    They are stored as a writer leaves them who dies before the manifest: the next to open the log
+    brings them in.
+    """
+    await WAL3.make(store)
+    wanted: dict[int, bytes] = {}
+    for number, count in enumerate(counts, start=1):
+        start = 1 + len(wanted)
+        bodies = [b"%d-%d" % (number, n) for n in range(count)]
+        await store.put(fragment_path(number), chromas(bodies, start=start))
+        wanted |= dict(enumerate(bodies, start))
+        if number % 2 == 0:
+            await WAL3.settle(store)
+    await WAL3.settle(store)
+    return wanted
+
+
+def test_a_log_that_parquet_rs_wrote_is_ours(store: Store) -> None:
+    """It is read, scrubbed, appended to, rolled up and collected; both encoders' then mix."""
+
+    async def work() -> None:
+        wanted = await written_by_parquet_rs(store, [1, 3, 2, 5, 1, 1, 4])
+        assert await contents(WAL3, store) == wanted
+        async with WAL3.writer(store) as writer:
+            for number in range(5):
+                body = b"ours %d" % number
+                wanted[await writer.append([body])] = body
+        await store.put(fragment_path(13), chromas([b"theirs"], start=len(wanted) + 1))
+        await WAL3.settle(store)
+        wanted[len(wanted) + 1] = b"theirs"
+        assert await contents(WAL3, store) == wanted
+        cursors = Cursors(store=store, clock=CLOCK, writer="me")
+        await cursors.create("reader", 12)
+        collector = Collector(
+            store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1
+        )
+        report = await collector.collect()
+        assert report.oldest == 12
+        left = {position: body for position, body in wanted.items() if position >= 12}
+        assert await contents(WAL3, store) == left
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", [WAL3, SLOTS], ids=str)
+def test_parquet_rs_reads_whole_logs_of_ours(kind: Any, store: Store) -> None:
+    """Every file of either protocol; a slot's has columns of its own, and a fence no rows."""
+
+    async def work() -> None:
+        await kind.make(store)
+        wanted: list[bytes] = []
+        async with kind.writer(store) as writer:
+            for number in range(7):
+                records = [b"%d-%d" % (number, n) for n in range(number + 1)]
+                await writer.append(records)
+                wanted += records
+        position = "offset" if kind is WAL3 else "position"
+        found: dict[Any, Any] = {}
+        async for entry in store.list(""):
+            if not entry.key.endswith(".parquet"):
+                continue
+            table = read_by_parquet_rs((await store.get(entry.key)).data)
+            positions, bodies = (table.column(name).to_pylist() for name in (position, "body"))
+            found |= dict(zip(positions, bodies, strict=True))
+            types = dict(zip(table.schema.names, table.schema.types, strict=True))
+            assert types["body"] == pa.binary()
+            if kind is SLOTS:
+                assert types[position] == types["timestamp_us"] == pa.int64()
+                assert types["stream"] == pa.binary()
+        assert found == dict(enumerate(wanted, start=1))
+        assert await contents(kind, store) == found
+
+    asyncio.run(work())
+
+
+def _cast(types: dict[str, pa.DataType], **renamed: str) -> bytes:
+    table = pa.table(
+        {
+            "offset": pa.array(np.arange(1, 3), pa.uint64()),
+            "timestamp_us": pa.array([5, 5], pa.uint64()),
+            "body": pa.array([b"a", b"b"], pa.binary()),
+        }
+    )
+    arrays = {
+        renamed.get(name, name): table.column(name).cast(types.get(name, table.column(name).type))
+        for name in table.column_names
+    }
+    sink = io.BytesIO()
+    arro3.io.write_parquet(pa.table(arrays), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _cast({"offset": pa.int64()}),
+        _cast({"timestamp_us": pa.int64()}),
+        _cast({"body": pa.string()}),
+        _cast({}, offset="relative_offset"),
+        _cast({}, body="data"),
+    ],
+    ids=["signed offset", "signed time", "text", "relative", "no body"],
+)
+def test_columns_that_wal3_could_not_read_are_refused(data: bytes) -> None:
+    """What its reader takes for corrupt must not pass for a fragment here."""
+    with pytest.raises(CorruptionError):
+        decode_fragment(data, path="x")
+
+    async def work() -> None:
+        store = MemoryStore()
+        await WAL3.make(store)
+        await store.put(fragment_path(1), data)
+        with pytest.raises(CorruptionError):
+            await WAL3.settle(store)
+
+    asyncio.run(work())

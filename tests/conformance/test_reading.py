@@ -1,0 +1,161 @@
+"""Reading and scrubbing.
+
+| scenario of wal3's | shown by |
+| --- | --- |
+| the range overlap table | test_ranges_at_the_edges_of_fragments |
+| cases of record limits: fragments of 50, of 100 | test_ranges_at_the_edges_of_fragments |
+| gaps are rejected | test_a_gap_in_the_manifest_is_an_error |
+| overlaps are accepted | not ours: no writer of ours, nor of theirs, makes any; scrub tells of them |
+| answers from a manifest that may be stale | not ours: each read begins with the manifest |
+| 273 fragments in production, 142 records from 20776 | not yet: that file is not among the golden logs |
+| a manifest is verified | contract/test_store.py: test_refresh_gives_only_what_changed |
+| no manifest | conformance/test_init_open.py: test_what_is_not_there_is_not_opened |
+| 100 x 10 records with thresholds 2/2, then scrub | test_many_small_batches_are_found_whole |
+| (not there) a reader races the deletion | test_a_reader_beside_a_collection |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from logs import CLOCK, WAL3, Kind, wal3_reader
+from tidelog.errors import CorruptionError, PositionCollected
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.wal.batching import Batching
+from tidelog.wal.collection import Keep
+from tidelog.wal.collector import Collector
+from tidelog.wal.cursors import Cursors
+from tidelog.wal.log import Log, open_log
+from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest
+from tidelog.wal.slot_writer import Shape
+from tidelog.wal.transitions import Rollover
+
+
+async def log_of(store: Store, *, fragments: int = 3) -> Log:
+    shape = Shape(alpha=4, rollup_slots=4, rollover=Rollover(fragments=fragments, snapshots=2))
+    return await open_log(
+        store, name="x", clock=CLOCK, writer="w", shape=shape, batching=Batching(interval_us=0)
+    )
+
+
+async def positions(log: Log, start: int, limit: int | None) -> list[int]:
+    return [
+        row["position"] async for table in log.scan(start, limit=limit) for row in table.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(("size", "count"), [(100, 2), (50, 5)])
+def test_ranges_at_the_edges_of_fragments(kind: Kind, store: Store, size: int, count: int) -> None:
+    """Exactly the records of the range, wherever fragments begin and end; past the end, none."""
+
+    async def work() -> None:
+        await kind.make(store)
+        log = await log_of(store, fragments=2)
+        for _ in range(count):
+            await log.append([b"x"] * size)
+        next_ = 1 + size * count
+        edges = {1, 2, size, size + 1, 2 * size, 2 * size + 1, next_ - 1, next_, next_ + 7}
+        for start in sorted(edges):
+            for length in (1, size - 1, size, size + 1, 10**9):
+                wanted = list(range(start, min(start + length, next_)))
+                assert await positions(log, start, start + length) == wanted
+        assert await positions(log, 0, None) == list(range(1, next_))
+        assert await positions(log, 2**63, None) == []
+        await log.close()
+
+    asyncio.run(work())
+
+
+def test_a_gap_in_the_manifest_is_an_error(kind: Kind, store: Store) -> None:
+    """Records that are missing must not be passed over in silence."""
+
+    async def work() -> None:
+        await kind.make(store)
+        log = await log_of(store)
+        for number in range(3):
+            await log.append([b"%d" % number, b"x"])
+        await log.close()
+        manifest = decode_manifest((await store.get(MANIFEST)).data)
+        one, _, three = manifest.fragments
+        gap = replace(manifest, fragments=(one, three))
+        await store.put(MANIFEST, encode_manifest(gap))
+        log = await log_of(store)
+        for start in (0, 1, 2, 3, 4):
+            with pytest.raises(CorruptionError, match="no fragment with the positions"):
+                await positions(log, start, None)
+        assert await positions(log, 1, 3) == [1, 2]
+        assert await positions(log, 5, None) == [5, 6]
+        assert (await log.scrub()).problems
+
+    asyncio.run(work())
+
+
+def test_many_small_batches_are_found_whole(kind: Kind, store: Store) -> None:
+    """Through all levels of snapshots."""
+
+    async def work() -> None:
+        batches = 100 if isinstance(store, MemoryStore) else 25
+        await kind.make(store)
+        log = await log_of(store, fragments=2)
+        for number in range(batches):
+            await log.append([b"%d-%d" % (number, n) for n in range(10)])
+        await log.close()
+        found = await (await log_of(store)).scrub()
+        assert found.problems == []
+        assert (found.records, found.fragments) == (10 * batches, batches)
+        assert found.snapshots > batches / 3
+
+    asyncio.run(work())
+
+
+async def rest_of(scan: AsyncIterator[pa.Table]) -> list[int]:
+    """Read on until what is wanted next was collected."""
+    seen: list[Any] = []
+    try:
+        async for table in scan:
+            seen += table.column("position").to_pylist()
+    except PositionCollected:
+        return seen
+    raise AssertionError("nobody was told that records are gone")
+
+
+@pytest.mark.parametrize("kind", [WAL3], ids=str)
+def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
+    """It goes on where the rest begins, or is told that its records are gone; never a hole."""
+
+    async def work() -> None:
+        await kind.make(store)
+        async with kind.writer(store, batch_bytes=1) as writer:
+            for number in range(24):
+                await writer.append([b"%d" % number])
+        cursors = Cursors(store=store, clock=CLOCK, writer="me")
+        reader = wal3_reader(store)
+        reader.reads = 2
+        scan = reader.scan()
+        seen = [row["position"] for row in (await anext(scan)).to_pylist()]
+        await cursors.create("x", 20)
+        await Collector(
+            store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1
+        ).collect()
+        seen += await rest_of(scan)
+        assert seen == list(range(1, len(seen) + 1))
+        assert len(seen) < 19
+        found = [row async for table in reader.scan() for row in table.to_pylist()]
+        assert [row["position"] for row in found] == list(range(20, 25))
+        late = reader.scan(20)
+        seen = [row["position"] for row in (await anext(late)).to_pylist()]
+        await cursors.save(await cursors.load("x"), 21)
+        await Collector(
+            store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1
+        ).collect()
+        seen += [row["position"] async for table in late for row in table.to_pylist()]
+        assert seen == list(range(20, 25))
+
+    asyncio.run(work())

@@ -1,0 +1,78 @@
+"""Damage to logs of either protocol: what scrub says of it, and what reads make of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from clocks import SwiftClock
+from tidelog.errors import TidelogError
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Object
+from tidelog.wal.log import Log, open_log
+from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.scrub import Problem
+
+T = TypeVar("T")
+Bytes = Mapping[str, bytes]
+
+
+class OneThread(SwiftClock):
+    """A clock that does all work where it is asked to, since to change threads takes longer."""
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What scrub and a read make of a log; ``rows`` is None where the read ended in an error."""
+
+    problems: list[Problem]
+    unnamed: list[str]
+    rows: list[dict[str, Any]] | None
+
+    @property
+    def complaints(self) -> list[str]:
+        return [problem.why for problem in self.problems]
+
+
+def look(log: Bytes) -> Seen:
+    """Scrub and read a log, as whoever opens it without knowing its protocol does."""
+    return asyncio.run(look_at(log))
+
+
+async def look_at(log: Bytes) -> Seen:
+    """See `look`, for who looks a thousand times."""
+    objects = {key: Object(data, f"m{n}", n) for n, (key, data) in enumerate(log.items())}
+    store = MemoryStore(objects=objects, puts_count=len(objects))
+    try:
+        opened = await open_log(store, name="log", clock=OneThread(), writer="looker")
+        found = await opened.scrub()
+    except TidelogError as error:
+        return Seen([Problem(MANIFEST, str(error))], [], None)
+    return Seen(found.problems, found.unnamed, await _rows(opened))
+
+
+async def _rows(log: Log) -> list[dict[str, Any]] | None:
+    try:
+        return [row async for table in log.scan() for row in table.to_pylist()]
+    except TidelogError:
+        return None
+
+
+def flip(data: bytes, place: int) -> bytes:
+    """Change one bit."""
+    changed = bytearray(data)
+    changed[place] ^= 1 << (place % 8)
+    return bytes(changed)
+
+
+def without(log: Bytes, key: str) -> dict[str, bytes]:
+    return {name: data for name, data in log.items() if name != key}
+
+
+def swapped(log: Bytes, one: str, other: str) -> dict[str, bytes]:
+    return {**log, one: log[other], other: log[one]}

@@ -1,0 +1,138 @@
+"""Logs of both protocols in a location on disk, for tests of what other processes read of them.
+
+Nothing is rolled up or collected but by `roll_up` and `collect`: it is known what lies where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from logs import SMALL
+from tidelog.clock import SystemClock
+from tidelog.location import open_location
+from tidelog.store.local import LocalStore
+from tidelog.wal.batching import Batching
+from tidelog.wal.head import load_head
+from tidelog.wal.log import LOG_RECORDS, Log
+from tidelog.wal.manifest import MANIFEST, encode_manifest, sum_of
+from tidelog.wal.roller import Roller
+from tidelog.wal.scrub import Scrubbed
+from tidelog.wal.shelf import log_folder
+from tidelog.wal.slot_writer import Shape
+from tidelog.wal.transitions import Rollover
+from tidelog.wal.walk import Step, tail_of
+from tidelog.wal.walker import Walker
+
+T = TypeVar("T")
+
+CLOCK = SystemClock()
+NEVER = 10**15
+
+
+def folder_of(lake: Path, name: str) -> Path:
+    return lake / log_folder(name)
+
+
+def store_of(lake: Path, name: str) -> LocalStore:
+    return LocalStore(folder_of(lake, name), clock=CLOCK)
+
+
+def make(lake: Path, name: str, protocol: str) -> None:
+    """Make a log, and the location if there is none."""
+
+    async def work() -> None:
+        location = await open_location(str(lake), create=True)
+        await location.create_log(name, protocol=protocol)
+
+    asyncio.run(work())
+
+
+def append(
+    lake: Path, name: str, batches: Sequence[Sequence[bytes]], *, rollover: Rollover = SMALL
+) -> None:
+    """Append batches, each of which becomes an object; of a slot log, in an epoch of its own."""
+    shape = Shape(rollup_slots=NEVER, rollup_interval_us=NEVER, rollover=rollover)
+
+    async def work() -> None:
+        location = await open_location(str(lake))
+        options: dict[str, Any] = {"shape": shape, "batching": Batching(interval_us=0)}
+        # It is not closed, as if it was killed: a close would roll up.
+        log = await location.log(name, **options)
+        for batch in batches:
+            await log.append(batch)
+
+    asyncio.run(work())
+
+
+def batches_of(count: int, *, of: int = 10, first: int = 0) -> list[list[bytes]]:
+    """Give batches whose bodies all differ."""
+    return [[b"%d.%d" % (first + n, k) * (1 + k % 3) for k in range(of)] for n in range(count)]
+
+
+def roll_up(lake: Path, name: str, *, rollover: Rollover = SMALL) -> None:
+    """Bring all that a slot log holds into its manifest."""
+
+    async def work() -> None:
+        store = store_of(lake, name)
+        head, steps = await load_head(store), list[Step]()
+        async for passed in Walker(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
+            steps.append(passed.step)
+        roller = Roller(store=store, clock=CLOCK, writer="roller", rollover=rollover)
+        await roller.roll_up(head, steps)
+
+    asyncio.run(work())
+
+
+def collect(lake: Path, name: str, count: int) -> int:
+    """Collect the first fragments that the manifest itself names; give the oldest position left."""
+
+    async def work() -> int:
+        store = store_of(lake, name)
+        manifest = (await load_head(store)).manifest
+        gone, left = manifest.fragments[:count], manifest.fragments[count:]
+        assert not manifest.snapshots
+        assert left
+        after = replace(
+            manifest,
+            fragments=left,
+            collected=manifest.collected + sum_of(gone),
+            initial_offset=left[0].start,
+            initial_seq_no=left[0].seq_no,
+        )
+        await store.put(MANIFEST, encode_manifest(after))
+        await store.delete([fragment.path for fragment in gone])
+        return left[0].start
+
+    return asyncio.run(work())
+
+
+def records(lake: Path, name: str, start: int = 0, limit: int | None = None) -> pa.Table:
+    """Give what a plain scan gives."""
+
+    async def work(log: Log) -> pa.Table:
+        tables = [table async for table in log.scan(start, limit=limit)]
+        return pa.concat_tables([LOG_RECORDS.empty_table(), *tables])
+
+    return on_log(lake, name, work)
+
+
+def scrubbed(lake: Path, name: str) -> Scrubbed:
+    """Give what a plain scrub finds."""
+    return on_log(lake, name, lambda log: log.scrub())
+
+
+def on_log(lake: Path, name: str, work: Callable[[Log], Awaitable[T]]) -> T:
+    """Do work with a log that was opened for it."""
+
+    async def whole() -> T:
+        location = await open_location(str(lake))
+        async with await location.log(name) as log:
+            return await work(log)
+
+    return asyncio.run(whole())

@@ -1,0 +1,79 @@
+"""Options of logs: what is right, and what is said of what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.errors import UsageError
+from tidelog.spark.log_options import (
+    LogSettings,
+    check_for_batch,
+    check_for_stream,
+    read_log_settings,
+)
+from tidelog.spark.options import OptionMissing, UnknownOption, read_kind, read_settings
+
+HERE = {"location": "s3://bucket/lake", "path": "orders", "kind": "log"}
+PLAIN = LogSettings(location_url="s3://bucket/lake", name="orders")
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    """Spark gives them in lower case, and Python may not."""
+    found = read_log_settings({**HERE, "START": "5", "limit": "9", "MaxRecordsPerBatch": "7"}, {})
+
+    assert found == LogSettings(
+        location_url="s3://bucket/lake", name="orders", start=5, limit=9, batch_records_max=7
+    )
+
+
+def test_a_start_is_a_position_or_one_of_two_words() -> None:
+    """By default nothing is passed over."""
+    assert read_log_settings(HERE, {}) == PLAIN
+    assert read_log_settings({**HERE, "start": "Earliest"}, {}) == PLAIN
+    assert read_log_settings({**HERE, "start": "latest"}, {}).from_latest
+    assert read_log_settings({"path": "x"}, {"TIDELOG_LOCATION": "/x"}).location_url == "/x"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({**HERE, "asof": "1"}, UnknownOption, r"'asof': .*start, limit.* a collection has it"),
+        ({**HERE, "starts": "1"}, UnknownOption, r"start, limit.* name of a log$"),
+        ({"location": "x"}, OptionMissing, "name the log"),
+        ({"path": "c", "kind": "log"}, OptionMissing, "where the log lies.*TIDELOG_LOCATION"),
+        ({**HERE, "start": "-1"}, UsageError, "'-1' is neither a position"),
+        ({**HERE, "start": "soon"}, UsageError, "earliest or latest"),
+        ({**HERE, "limit": "ten"}, UsageError, "whole number from 0 on"),
+        ({**HERE, "limit": str(2**63)}, UsageError, "whole number from 0 on"),
+        ({**HERE, "maxRecordsPerBatch": "0"}, UsageError, "whole number from 1 on"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_is_right(
+    options: dict[str, str], error: type[Exception], message: str
+) -> None:
+    """Options that are silently passed over are what people complain about most."""
+    with pytest.raises(error, match=message):
+        read_log_settings(options, {})
+
+
+def test_the_kind_is_one_of_two_and_each_has_its_own_options() -> None:
+    """Who forgets the kind is told of it."""
+    assert read_kind({}) == "collection"
+    assert read_kind({"KIND": "Log"}) == "log"
+    with pytest.raises(UsageError, match=r"no kind 'table': it is one of collection, log"):
+        read_kind({"kind": "table"})
+    with pytest.raises(UnknownOption, match=r"'start'.* a log has it: option\('kind', 'log'\)"):
+        read_settings({"location": "x", "path": "orders", "start": "5"}, {})
+
+
+def test_batch_and_stream_refuse_what_only_the_other_can_do() -> None:
+    """Both get the same options, and must not pass over any."""
+    for settings in (PLAIN, read_log_settings({**HERE, "start": "5"}, {})):
+        check_for_batch(settings)
+        check_for_stream(settings)
+    with pytest.raises(UsageError, match="'latest' is one for readStream"):
+        check_for_batch(read_log_settings({**HERE, "start": "latest"}, {}))
+    with pytest.raises(UsageError, match="maxRecordsPerBatch is one for readStream"):
+        check_for_batch(read_log_settings({**HERE, "maxRecordsPerBatch": "5"}, {}))
+    with pytest.raises(UsageError, match="no option 'limit'"):
+        check_for_stream(read_log_settings({**HERE, "limit": "5"}, {}))

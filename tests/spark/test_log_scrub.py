@@ -1,0 +1,135 @@
+"""A scrub on Spark finds what the plain scrub finds, of whole logs and of damaged ones."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from loglakes import append, batches_of, folder_of, make, on_log, roll_up, scrubbed
+from tidelog.cli.main import main
+from tidelog.errors import CorruptionError, NoSuchLog
+from tidelog.spark import log_scrub
+from tidelog.spark.log_scrub import scrub_log
+from tidelog.wal.log import PROTOCOLS
+from tidelog.wal.scrub import Scrubbed
+
+DAMAGE = ("flipped", "cut", "lost", "swapped", "snapshot", "strange")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A location with a log of each protocol; the slot log has fences, a tail and a seal."""
+    lake = tmp_path_factory.mktemp("lake")
+    for protocol in PROTOCOLS:
+        make(lake, protocol, protocol)
+        append(lake, protocol, batches_of(14))
+    roll_up(lake, "slot")
+    for first in (14, 17):
+        append(lake, "slot", batches_of(3, first=first))
+    assert on_log(lake, "slot", lambda log: log.describe())["manifest"]["next"] == 141
+    on_log(lake, "slot", lambda log: log.seal())
+    return lake
+
+
+def plain(found: Scrubbed) -> dict[str, Any]:
+    """Give what was found; neither scrub finds problems in a certain order."""
+    problems = sorted((p.path, p.why) for p in found.problems)
+    return {**asdict(found), "problems": problems}
+
+
+def both(spark: SparkSession, lake: Path, name: str) -> Scrubbed:
+    """Scrub in both ways; what they find must be the same."""
+    expected, found = scrubbed(lake, name), scrub_log(spark, str(lake), name)
+    assert plain(found) == plain(expected)
+    return found
+
+
+def hurt(folder: Path, damage: str) -> None:
+    """Damage objects in the tree, and (of a slot log) past the manifest."""
+    data = sorted(path for path in folder.rglob("*.parquet") if pq.read_metadata(path).num_rows)
+    for one, other in ((data[3], data[4]), (data[-3], data[-2])):
+        match damage:
+            case "flipped":
+                whole = one.read_bytes()
+                one.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+            case "cut":
+                one.write_bytes(one.read_bytes()[:-9])
+            case "lost":
+                one.unlink()
+            case "swapped":
+                first, second = one.read_bytes(), other.read_bytes()
+                one.write_bytes(second)
+                other.write_bytes(first)
+            case "snapshot":
+                snapshot = min(folder.glob("snapshot/*"))
+                snapshot.write_bytes(snapshot.read_bytes()[:-20])
+            case "strange":
+                (folder / "strange.parquet").write_bytes(b"x")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_whole_log_is_clean(
+    spark: SparkSession, lake: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every record, object and byte is counted, also when many tasks counted them."""
+    monkeypatch.setattr(log_scrub, "SHARE_BYTES", 5_000)
+    found = both(spark, lake, protocol)
+
+    assert found.is_clean
+    assert found.snapshots
+    assert found.records == (200 if protocol == "slot" else 140)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_damage_is_found_as_the_plain_scrub_finds_it(
+    spark: SparkSession, lake: Path, tmp_path: Path, protocol: str, damage: str
+) -> None:
+    """Two scrubs that differ would make one doubt both."""
+    shutil.copytree(lake, tmp_path / "lake")
+    hurt(folder_of(tmp_path / "lake", protocol), damage)
+
+    found = both(spark, tmp_path / "lake", protocol)
+
+    assert found.is_clean == (damage == "strange")
+    assert ("strange.parquet" in found.unnamed) == (damage == "strange")
+
+
+def test_what_nothing_can_be_said_of_is_an_error(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    """As with the plain scrub: no log, or a manifest that cannot be read."""
+    shutil.copytree(lake, tmp_path / "lake")
+    with pytest.raises(NoSuchLog):
+        scrub_log(spark, str(tmp_path / "lake"), "other")
+    (folder_of(tmp_path / "lake", "slot") / "manifest" / "MANIFEST").write_bytes(b"{")
+    with pytest.raises(CorruptionError):
+        scrub_log(spark, str(tmp_path / "lake"), "slot")
+
+
+@pytest.mark.parametrize("is_hurt", [False, True])
+def test_the_command_says_the_same_on_spark(
+    spark: SparkSession,
+    lake: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    is_hurt: bool,
+) -> None:
+    """The session that runs already is used, and goes on."""
+    shutil.copytree(lake, tmp_path / "lake")
+    if is_hurt:
+        hurt(folder_of(tmp_path / "lake", "slot"), "lost")
+    said = []
+    for flags in ([], ["--spark"]):
+        status = main(["--location", str(tmp_path / "lake"), "log", "scrub", "slot", *flags])
+        said.append((status, sorted(capsys.readouterr().out)))
+
+    assert said[0] == said[1]
+    assert said[0][0] == int(is_hurt)
+    assert spark.range(3).count() == 3

@@ -1,0 +1,178 @@
+"""``kind`` ``log`` in a batch: the records that a log had when it was loaded, each once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from loglakes import append, batches_of, collect, folder_of, make, on_log, records, roll_up
+from tidelog.spark import log_share
+from tidelog.spark.datasource import TidelogDataSource
+from tidelog.spark.log_share import LogPlace
+from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader
+from tidelog.spark.options import SourceError
+from tidelog.wal.log import PROTOCOLS
+from tidelog.wal.transitions import Rollover
+
+WIDE = Rollover()
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A location with a log of each protocol: a tree of snapshots, and a tail of two epochs."""
+    lake = tmp_path_factory.mktemp("lake")
+    for protocol in PROTOCOLS:
+        make(lake, protocol, protocol)
+        append(lake, protocol, batches_of(17))
+    roll_up(lake, "slot")
+    for first in (17, 20):
+        append(lake, "slot", batches_of(3, first=first))
+    assert on_log(lake, "slot", lambda log: log.describe())["manifest"]["next"] == 171
+    return lake
+
+
+def load(spark: SparkSession, lake: Path, name: str, **options: str) -> DataFrame:
+    reader = spark.read.format("tidelog").option("kind", "log")
+    return reader.options(location=str(lake), **options).load(name)
+
+
+def in_order(frame: DataFrame) -> pa.Table:
+    return frame.orderBy("position").toArrow()
+
+
+def said(frame: DataFrame) -> str:
+    """Give what a read that must fail says."""
+    with pytest.raises(PySparkException) as raised:
+        frame.collect()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_read_gives_what_a_scan_gives(spark: SparkSession, lake: Path, protocol: str) -> None:
+    """All columns of all records, from the tree, and past the manifest; and any range of them."""
+    assert records(lake, protocol).num_rows == (230 if protocol == "slot" else 170)
+    for options in ({}, {"start": "earliest"}, {"start": "35", "limit": "138"}, {"limit": "1"}):
+        frame = load(spark, lake, protocol, **options)
+        start, limit = options.get("start", "0"), options.get("limit")
+
+        within = records(lake, protocol, int(start) if start.isdigit() else 0, _number(limit))
+        assert frame.schema == LOG_SCHEMA
+        assert in_order(frame).to_pylist() == within.to_pylist()
+    assert load(spark, lake, protocol, start="999").count() == 0
+
+
+def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A join with itself is planned twice; and roll-ups move what it reads into the manifest."""
+    make(tmp_path, "log", "slot")
+    append(tmp_path, "log", batches_of(4))
+    loaded = load(spark, tmp_path, "log")
+    append(tmp_path, "log", batches_of(3, first=4))
+
+    assert loaded.count() == 40
+    roll_up(tmp_path, "log")
+    both = loaded.alias("a").join(loaded.alias("b"), "position", "full")
+    found = both.selectExpr("a.body AS one", "b.body AS other").collect()
+    assert len(found) == 40
+    assert all(row["one"] == row["other"] for row in found)
+    assert load(spark, tmp_path, "log").count() == 70
+
+
+def test_partitions_follow_the_bytes_of_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks read side by side; each position is in one of them, also where the range cuts one."""
+    make(tmp_path, "log", "slot")
+    append(tmp_path, "log", batches_of(6))
+    monkeypatch.setattr(log_share, "SHARE_BYTES", 1)
+    place = LogPlace(location_url=str(tmp_path), name="log", is_slots=True)
+    roll_up(tmp_path, "log")
+    reader = LogReader(LogPin(place=place, start=5, limit=38, beyond=()))
+    planned = reader.partitions()
+
+    assert len(planned) == 4
+    executor = pickle.loads(pickle.dumps(reader))
+    found = [
+        row["position"] for p in planned for batch in executor.read(p) for row in batch.to_pylist()
+    ]
+    assert found == list(range(5, 38))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_was_collected_is_told_with_how_to_go_on(
+    spark: SparkSession, tmp_path: Path, protocol: str
+) -> None:
+    """Before it is planned, or between the plan and the read."""
+    make(tmp_path, "log", protocol)
+    append(tmp_path, "log", batches_of(5), rollover=WIDE)
+    if protocol == "slot":
+        roll_up(tmp_path, "log", rollover=WIDE)
+    loaded = load(spark, tmp_path, "log")
+    place = LogPlace(location_url=str(tmp_path), name="log", is_slots=protocol == "slot")
+    reader = LogReader(LogPin(place=place, start=1, limit=51, beyond=()))
+    planned = reader.partitions()
+    oldest = collect(tmp_path, "log", 2)
+
+    expected = (
+        f"[TIDELOG_POSITION_COLLECTED] records from 1 on were collected, the oldest is {oldest}"
+    )
+    with pytest.raises(Exception, match="TIDELOG_POSITION_COLLECTED") as raised:
+        list(reader.read(planned[0]))
+    for message in (said(loaded), str(raised.value)):
+        assert expected in message
+        assert f"option('start', {oldest})" in message
+        assert "Traceback" not in message
+    assert load(spark, tmp_path, "log").count() == 30
+
+
+def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A flipped byte of a body, and an object that is lost though the log names it."""
+    make(tmp_path, "log", "slot")
+    append(tmp_path, "log", batches_of(3))
+    roll_up(tmp_path, "log")
+    loaded = load(spark, tmp_path, "log")
+    one, other = sorted(folder_of(tmp_path, "log").glob("epoch/*/*/*.parquet"))[1:3]
+    whole = one.read_bytes()
+    one.write_bytes(whole.replace(b"0.1", b"0.7", 1))
+
+    assert one.read_bytes() != whole
+    assert "[TIDELOG_CORRUPTION_ERROR] a slot's object" in said(loaded)
+    one.write_bytes(whole)
+    os.remove(other)
+    message = said(loaded)
+    assert "[TIDELOG_CORRUPTION_ERROR] the log names an object that is not there" in message
+    assert "Traceback" not in message
+
+
+def test_errors_are_a_sentence_each(spark: SparkSession, lake: Path) -> None:
+    """As with collections: when it is loaded, and when it is planned."""
+    missing = spark.read.format("tidelog").option("kind", "log").option("location", str(lake))
+    with pytest.raises(PySparkException) as raised:
+        missing.load("other")
+    late = said(load(spark, lake, "slot", start="latest"))
+
+    assert "[TIDELOG_NO_SUCH_LOG] there is no log" in str(raised.value)
+    assert "[TIDELOG_USAGE_ERROR] start 'latest' is one for readStream" in late
+    assert "Traceback" not in str(raised.value) + late
+
+
+def test_a_schema_of_the_users_is_refused(lake: Path) -> None:
+    """It would be a cast, or a loss, that nobody sees. Spark then asks for none of ours."""
+    source = TidelogDataSource({"kind": "log", "location": str(lake), "path": "slot"})
+
+    with pytest.raises(SourceError, match="has a schema of its own"):
+        source.reader(StructType())
+    with pytest.raises(SourceError, match="has a schema of its own"):
+        source.streamReader(StructType())
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)

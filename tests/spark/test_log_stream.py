@@ -1,0 +1,236 @@
+"""``kind`` ``log`` in a stream: each record once, whatever is stopped and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from loglakes import append, batches_of, collect, folder_of, make, on_log, records, roll_up
+from tidelog.clock import SystemClock
+from tidelog.spark.datasource import TidelogDataSource
+from tidelog.spark.log_options import LogSettings
+from tidelog.spark.log_source import LOG_SCHEMA
+from tidelog.spark.log_stream import LogStreamReader
+from tidelog.spark.log_view import LogView
+from tidelog.spark.options import SourceError
+from tidelog.wal.log import PROTOCOLS
+from tidelog.wal.transitions import Rollover
+
+WIDE = Rollover()
+
+
+def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
+    reader = spark.readStream.format("tidelog").option("kind", "log")
+    return reader.options(location=str(lake), **options).load("log")
+
+
+def run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
+    """Write all that there is into files, from the checkpoint on; give each batch's progress."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "check"))
+    query = writer.trigger(availableNow=True).start(str(place / "out"))
+    try:
+        query.awaitTermination()
+        return [dict(progress) for progress in query.recentProgress]
+    finally:
+        query.stop()
+
+
+def written(place: Path) -> list[dict[str, Any]]:
+    """Give what Spark committed to the sink, in the order of positions."""
+    return pq.read_table(place / "out").sort_by("position").to_pylist()
+
+
+def reader_of(lake: Path, **settings: Any) -> LogStreamReader:
+    return LogStreamReader(LogSettings(location_url=str(lake), name="log", **settings))
+
+
+def positions(reader: LogStreamReader, start: int, limit: int) -> Iterator[int]:
+    for partition in reader.partitions({"position": start}, {"position": limit}):
+        for batch in reader.read(partition):
+            yield from batch.column("position").to_numpy().tolist()
+
+
+def test_a_query_that_is_started_again_has_each_record_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """From its checkpoint, whatever came meanwhile; killed before its commit, it reads the same."""
+    make(tmp_path, "log", "slot")
+    append(tmp_path, "log", batches_of(6))
+    first = run_once(stream(spark, tmp_path, maxRecordsPerBatch="25"), tmp_path)
+    assert [p["numInputRows"] for p in first if p["numInputRows"]] == [25, 25, 10]
+    assert [row["position"] for row in written(tmp_path)] == list(range(1, 61))
+
+    roll_up(tmp_path, "log")
+    append(tmp_path, "log", batches_of(5, first=6))
+    run_once(stream(spark, tmp_path), tmp_path)
+    assert written(tmp_path) == records(tmp_path, "log").to_pylist()
+
+    # As a kill leaves it: files of the last batch lie there, but neither sink nor query knows it.
+    (tmp_path / "check" / "commits" / "3").unlink()
+    (tmp_path / "out" / "_spark_metadata" / "3").unlink()
+    append(tmp_path, "log", batches_of(4, first=11))
+    on_log(tmp_path, "log", lambda log: log.seal())
+    again = run_once(stream(spark, tmp_path), tmp_path)
+    assert [p["numInputRows"] for p in again if p["numInputRows"]] == [50, 40]
+    committed = spark.read.parquet(str(tmp_path / "out")).orderBy("position").toArrow()
+    assert committed.to_pylist() == records(tmp_path, "log").to_pylist()
+
+
+def test_errors_are_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of the process that Spark keeps for a query, too."""
+    make(tmp_path, "log", "slot")
+    with pytest.raises(PySparkException) as raised:
+        run_once(stream(spark, tmp_path, start="99"), tmp_path)
+
+    assert "[TIDELOG_USAGE_ERROR] the log ends before 99, its next position is 1" in str(
+        raised.value
+    )
+
+
+def test_a_query_that_collection_overtook_is_told_how_to_go_on(tmp_path: Path) -> None:
+    """To pass over what is gone would lose records without a word."""
+    make(tmp_path, "log", "slot")
+    append(tmp_path, "log", batches_of(5), rollover=WIDE)
+    roll_up(tmp_path, "log", rollover=WIDE)
+    assert collect(tmp_path, "log", 2) == 21
+    reader, start = reader_of(tmp_path), {"position": 20}
+
+    assert reader.initialOffset() == {"position": 21}
+    for ask in (
+        lambda: reader.latestOffset(start, ReadAllAvailable()),
+        lambda: reader.partitions(start, {"position": 30}),
+    ):
+        with pytest.raises(SourceError, match=r"COLLECTED\] .* 20 on .* needs a new checkpoint"):
+            ask()
+
+
+def test_a_sealed_log_gives_no_more(tmp_path: Path) -> None:
+    """Nor is its seal read again at every look."""
+    make(tmp_path, "log", "slot")
+    append(tmp_path, "log", batches_of(2))
+    on_log(tmp_path, "log", lambda log: log.seal())
+    reader, start = reader_of(tmp_path), {"position": 1}
+
+    for _ in range(3):
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"position": 21}
+    for path in folder_of(tmp_path, "log").rglob("*.parquet"):
+        path.write_bytes(b"read, and this would be damage")
+    assert reader.latestOffset(start, ReadAllAvailable()) == {"position": 21}
+
+
+def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
+    """Collections as streams, and an end."""
+    given = {"location": str(tmp_path), "path": "log"}
+
+    with pytest.raises(SourceError, match="only logs are read as streams"):
+        TidelogDataSource(given).streamReader(LOG_SCHEMA)
+    with pytest.raises(SourceError, match="a stream has no end"):
+        TidelogDataSource({**given, "kind": "log", "limit": "9"}).streamReader(LOG_SCHEMA)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_offsets_follow_the_log(tmp_path: Path, protocol: str) -> None:
+    """The end moves with appends and roll-ups; what lies between two offsets never changes."""
+    make(tmp_path, "log", protocol)
+    append(tmp_path, "log", batches_of(2))
+    reader, everything = reader_of(tmp_path), ReadAllAvailable()
+    start = reader.initialOffset()
+    assert start == {"position": 1}
+    assert reader_of(tmp_path, from_latest=True).initialOffset() == {"position": 21}
+    assert reader_of(tmp_path, start=7).initialOffset() == {"position": 7}
+    assert reader.latestOffset(start, everything) == {"position": 21}
+    for first in (2, 5, 8):
+        append(tmp_path, "log", batches_of(3, first=first))
+        if protocol == "slot" and first != 5:
+            roll_up(tmp_path, "log")
+        end = reader.latestOffset(start, everything)["position"]
+        assert end == 10 * (first + 3) + 1
+        assert list(positions(reader, end - 35, end)) == list(range(end - 35, end))
+    assert list(positions(reader_of(tmp_path), 1, 111)) == list(range(1, 111))
+    assert list(positions(reader, 111, 111)) == []
+
+
+class StillClock(SystemClock):
+    """A clock that goes on only when it is told to."""
+
+    at_us = 0
+
+    def monotonic_us(self) -> int:
+        return self.at_us
+
+
+def test_an_idle_query_looks_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks a hundred times a second, and each look is two requests, which cost money."""
+    looks, renew = [0], LogView.renew
+
+    async def counted(view: LogView) -> None:
+        looks[0] += 1
+        await renew(view)
+
+    monkeypatch.setattr(LogView, "renew", counted)
+    make(tmp_path, "log", "slot")
+    clock, everything = StillClock(), ReadAllAvailable()
+    settings = LogSettings(location_url=str(tmp_path), name="log")
+    reader = LogStreamReader(settings, clock=clock)
+    end = reader.initialOffset()
+
+    def ask(seconds: int) -> dict[str, Any]:
+        for _ in range(100 * seconds):
+            clock.at_us += 10_000
+            found = reader.latestOffset(end, everything)
+        return found
+
+    assert ask(10) == end
+    assert 10 <= looks[0] <= 20
+    append(tmp_path, "log", batches_of(1))
+    assert ask(1) == {"position": 11}
+    looks[0] = 0
+    assert reader.latestOffset(end, everything) == {"position": 11}
+    assert looks[0] == 1
+
+
+def test_limits_are_kept(tmp_path: Path) -> None:
+    """Of records, and of what there was when Spark asked for all that is available now."""
+    make(tmp_path, "log", "slot")
+    append(tmp_path, "log", batches_of(3))
+    reader = reader_of(tmp_path, batch_records_max=12)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(12)
+    assert reader_of(tmp_path).getDefaultReadLimit() == ReadAllAvailable()
+    reader.prepareForTriggerAvailableNow()
+    append(tmp_path, "log", batches_of(2, first=3))
+
+    seen = [reader.initialOffset()]
+    while len(seen) < 2 or seen[-1] != seen[-2]:
+        seen.append(reader.latestOffset(seen[-1], limit))
+    assert [offset["position"] for offset in seen] == [1, 13, 25, 31, 31]
+
+
+def test_a_log_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    """A query would pass over the new log's first records, and nobody would know."""
+    make(tmp_path / "one", "log", "slot")
+    append(tmp_path / "one", "log", batches_of(5))
+    make(tmp_path / "other", "log", "slot")
+    append(tmp_path / "other", "log", batches_of(2))
+    reader = reader_of(tmp_path / "one")
+    assert reader.latestOffset({"position": 1}, ReadAllAvailable()) == {"position": 51}
+
+    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] the log ends at 21"):
+        reader_of(tmp_path / "other").latestOffset({"position": 51}, ReadAllAvailable())
+    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] the log ends at 21"):
+        reader_of(tmp_path / "other").partitions({"position": 1}, {"position": 51})
+    roll_up(tmp_path / "one", "log")
+    reader.latestOffset({"position": 1}, ReadAllAvailable())
+    (tmp_path / "one" / "log").rename(tmp_path / "gone")
+    (tmp_path / "other" / "log").rename(tmp_path / "one" / "log")
+    with pytest.raises(SourceError, match=r"\[TIDELOG_NO_SUCH_LOG\] .* was made anew"):
+        reader.latestOffset({"position": 1}, ReadAllAvailable())

@@ -1,0 +1,407 @@
+"""Logs of one place: forks that share, copies that do not, and what is left of a destroyed log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goldens import NAMES, objects
+from logs import CLOCK
+from tidelog.errors import (
+    LocationError,
+    LogSealed,
+    NameTaken,
+    NoSuchLog,
+    PositionCollected,
+    TidelogError,
+    UsageError,
+)
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.store.within import Within
+from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing.faulty import Request
+from tidelog.wal.batching import Batching
+from tidelog.wal.collection import Keep
+from tidelog.wal.log import Log
+from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.shelf import Shelf
+from tidelog.wal.slot_writer import Shape
+from tidelog.wal.transitions import Rollover
+
+ALL = Keep(share_max=1)
+SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
+
+
+def shelf_on(store: Store) -> Shelf:
+    return Shelf(store=store, clock=CLOCK, writer="me")
+
+
+async def append(store: Store, name: str, count: int) -> None:
+    """Append records one by one, each a fragment."""
+    log = await shelf_on(store).open(name, shape=SHAPE, batching=Batching(interval_us=0))
+    async with log:
+        for number in range(count):
+            await log.append([f"{name} {number}".encode()])
+
+
+async def log_of(store: Store, name: str, count: int, *, protocol: str = "slot") -> None:
+    await shelf_on(store).create(name, protocol=protocol)
+    await append(store, name, count)
+
+
+async def contents(store: Store, name: str) -> dict[int, bytes]:
+    """Give all bodies by position; a log that scrub complains of has none."""
+    log = await shelf_on(store).open(name)
+    assert (await log.scrub()).problems == []
+    return {row["position"]: row["body"] async for table in log.scan() for row in table.to_pylist()}
+
+
+async def collect_to(store: Store, name: str, position: int) -> Log:
+    log = await shelf_on(store).open(name)
+    if (await log.cursors()).cursors:
+        await log.save_cursor(await log.load_cursor("x"), position)
+    else:
+        await log.create_cursor("x", position)
+    await log.collect(keep=ALL, grace_us=0)
+    return log
+
+
+@settings(max_examples=15)
+@given(
+    count=st.integers(0, 25),
+    start=st.integers(0, 26),
+    cutoff=st.integers(1, 26),
+    more=st.integers(0, 6),
+)
+def test_a_fork_has_what_it_began_with_and_goes_its_own_way(
+    count: int, start: int, cutoff: int, more: int
+) -> None:
+    """Whatever is appended to either, or collected of it."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", count)
+        before = await contents(store, "a")
+        if start > count > 0:
+            with pytest.raises(UsageError, match="no such position"):
+                await shelf_on(store).fork("a", "b", start=start)
+            return
+        await shelf_on(store).fork("a", "b", start=start)
+        shared = await contents(store, "b")
+        assert shared == {n: body for n, body in before.items() if n >= start}
+        await append(store, "a", more)
+        await append(store, "b", 3)
+        grown = await contents(store, "b")
+        assert grown == {**shared, **{count + 1 + n: b"b %d" % n for n in range(3)}}
+        await collect_to(store, "a", min(cutoff, count + 1))
+        assert await contents(store, "b") == grown
+        assert len(await contents(store, "a")) >= min(count, 1) + more - 1
+        await collect_to(store, "b", count + 4)
+        await (await shelf_on(store).open("a")).collect(keep=ALL, grace_us=0)
+        assert list(await contents(store, "b")) == [count + 3]
+        assert await (await shelf_on(store).open("a")).pins() == {}
+
+    asyncio.run(work())
+
+
+def test_what_a_fork_lets_go_of_its_source_deletes() -> None:
+    """And nothing before: each object goes when neither needs it."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 20)
+        await shelf_on(store).fork("a", "b")
+        await shelf_on(store).fork("b", "c")
+        await collect_to(store, "a", 18)
+        await append(store, "b", 1)
+        await collect_to(store, "b", 12)
+        kept = await contents(store, "c")
+        assert list(kept) == list(range(1, 21)), "the fork of a fork holds on"
+        await collect_to(store, "c", 15)
+        await collect_to(store, "b", 13)
+        await (await shelf_on(store).open("a")).collect(keep=ALL, grace_us=0)
+        data = [key async for key in _keys(store, "log/a/epoch/")]
+        slots = {int(key[-24:-8], 16) for key in data}
+        assert slots & set(range(2, 13)) == set(), "none of them needs these any more"
+        assert set(range(13, 21)) <= slots
+        assert list(await contents(store, "c")) == list(range(15, 21))
+        assert list(await contents(store, "b")) == list(range(13, 22))
+        assert list(await contents(store, "a")) == [18, 19, 20]
+
+    asyncio.run(work())
+
+
+async def _keys(store: Store, prefix: str) -> AsyncIterator[str]:
+    async for entry in store.list(prefix):
+        yield entry.key
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
+    """Then there is a fork that is whole, or none; and the name can be used again."""
+
+    async def work() -> None:
+        start = MemoryStore()
+        await log_of(start, "a", 14)
+        counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
+        await shelf_on(counted).fork("a", "b", start=3)
+        assert len(counted.records) > 8
+        for number in range(len(counted.records)):
+            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+
+            def toss(request: Request, last: int = number) -> Fault:
+                alive = request.index < last
+                return Fault(happened=alive or (happened and request.index == last), told=alive)
+
+            with pytest.raises(LocationError):
+                await shelf_on(Faulty(store, toss=toss)).fork("a", "b", start=3)
+            await collect_to(store, "a", 10)
+            try:
+                found = await contents(store, "b")
+            except NoSuchLog:
+                log = await shelf_on(store).open("a")
+                if "b" in await log.pins():
+                    await log._pins().release("b", force=True)
+                await log.collect(keep=ALL, grace_us=0)
+                await shelf_on(store).fork("a", "b")
+                found = await contents(store, "b")
+                assert list(found) == list(range(10, 15))
+            else:
+                assert list(found) == list(range(3, 15))
+
+    asyncio.run(work())
+
+
+def test_what_cannot_be_forked_is_told() -> None:
+    """Before anything is written."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 9)
+        await log_of(store, "w", 3, protocol="manifest")
+        await collect_to(store, "a", 4)
+        keys = set(store.objects)
+        shelf = shelf_on(store)
+        cases: list[tuple[Callable[[], Awaitable[Log]], type[TidelogError], str]] = [
+            (lambda: shelf.fork("a", "b-c"), UsageError, "names no pin"),
+            (lambda: shelf.fork("a", "b/c"), UsageError, "name of a log"),
+            (lambda: shelf.fork("a", "a"), NameTaken, "already"),
+            (lambda: shelf.fork("w", "b"), UsageError, "copy it"),
+            (lambda: shelf.fork("no", "b"), NoSuchLog, "no log"),
+            (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest is 4"),
+            (lambda: shelf.fork("a", "b", start=99), UsageError, "no such position"),
+        ]
+        for call, kind, match in cases:
+            with pytest.raises(kind, match=match):
+                await call()
+        assert set(store.objects) == keys
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+@pytest.mark.parametrize("target", ["slot", "manifest"])
+def test_a_copy_has_the_same_records_and_goes_on(protocol: str, target: str) -> None:
+    """From one protocol to the other and back: positions, times and bodies stay."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 11, protocol=protocol)
+        before = await contents(store, "a")
+        await shelf_on(store).copy("a", "b", protocol=target)
+        assert await contents(store, "b") == before
+        await append(store, "b", 2)
+        await append(store, "a", 1)
+        assert await contents(store, "b") == {**before, 12: b"b 0", 13: b"b 1"}
+        await shelf_on(store).copy("b", "c", protocol=protocol, start=5)
+        assert list(await contents(store, "c")) == list(range(5, 14))
+        source, copy = [await shelf_on(store).open(name) for name in ("a", "b")]
+        tables = [[t async for t in log.scan(limit=12)] for log in (source, copy)]
+        times = [[r["timestamp_us"] for t in found for r in t.to_pylist()] for found in tables]
+        assert times[0] == times[1]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("target", ["slot", "manifest"])
+def test_a_copy_of_nothing_goes_on_where_the_source_does(target: str) -> None:
+    """Also where all is collected that could be."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 0)
+        await shelf_on(store).copy("a", "b", protocol=target)
+        assert await contents(store, "b") == {}
+        await append(store, "b", 1)
+        assert await contents(store, "b") == {1: b"b 0"}
+        await append(store, "a", 7)
+        await shelf_on(store).copy("a", "c", protocol=target, start=8)
+        await append(store, "c", 1)
+        assert list(await contents(store, "c")) == [8]
+
+    asyncio.run(work())
+
+
+def test_records_of_many_times_become_fragments_of_one() -> None:
+    """wal3 has one time a fragment; a slot's object may have many."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        log = await shelf_on(store).create("a", batching=Batching(interval_us=100_000))
+        async with log:
+            times = [7, 7, 3, 9, 9, 9]
+            calls = [log.append([b"%d" % t], timestamp_us=t) for t in times]
+            await asyncio.gather(*calls)
+        await shelf_on(store).copy("a", "b", protocol="manifest")
+        found = await shelf_on(store).open("b")
+        rows = [row async for table in found.scan() for row in table.to_pylist()]
+        assert [row["timestamp_us"] for row in rows] == times
+        assert 3 <= (await found.scrub()).fragments <= 4
+
+    asyncio.run(work())
+
+
+def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
+    """To the byte, but for the manifest, which lists all fragments itself; and its cursors."""
+
+    async def work() -> None:
+        for name in NAMES:
+            source, store = MemoryStore(), MemoryStore()
+            for key, data in objects(name).items():
+                await source.put(key, data)
+            theirs = [t async for t in Wal3Reader(store=source, clock=CLOCK).scan()]
+            log = await shelf_on(store).adopt(source, "mine")
+            ours = [t async for t in log.scan()]
+            assert [r["body"] for t in ours for r in t.to_pylist()] == [
+                r["body"] for t in theirs for r in t.to_pylist()
+            ]
+            assert (await log.scrub()).problems == []
+            cursors = [key for key in objects(name) if key.startswith("cursor/")]
+            assert len((await log.cursors()).cursors) == len(cursors)
+            back = MemoryStore()
+            await shelf_on(store).export("mine", back)
+            fragments = {k: v for k, v in objects(name).items() if k in back.objects}
+            assert all(
+                back.objects[key].data == data
+                for key, data in fragments.items()
+                if key.startswith("log/")
+            )
+            again = [t async for t in Wal3Reader(store=back, clock=CLOCK).scan()]
+            assert [r["body"] for t in again for r in t.to_pylist()] == [
+                r["body"] for t in theirs for r in t.to_pylist()
+            ]
+
+    asyncio.run(work())
+
+
+def test_a_slot_log_is_exported_as_wal3_reads_it() -> None:
+    """And a folder without one is not adopted."""
+
+    async def work() -> None:
+        store, back = MemoryStore(), MemoryStore()
+        await log_of(store, "a", 5)
+        await shelf_on(store).export("a", back, start=2)
+        rows = [r async for t in Wal3Reader(store=back, clock=CLOCK).scan() for r in t.to_pylist()]
+        assert [(row["position"], row["body"]) for row in rows] == [
+            (n, b"a %d" % (n - 1)) for n in range(2, 6)
+        ]
+        with pytest.raises(NameTaken):
+            await shelf_on(store).export("a", back)
+        with pytest.raises(NoSuchLog):
+            await shelf_on(store).adopt(MemoryStore(), "b")
+        with pytest.raises(UsageError, match="slot commits"):
+            await shelf_on(store).adopt(Within(store, "log/a"), "b")
+
+    asyncio.run(work())
+
+
+def test_a_destroyed_log_leaves_its_fences() -> None:
+    """They keep a writer who slept through it from taking an empty slot for its own."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 6)
+        shelf = shelf_on(store)
+        sleeper = await shelf.open("a", shape=SHAPE, batching=Batching(interval_us=0))
+        await sleeper.append([b"before"])
+        await sleeper.create_cursor("x", 1)
+        await shelf.fork("a", "b")
+        with pytest.raises(UsageError, match="destroy these first: b"):
+            await shelf.destroy("a", grace_us=0)
+        await shelf.destroy("b", grace_us=0)
+        assert (await sleeper.pins()) == {}
+        found = await shelf.destroy("a", grace_us=0)
+        assert found.deleted > 8
+        left = [key async for key in _keys(store, "log/a/")]
+        assert all(key.endswith((MANIFEST, ".parquet")) for key in left)
+        assert len(left) == 1 + found.kept
+        for call in (lambda: sleeper.append([b"after"]), sleeper.close):
+            try:
+                await call()
+            except LogSealed:
+                continue
+        with pytest.raises(NoSuchLog, match="was destroyed"):
+            await shelf.open("a")
+        with pytest.raises(NameTaken, match="stays taken"):
+            await shelf.create("a")
+        assert (await shelf.destroy("a", grace_us=0)).deleted <= 1, "what the sleeper left"
+
+    asyncio.run(work())
+
+
+def test_a_log_in_wal3s_form_goes_whole() -> None:
+    """Its name is free again; what is not of a log stops it before anything is deleted."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 6, protocol="manifest")
+        await store.put("log/a/notes.txt", b"?")
+        keys = set(store.objects)
+        with pytest.raises(UsageError, match="none of it"):
+            await shelf_on(store).destroy("a", grace_us=0)
+        assert set(store.objects) == keys
+        await store.delete(["log/a/notes.txt"])
+        await shelf_on(store).destroy("a", grace_us=0)
+        assert [key async for key in _keys(store, "log/a/")] == []
+        with pytest.raises(NoSuchLog):
+            await shelf_on(store).destroy("a", grace_us=0)
+        await log_of(store, "a", 1, protocol="manifest")
+        assert await contents(store, "a") == {1: b"a 0"}
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
+    """To destroy it again finishes it; in between it reads as it was, or is gone."""
+
+    async def work() -> None:
+        start = MemoryStore()
+        await log_of(start, "a", 9)
+        before = await contents(start, "a")
+        smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+        counted = Recorded(smooth)
+        await shelf_on(counted).destroy("a", grace_us=0)
+        for number in range(len(counted.records)):
+            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+
+            def toss(request: Request, last: int = number) -> Fault:
+                alive = request.index < last
+                return Fault(happened=alive or (happened and request.index == last), told=alive)
+
+            with pytest.raises(LocationError):
+                await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+            with suppress(NoSuchLog):
+                assert await contents(store, "a") == before
+            await shelf_on(store).destroy("a", grace_us=0)
+            left = {key.rpartition("/")[2] for key in store.objects}
+            assert left == {key.rpartition("/")[2] for key in smooth.objects}
+
+    asyncio.run(work())

@@ -1,0 +1,314 @@
+"""Damage to slot logs: scrub tells of all that changes what a log says, but for a short list.
+
+The list stands in docs/log.md, "What cannot be seen"; the tests here hold nothing besides it to go
+unnoticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from damage import Seen, flip, look, look_at, swapped, without
+from logs import CLOCK, make_slots, opener_on
+from smalllogs import keys
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.batching import Batching
+from tidelog.wal.epoch import Chain, Epoch
+from tidelog.wal.head import load_head
+from tidelog.wal.manifest import MANIFEST, decode_manifest, decode_snapshot, encode_manifest
+from tidelog.wal.roller import Roller
+from tidelog.wal.slot import decode_data, decode_link
+from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.transitions import Rollover
+from tidelog.wal.walk import Step, tail_of
+from tidelog.wal.walker import Walker
+
+ROLES = (
+    *("manifest", "snapshot", "in a snapshot", "in the manifest", "fence passed", "void"),
+    *("fence ahead", "data ahead", "seal"),
+)
+
+
+def writer_on(store: MemoryStore, name: str, alpha: int) -> SlotWriter:
+    """Give one that rolls up when it closes, and not before."""
+    shape = Shape(
+        alpha=alpha,
+        rollup_interval_us=60_000_000,
+        rollover=Rollover(fragments=2, snapshots=2),
+    )
+    return SlotWriter(
+        store=store, clock=CLOCK, writer=name, shape=shape, batching=Batching(interval_us=0)
+    )
+
+
+async def write(store: MemoryStore, name: str, alpha: int, bodies: list[bytes]) -> None:
+    async with writer_on(store, name, alpha) as writer:
+        for body in bodies:
+            await writer.append([body, body * 2])
+
+
+async def build(*, sealed_in_manifest: bool) -> dict[str, bytes]:
+    """Write a log with an object of each role; see `role_of`."""
+    store = MemoryStore()
+    await make_slots(store)
+    await write(store, "one", 2, [b"a", b"b"])
+    await write(store, "two", 1, [b"d"])
+    rolled_up = dict(store.objects)
+    await write(store, "three", 1, [b"e"])
+    await opener_on(store).seal(successor="next")
+    if sealed_in_manifest:
+        head, steps = await load_head(store), list[Step]()
+        async for passed in Walker(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
+            steps.append(passed.step)
+        await Roller(store=store, clock=CLOCK, writer="roller").roll_up(head, steps)
+    else:
+        # As if the third had died before it rolled up.
+        await store.delete([key for key in await keys(store, "snapshot/") if key not in rolled_up])
+        await store.put(MANIFEST, rolled_up[MANIFEST].data)
+    return {key: found.data for key, found in store.objects.items()}
+
+
+LOG = asyncio.run(build(sealed_in_manifest=False))
+WHOLE = look(LOG)
+
+
+def chain_of_log() -> Chain:
+    chain = decode_manifest(LOG[MANIFEST]).chain
+    assert chain is not None
+    return chain
+
+
+def role_of(key: str) -> str:
+    """Say what an object is in `LOG`."""
+    if key == MANIFEST:
+        return "manifest"
+    kind, *_, name = key.split("/")
+    if kind == "snapshot":
+        return "snapshot"
+    number, slot = int(key.split("/")[1][:16], 16), int(name[:16], 16)
+    return {
+        (0, 1): "fence passed",
+        (1, 1): "in a snapshot",
+        (1, 2): "in a snapshot",
+        (1, 3): "fence passed",
+        (1, 4): "void",
+        (2, 3): "in the manifest",
+        (2, 4): "fence ahead",
+        (3, 4): "data ahead",
+        (3, 5): "seal",
+    }[number, slot]
+
+
+def key_of(role: str) -> str:
+    return next(key for key in LOG if role_of(key) == role)
+
+
+def test_the_log_has_an_object_of_each_role() -> None:
+    """And is whole; else nothing below would mean anything."""
+    assert {role_of(key) for key in LOG} == set(ROLES)
+    assert WHOLE.problems == []
+    assert WHOLE.rows is not None
+    bodies = [row["body"] for row in WHOLE.rows]
+    assert bodies == [b"a", b"aa", b"b", b"bb", b"d", b"dd", b"e", b"ee"]
+    assert [role_of(key) for key in WHOLE.unnamed] == ["void"]
+    assert [epoch.opener for epoch in chain_of_log().epochs] == ["maker", "one", "two"]
+
+
+def meaning(key: str, data: bytes) -> Any:
+    """Give all that an object says to anybody but people, as far as its bytes alone tell."""
+    match role_of(key):
+        case "manifest":
+            return json.loads(data)
+        case "snapshot":
+            found = decode_snapshot(data, where=key)
+            return found.path, found.depth, found.setsum, found.children
+        case "void":
+            return None
+        case "fence passed" | "fence ahead" | "seal":
+            return decode_link(data, path=key)
+    link, records = decode_data(data, path=key)
+    return link, records.to_pylist()
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "in a snapshot"])
+def test_every_bit_counts_or_changes_nothing(role: str) -> None:
+    """One is flipped in each byte: scrub tells, or it means the same; reads give it right or not.
+
+    What goes unnoticed in a Parquet file is what its reader does not need; of a snapshot, who
+    wrote it; and all of a void object. The manifest has a sum of its own.
+    """
+    key = key_of(role)
+    data, silent = LOG[key], list[int]()
+
+    async def work() -> None:
+        for place in range(0, len(data), 50 if role == "void" else 1):
+            changed = flip(data, place)
+            seen = await look_at({**LOG, key: changed})
+            assert seen.rows in (None, WHOLE.rows), f"{role} at {place} is read as something else"
+            if not seen.problems:
+                silent.append(place)
+                assert seen.rows == WHOLE.rows
+                assert meaning(key, changed) == meaning(key, data), f"{role} at {place}"
+
+    asyncio.run(work())
+    match role:
+        case "manifest":
+            assert silent == []
+        case "snapshot":
+            start = data.index(b'"writer":"') + len(b'"writer":"')
+            names = range(start, data.index(b'"', start))
+            # A setsum in capital digits is the same.
+            other = [n for n in silent if n not in names and chr(data[n]) not in "abcdef"]
+            assert other == []
+        case "void":
+            assert len(silent) == len(range(0, len(data), 50))
+        case _:
+            assert len(silent) < len(data) / 2
+
+
+def lengths_of(data: bytes) -> Iterator[int]:
+    """Give the lengths near nothing and near the whole, and some between."""
+    yield from sorted({0, 1, *range(4, len(data), 19), *range(len(data) - 12, len(data))})
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_object_that_is_cut_is_told(role: str) -> None:
+    """But for a void one. No part of a log passes for the whole."""
+    key = key_of(role)
+    for length in lengths_of(LOG[key]):
+        seen = look({**LOG, key: LOG[key][:length]})
+        if role == "void":
+            assert (seen.problems, seen.rows) == (WHOLE.problems, WHOLE.rows)
+        else:
+            assert seen.problems, f"{role} with {length} bytes"
+            assert seen.rows in (None, WHOLE.rows)
+
+
+def is_prefix(seen: Seen) -> bool:
+    whole = WHOLE.rows or []
+    return seen.rows is None or seen.rows == whole[: len(seen.rows)]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_object_that_is_lost_is_told(role: str) -> None:
+    """But for the last of a log, of which nothing else knows yet: there the log then ends."""
+    for key in (key for key in LOG if role_of(key) == role):
+        seen = look(without(LOG, key))
+        assert is_prefix(seen)
+        match role:
+            case "void":
+                assert (seen.problems, seen.rows) == ([], WHOLE.rows)
+            case "seal":
+                assert (seen.problems, seen.rows) == ([], WHOLE.rows)
+            case "data ahead":
+                # The seal is in the next slot, alpha is 1: nobody would have put it there.
+                assert "missing" in seen.complaints[0]
+            case "fence ahead":
+                assert "missing" in seen.complaints[0]
+            case _:
+                assert seen.problems, key
+
+
+def test_the_end_of_a_log_may_be_lost_unseen() -> None:
+    """From some slot on that the manifest does not name; what is left then is a log as well."""
+    ahead = [key for key in LOG if role_of(key) in ("fence ahead", "data ahead", "seal")]
+    in_order = sorted(ahead, key=lambda key: (key.split("/")[1], key))
+    rest = LOG
+    for key in reversed(in_order):
+        rest = without(rest, key)
+        seen = look(rest)
+        assert seen.problems == []
+        assert is_prefix(seen)
+        assert seen.rows
+
+
+def test_objects_that_changed_places_are_told() -> None:
+    """Each pair of them, but two that are both void: links and names say where they belong."""
+    for one, other in permutations(LOG, 2):
+        seen = look(swapped(LOG, one, other))
+        assert seen.rows in (None, WHOLE.rows)
+        assert seen.problems, (role_of(one), role_of(other))
+
+
+def test_copies_in_other_places_are_told() -> None:
+    """What stands in two places is right in one of them at most."""
+    for one, other in permutations(LOG, 2):
+        seen = look({**LOG, one: LOG[other]})
+        assert seen.rows in (None, WHOLE.rows)
+        assert bool(seen.problems) != (role_of(one) == "void")
+
+
+def test_a_log_whose_manifest_has_the_seal_is_checked_to_it() -> None:
+    """There every object counts; a seal that names another successor is told as well."""
+    log = asyncio.run(build(sealed_in_manifest=True))
+    whole = look(log)
+    assert whole.problems == []
+    assert whole.rows is not None
+    for key in log:
+        for changed in (without(log, key), {**log, key: log[key][:-1]}, {**log, key: b""}):
+            seen = look(changed)
+            assert seen.rows in (None, whole.rows)
+            assert bool(seen.problems) != (key in whole.unnamed), key
+
+
+def names_in(found: Any) -> Iterator[str]:
+    if isinstance(found, dict):
+        yield from found
+        found = list(found.values())
+    if isinstance(found, list):
+        for each in found:
+            yield from names_in(each)
+
+
+def test_no_field_of_the_manifest_is_beyond_its_check() -> None:
+    """Each is changed in every place where it stands: names of people too."""
+    fields = json.loads(LOG[MANIFEST])
+    changed = 0
+    for name in set(names_in(fields)):
+        text = json.dumps(name).encode()
+        for renamed in (text[:-1] + b'_"', b'"x' + text[1:]):
+            seen = look({**LOG, MANIFEST: LOG[MANIFEST].replace(text + b":", renamed + b":")})
+            assert seen.problems, name
+            assert seen.rows in (None, WHOLE.rows)
+            changed += 1
+    assert changed > 30
+
+
+def test_a_manifest_of_before_leads_to_the_same_records() -> None:
+    """What it does not name any more is walked to, so nobody can tell, nor needs to."""
+    log = asyncio.run(build(sealed_in_manifest=True))
+    newest = json.loads(log[MANIFEST])
+    store = MemoryStore()
+    asyncio.run(make_slots(store))
+    empty = json.loads(store.objects[MANIFEST].data)
+    assert len(empty["tidelog"]["epochs"]) < len(newest["tidelog"]["epochs"])
+    first = newest["tidelog"]["epochs"][0]
+    before = replace(
+        decode_manifest(store.objects[MANIFEST].data),
+        chain=Chain(epochs=(Epoch(number=0, id=first["id"], first_slot=1, opener="maker"),)),
+    )
+
+    seen = look({**log, MANIFEST: encode_manifest(before)})
+
+    assert seen.problems == []
+    assert seen.rows == look(log).rows
+
+
+def test_a_manifest_without_its_own_field_is_that_of_another_log() -> None:
+    """Before the first roll-up nothing else says which; after it, no path fits."""
+    store = MemoryStore()
+    asyncio.run(make_slots(store))
+    renamed = store.objects[MANIFEST].data.replace(b'"tidelog"', b'"tidalog"')
+    assert look({MANIFEST: renamed}) == Seen([], [], [])
+
+    seen = look({**LOG, MANIFEST: LOG[MANIFEST].replace(b'"tidelog"', b'"tidalog"')})
+
+    assert seen.problems
+    assert seen.rows is None
