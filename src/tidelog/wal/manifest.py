@@ -198,6 +198,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def snapshot_of(found: Fields) -> Snapshot:
     """Take a snapshot from the fields of an object, which may be part of a larger one."""
+    children = [*found.children("snapshots"), *found.children("fragments")]
+    has_times = any("last_us" in child.found for child in children)
+    if (has_times or CHECK in found.found) and found.text(CHECK) != _check_of_children(found.found):
+        raise found.wrong(CHECK, "is not that of what the snapshot names")
     return Snapshot(
         path=found.text("path"),
         depth=found.whole("depth", most=DEPTH_MAX),
@@ -209,7 +213,8 @@ def snapshot_of(found: Fields) -> Snapshot:
 
 
 def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
-    return {
+    """Give plain values; in slot logs with a sum, for times and streams are in no setsum."""
+    found: dict[str, Any] = {
         "path": snapshot.path,
         "depth": snapshot.depth,
         "setsum": snapshot.setsum.hex(),
@@ -217,6 +222,13 @@ def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
         "snapshots": [encode_pointer(child) for child in snapshot.snapshots],
         "fragments": [encode_fragment(child) for child in snapshot.fragments],
     }
+    if any(child.last_us is not None for child in snapshot.children):
+        found[CHECK] = _check_of_children(found)
+    return found
+
+
+def _check_of_children(found: Mapping[str, Any]) -> str:
+    return _check_of({name: found[name] for name in ("snapshots", "fragments")})
 
 
 def decode_pointer(found: Fields) -> Pointer:
