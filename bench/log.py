@@ -320,6 +320,8 @@ async def _many_fragments(store: MemoryStore, count: int) -> None:
                 limit=slot + 1,
                 num_bytes=1_000,
                 setsum=Setsum.of(b"%d" % slot),
+                last_us=1_700_000_000_000_000 + slot,
+                streams=(),
             )
             for slot in range(first, min(first + step, count + 1))
         )

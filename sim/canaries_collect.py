@@ -290,6 +290,18 @@ def collector_deletes_fences() -> Iterator[None]:
 
 Canary = Callable[[], AbstractContextManager[None]]
 
+
+@contextmanager
+def collector_forgets_streams() -> Iterator[None]:
+    """What is open where the log begins then stays what it was."""
+
+    def as_before(manifest: Manifest, _: object) -> Any:
+        return None if manifest.chain is None else manifest.chain.streams_at_start
+
+    with patch("tidelog.wal.collection._streams_after", as_before):
+        yield
+
+
 FOR_COLLECTION: Final[tuple[Canary, ...]] = (
     collector_deletes_before_the_manifest,
     collector_ignores_the_grace,
@@ -300,6 +312,7 @@ FOR_COLLECTION: Final[tuple[Canary, ...]] = (
 )
 FOR_SLOT_COLLECTION: Final[tuple[Canary, ...]] = (
     collector_ignores_pins,
+    collector_forgets_streams,
     collector_deletes_fences,
     collector_deletes_before_the_manifest,
     collector_ignores_the_grace,

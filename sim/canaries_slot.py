@@ -9,12 +9,15 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from tidelog.store.port import Store
-from tidelog.wal import opener
+from tidelog.wal import opener, walk
+from tidelog.wal.admission import admit
+from tidelog.wal.batching import Work
 from tidelog.wal.flight import Flight, answer, meet_fence
 from tidelog.wal.link import FenceLink, Tail
 from tidelog.wal.outcome import End
 from tidelog.wal.slot import decode_link
 from tidelog.wal.slot_writer import SlotWriter
+from tidelog.wal.streams import Streams
 from tidelog.wal.turn import Sent, Turn
 from tidelog.wal.walk import Step
 
@@ -109,6 +112,32 @@ def _all_done(flight: Flight) -> int:
     return slot
 
 
+@contextmanager
+def slot_appends_to_closed_streams() -> Iterator[None]:
+    """Whether a stream is open is not asked where records are appended to it."""
+
+    def lenient(streams: Streams, batch: Sequence[Work]) -> Any:
+        admitted, refused = admit(streams, batch)
+        late = [work for work, _ in refused if work.control is None]
+        return [*admitted, *late], [one for one in refused if one[0].control is not None]
+
+    with patch("tidelog.wal.slot_writer.admit", lenient):
+        yield
+
+
+@contextmanager
+def slot_forgets_streams_in_roll_ups() -> Iterator[None]:
+    """The manifest's table of what is open stays as it was, so the next writer opens them again."""
+    real = walk._with_fragment
+
+    def kept(manifest: Any, chain: Any, one: Any, *, writer: str) -> Any:
+        after: Any = real(manifest, chain, one, writer=writer)
+        return replace(after, chain=replace(after.chain, streams=chain.streams))
+
+    with patch.object(walk, "_with_fragment", kept):
+        yield
+
+
 FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
     slot_acknowledges_out_of_order,
     slot_opener_sends_one_fence,
@@ -116,4 +145,6 @@ FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
     slot_sends_again_what_is_in,
     slot_takes_doubt_for_a_loss,
     slot_acknowledges_past_a_fence,
+    slot_appends_to_closed_streams,
+    slot_forgets_streams_in_roll_ups,
 )

@@ -42,6 +42,7 @@ from tidelog.wal.head import load_head
 from tidelog.wal.manifest import fragment_path
 from tidelog.wal.pins import Pins
 from tidelog.wal.roller import roll_up_tail
+from tidelog.wal.selection import Selection
 from tidelog.wal.slot_reader import scan_pinned
 from tidelog.wal.sweep import sweep
 
@@ -124,7 +125,8 @@ class Game:
     async def read_pinned(self, client: Client, name: str) -> None:
         """Read what a pin holds: all of it is there, whatever was collected since."""
         start, limit = self.watch.pinned[name]
-        found = scan_pinned(client.store, client.clock, (await pins_of(client).load(name)).pin)
+        pin = (await pins_of(client).load(name)).pin
+        found = scan_pinned(client.store, client.clock, pin, selection=Selection(control=True))
         bodies = [row["body"] async for table in found for row in table.to_pylist()]
         demand(bodies == self.watch.bodies[start - 1 : limit - 1], f"{name} did not hold")
 

@@ -113,17 +113,26 @@ class Plot:
         return await scrub(Wal3Reader(store=self.world.store, clock=client.clock))
 
     async def append(self, client: Client, writer: LogWriter, bodies: list[bytes]) -> None:
-        """Append, and note what became of it: nothing is known where the client dies over it."""
+        """Append, and note what became of it; see `note`."""
+        await self.note(bodies, lambda: writer.append(bodies))
+
+    async def note(
+        self,
+        bodies: Sequence[bytes],
+        call: Callable[[], Awaitable[int]],
+        expected: tuple[type[TidelogError], ...] = (LocationError, Fenced, LogSealed),
+    ) -> None:
+        """Note what became of an append: nothing is known where the client dies over it."""
         begin = self.now()
         note = Append(bodies=tuple(bodies), begin=begin, end=FOREVER)
         index = len(self.history.appends)
         self.history.appends.append(note)
         try:
-            position = await writer.append(bodies)
+            position = await call()
         except TidelogError as error:
             never = error.outcome is Outcome.NOT_APPLIED
             self.history.appends[index] = replace(note, end=self.now(), is_never=never)
-            if not isinstance(error, LocationError | Fenced | LogSealed):
+            if not isinstance(error, expected):
                 raise
         else:
             self.history.appends[index] = replace(note, end=self.now(), position=position)

@@ -1,32 +1,57 @@
 """Logs of slot commits under fire: takeovers, several puts under way, roll-ups, a sealer.
 
-The same clients, history and checker as for logs in wal3's form (`sim.scenario_log`).
+The same clients, history and checker as for logs in wal3's form (`sim.scenario_log`). In some runs
+writers open streams, append to those that any of them opened, and close them; their control records
+are appends to the checker, as all others are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+import random
+from base64 import b64decode
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
-from sim.scenario_log import LogReader, Plot, Report, simulate_log
+import pyarrow as pa
+
+from sim.fates import Dice
+from sim.invariants import demand
+from sim.scenario_log import LogReader, LogWriter, Plot, Report, simulate_log
 from sim.world import Client
-from tidelog.errors import Fenced, LocationError, LogSealed
+from tidelog.errors import Fenced, LocationError, LogSealed, TidelogError, UsageError
 from tidelog.store.conditional import Resend
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
 from tidelog.wal.opener import Opener, make_log
 from tidelog.wal.scrub import Scrubbed
+from tidelog.wal.selection import Selection
 from tidelog.wal.slot_reader import SlotReader
 from tidelog.wal.slot_scrub import scrub_slots
 from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.streams import CLOSE, META, OPEN, Control, encode_control
 from tidelog.wal.transitions import Rollover
+
+EXPECTED: Final[tuple[type[TidelogError], ...]] = (LocationError, Fenced, LogSealed, UsageError)
 
 
 def simulate_slots(seed: int) -> Report:
     """Run one seed, and check everything; see `simulate_log`."""
     return simulate_log(seed, SlotPlot)
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A reader to whom control records are as all others."""
+
+    reader: SlotReader
+
+    def scan(self, start: int = 0) -> AsyncIterator[pa.Table]:
+        """See `SlotReader.scan`."""
+        return self.reader.scan(start, selection=Selection(control=True))
 
 
 @dataclass(slots=True)
@@ -37,10 +62,16 @@ class Stubborn:
     client: Client
     writer: SlotWriter
 
-    async def append(self, records: Sequence[bytes]) -> int:
+    async def append(self, records: Sequence[bytes], *, stream: bytes | None = None) -> int:
+        return await self._call(lambda writer: writer.append(records, stream=stream))
+
+    async def control(self, control: Control) -> int:
+        return await self._call(lambda writer: writer.control(control))
+
+    async def _call(self, call: Callable[[SlotWriter], Awaitable[int]]) -> int:
         writer = self.writer
         try:
-            return await writer.append(records)
+            return await call(writer)
         except Fenced:
             if self.writer is writer:
                 self.writer = self.plot.slot_writer(self.client)
@@ -53,9 +84,50 @@ class Stubborn:
 
 @dataclass(slots=True)
 class SlotPlot(Plot):
-    """One run, of a log of slot commits."""
+    """One run, of a log of slot commits; ``streams`` are those that somebody tried to open.
 
+    Their dice are others than those of the run: one without streams is what it was before.
+    """
+
+    stream_dice: random.Random = field(init=False)
+    has_streams: bool = field(init=False)
+    streams: list[bytes] = field(default_factory=list)
+    named: int = 0
     has_pins: bool = True
+
+    def __post_init__(self) -> None:
+        self.stream_dice = random.Random(f"streams {self.world.seed}")
+        # Stories, told once for each request that they make, are long enough without.
+        is_story = not isinstance(self.world.fates, Dice)
+        self.has_streams = not is_story and self.stream_dice.random() < 0.25
+
+    async def append(self, client: Client, writer: LogWriter, bodies: list[bytes]) -> None:
+        """Append, to a stream or none; now and then, open, describe or close one first."""
+        if not self.has_streams or not isinstance(writer, Stubborn):
+            await self.note(bodies, lambda: writer.append(bodies))
+            return
+        dice = self.stream_dice
+        if dice.random() < 0.5:
+            control = self._control()
+            await self.note([encode_control(control)], lambda: writer.control(control), EXPECTED)
+        stream = dice.choice([None, *self.streams])
+        await self.note(bodies, lambda: writer.append(bodies, stream=stream), EXPECTED)
+
+    def _control(self) -> Control:
+        """Give a control record like no other, so that the checker can tell them apart."""
+        dice = self.stream_dice
+        self.named += 1
+        roll = dice.random() if self.streams else 0.0
+        unique = b"%d" % self.named
+        if roll < 0.4:
+            self.streams.append(b"stream " + unique)
+            return Control(op=OPEN, stream=self.streams[-1], meta=unique)
+        stream = dice.choice(self.streams)
+        if roll < 0.75:
+            # Opened by somebody already, or not: either may be.
+            return Control(op=dice.choice([OPEN, META]), stream=stream, meta=unique)
+        self.streams.remove(stream)
+        return Control(op=CLOSE, stream=stream)
 
     def writer(self, client: Client) -> Stubborn:  # type: ignore[override]
         """Give a writer of the log."""
@@ -88,7 +160,7 @@ class SlotPlot(Plot):
 
     def reader(self, client: Client, store: Store | None = None) -> LogReader:
         """Give a reader of the log, on another store than the client's if it is given."""
-        return SlotReader(store=store or client.store, clock=client.clock, reads=2)
+        return Everything(SlotReader(store=store or client.store, clock=client.clock, reads=2))
 
     async def make(self, client: Client) -> None:
         """Make the log, unless it is there."""
@@ -102,8 +174,17 @@ class SlotPlot(Plot):
             self.takeovers = ended.tail.epoch.number
 
     async def scrub(self, client: Client) -> Scrubbed:
-        """Check all that is stored."""
-        return await scrub_slots(SlotReader(store=self.world.store, clock=client.clock))
+        """Check all that is stored, and the streams that records are in."""
+        reader = SlotReader(store=self.world.store, clock=client.clock)
+        chain = (await reader.manifest()).chain
+        assert chain is not None
+        is_open = {info.id: info.meta for info in chain.streams_at_start}
+        async for records in Everything(reader).scan():
+            for row in records.to_pylist():
+                _hold_against(is_open, row["stream"], row["body"])
+        said = {info.id: info.meta for info in (await reader.end()).tail.streams}
+        demand(said == is_open, "other streams are open than the log's records say")
+        return await scrub_slots(reader)
 
     def others(self, group: asyncio.TaskGroup) -> None:
         """Have the log sealed in one run of five, at any moment."""
@@ -116,3 +197,17 @@ class SlotPlot(Plot):
         opener = Opener(store=client.store, clock=client.clock, writer=client.name)
         with suppress(LocationError, LogSealed):
             await opener.seal(successor="next")
+
+
+def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes) -> None:
+    """Note what a record does to the streams that are open, which must allow it."""
+    if stream != b"":
+        demand(stream is None or stream in is_open, "a record is in a stream that was not open")
+        return
+    said = json.loads(body)
+    name, op = b64decode(said["stream"]), said["op"]
+    demand((name in is_open) != (op == OPEN), f"the log has a record to {op} what is not so")
+    if op == CLOSE:
+        del is_open[name]
+    else:
+        is_open[name] = b64decode(said["meta"])

@@ -7,6 +7,8 @@ it knows still; who relies on what, the clients tell it.
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +46,7 @@ class LogWatch:
     deleted: set[str] = field(default_factory=set)
     manifest: Manifest | None = None
     _fragments: list[Fragment] = field(default_factory=list)
+    _said: list[tuple[int, bytes]] = field(default_factory=list)
     _named: set[str] = field(default_factory=set)
     _starts: dict[str, int] = field(default_factory=dict)
     _left_at: dict[str, float] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class LogWatch:
         """Give a watch that has seen the same, and goes on at a copy of the store."""
         other = LogWatch(store, self.grace_us, bodies=list(self.bodies), manifest=self.manifest)
         other._fragments, other._starts = list(self._fragments), dict(self._starts)
+        other._said = list(self._said)
         other._named, other._left_at = set(self._named), dict(self._left_at)
         return other
 
@@ -97,9 +101,28 @@ class LogWatch:
             for name, position in self.held.items():
                 if position < new.oldest:
                     self._violated(f"{name} holds {position}, and the log begins at {new.oldest}")
+        if (chain := new.chain) is not None:
+            for streams, limit in ((chain.streams_at_start, new.oldest), (chain.streams, new.next)):
+                if {info.id: (info.meta, info.position) for info in streams} != self._open(limit):
+                    self._violated(f"the manifest has other streams than were open at {limit}")
         now = asyncio.get_running_loop().time()
         self._left_at.update(dict.fromkeys(self._named - named, now))
         self._named = named
+
+    def _open(self, limit: int) -> dict[bytes, tuple[bytes, int]]:
+        """Give what was open at a position, by all control records that there ever were."""
+        found: dict[bytes, tuple[bytes, int]] = {}
+        for position, body in self._said:
+            if position >= limit:
+                break
+            said = json.loads(body)
+            stream = b64decode(said["stream"])
+            if said["op"] == "close":
+                del found[stream]
+            else:
+                begun = found[stream][1] if said["op"] == "meta" else position
+                found[stream] = (b64decode(said["meta"]), begun)
+        return found
 
     def _pinned_paths(self) -> set[str]:
         return {
@@ -136,7 +159,9 @@ class LogWatch:
             records = decode_data(data, path=fragment.path)[1]
         else:
             records = decode_fragment(data, path=fragment.path)
-        self.bodies += [row["body"] for row in records.to_pylist()]
+        rows = records.to_pylist()
+        self.bodies += [row["body"] for row in rows]
+        self._said += [(row["position"], row["body"]) for row in rows if row.get("stream") == b""]
 
     def _tree(self, manifest: Manifest) -> tuple[set[str], list[Fragment]]:
         """Give all paths that a manifest names, and fragments; all must be there and whole."""

@@ -23,6 +23,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.persist.transition import Verdict
+from tidelog.wal.limits import Limits
 from tidelog.wal.log import LOG_RECORDS
 
 COLUMNS: dict[str, pa.DataType] = {"k": pa.string(), "v": pa.int64()}
@@ -190,3 +191,25 @@ def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -
             assert next(iter(again.follow(41))).num_rows == 1
             with pytest.raises(UsageError):
                 again.append([b"x"], timestamp_us=1)
+
+
+def test_streams_and_limits_from_threads(tmp_path: Path) -> None:
+    """The same calls as awaited: open, append, read one stream, stop early, find a time."""
+    with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
+        log = lake.create_log("events")
+        assert log.open_stream(b"a", b"mine") == 1
+        assert log.append([b"1", b"2"], stream=b"a", timestamp_us=10) == 2
+        assert log.append_arrow(pa.array([b"3"], pa.binary()), timestamp_us=20) == 4
+        assert log.meta_stream(b"a", b"yours") == 5
+        assert [(info.id, info.meta) for info in log.streams()] == [(b"a", b"yours")]
+        assert log.close_stream(b"a") == 6
+        log.seal()
+
+        assert [table.num_rows for table in log.scan(stream=b"a")] == [2]
+        assert [table.num_rows for table in log.follow(stream=b"a")] == [2]
+        assert sum(table.num_rows for table in log.scan(control=True)) == 6
+        assert sum(table.num_rows for table in log.scan(2, limits=Limits(records=2))) == 2
+        assert log.position_at(15) == log.position_at(2**62) - 6 == 1
+        found = [log.fetch(fragment) for fragment in log.fragments(2, limit=3)]
+        assert found[0].column("body").to_pylist()[-2:] == [b"1", b"2"]
+        log.close()

@@ -57,6 +57,7 @@ PURE = frozenset(
     {"batch", "binding", "catalog", "chunk", "cursor", "decode", "envelope", "expression"}
     | {"fragment", "frontier", "lines", "manifest", "part", "plan", "predicate", "record"}
     | {"schema", "spine", "state", "times", "transition", "transitions", "types"}
+    | {"admission", "bloom", "bucket", "held", "limits", "selection", "streams"}
 )
 NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "misc"})
 

@@ -62,6 +62,10 @@ class AsOfNotComplete(UsageError):
     """The time asked for is not complete yet, and the caller chose not to wait."""
 
 
+class NoSuchStream(UsageError):
+    """The log has no open stream of that id."""
+
+
 class NameTaken(UsageError):
     """Something of that name exists."""
 

@@ -14,10 +14,13 @@ from tidelog.wal.collection import Keep
 from tidelog.wal.collector import GRACE_US, Collected
 from tidelog.wal.cursors import Listed, Witness
 from tidelog.wal.epoch import Seal
+from tidelog.wal.limits import Limits
+from tidelog.wal.manifest import Fragment
 from tidelog.wal.pin import Pin
 from tidelog.wal.pins import PinWitness
 from tidelog.wal.scrub import Scrubbed
 from tidelog.wal.slot_reader import Bounds
+from tidelog.wal.streams import StreamInfo
 from tidelog.wal.sweep import Swept
 
 
@@ -37,25 +40,73 @@ class Log:
         return self._inner.protocol
 
     def append(
-        self, records: Sequence[bytes], *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        records: Sequence[bytes],
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
     ) -> int:
         """Append records; give the position of the first once all are durable."""
-        return self._portal.run(self._inner.append(records, timestamp_us=timestamp_us, wait=wait))
-
-    def append_arrow(
-        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
-    ) -> int:
         return self._portal.run(
-            self._inner.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+            self._inner.append(records, stream=stream, timestamp_us=timestamp_us, wait=wait)
         )
 
-    def scan(self, start: int = 0, *, limit: int | None = None) -> Iterator[pa.Table]:
-        """Give the records of the positions ``[start, limit)`` that there are now."""
-        return self._portal.iterate(self._inner.scan(start, limit=limit))
+    def append_arrow(
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
+    ) -> int:
+        return self._portal.run(
+            self._inner.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
+        )
 
-    def follow(self, start: int = 0) -> Iterator[pa.Table]:
+    def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
+        """Open a stream, so that records can be appended to it; give where it opens."""
+        return self._portal.run(self._inner.open_stream(stream, meta))
+
+    def close_stream(self, stream: bytes) -> int:
+        return self._portal.run(self._inner.close_stream(stream))
+
+    def meta_stream(self, stream: bytes, meta: bytes) -> int:
+        return self._portal.run(self._inner.meta_stream(stream, meta))
+
+    def streams(self) -> list[StreamInfo]:
+        """Give the streams that are open, in the order in which they were opened."""
+        return self._portal.run(self._inner.streams())
+
+    def scan(
+        self,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        limits: Limits | None = None,
+        stream: bytes | None = None,
+        control: bool = False,
+    ) -> Iterator[pa.Table]:
+        """Give the records of the positions ``[start, limit)`` that there are now."""
+        found = self._inner.scan(start, limit=limit, limits=limits, stream=stream, control=control)
+        return self._portal.iterate(found)
+
+    def follow(
+        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+    ) -> Iterator[pa.Table]:
         """Give records as they come, until the log is sealed."""
-        return self._portal.iterate(self._inner.follow(start))
+        return self._portal.iterate(self._inner.follow(start, stream=stream, control=control))
+
+    def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
+        return self._portal.run(self._inner.fragments(start, limit=limit))
+
+    def fetch(self, fragment: Fragment) -> pa.Table:
+        """Give all records of a fragment, control records too."""
+        return self._portal.run(self._inner.fetch(fragment))
+
+    def position_at(self, time_us: int) -> int:
+        """Give the first position whose record has a time or a later one."""
+        return self._portal.run(self._inner.position_at(time_us))
 
     def bounds(self) -> Bounds:
         return self._portal.run(self._inner.bounds())

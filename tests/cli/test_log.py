@@ -16,10 +16,10 @@ from cli.conftest import Cli
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
 
-def feed(cli: Cli, name: str, data: bytes) -> str:
+def feed(cli: Cli, name: str, data: bytes, *options: str) -> str:
     """Append standard input, as a process; give what it printed."""
     done = subprocess.run(
-        [*COMMAND, "--location", cli.location, "log", "append", name],
+        [*COMMAND, "--location", cli.location, "log", "append", name, *options],
         input=data,
         capture_output=True,
         check=True,
@@ -174,6 +174,14 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
         (["scan", "there", "--from", "-1"], "count from 1"),
         (["scan", "there", "--limit", "-1"], "no number"),
         (["scan", "there", "--format", "xml"], "not known"),
+        (["scan", "there", "--until", "soon"], "not a time"),
+        (["scan", "there", "--stream", ""], "from 1 to 1024 bytes"),
+        (["scan", "classic", "--stream", "a"], "no streams"),
+        (["stream", "open", "there", ""], "from 1 to 1024 bytes"),
+        (["stream", "open", "there", "a", "--meta", "x" * 1_025], "at most 1024"),
+        (["stream", "open", "classic", "a"], "no streams"),
+        (["stream", "list", "classic"], "no streams"),
+        (["stream", "list", "nosuch"], "no log"),
         (["scrub", "there", "--from", "-1"], "count from 1"),
         (["scrub", "there", "--from", "5", "--to", "5"], "no position"),
         (["follow", "there", "--new", "--from", "3"], "exclude"),
@@ -226,3 +234,44 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "fragment, up to 1" in cli.done("log", "describe", "t").out
     assert cli.done("log", "list").out.splitlines()[2].split()[:3] == ["t", "slot", "1"]
     assert "sealed" in cli.done("log", "seal", "t").err
+
+
+def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the shell: who may append, what is open, one stream alone, and control on request."""
+    cli.done("log", "create", "s")
+    assert "open it first" in refused(cli, 2, "append", "s", "--stream", "a", stdin=b"1\n")
+    opened = cli.done("log", "stream", "open", "s", "a", "--meta", "mine").object
+    assert opened == {"log": "s", "stream": "a", "position": 1}
+    cli.done("log", "stream", "open", "s", "b\udcff")
+    feed(cli, "s", b"none\n")
+    feed(cli, "s", b"1\n2\n", "--stream", "a")
+
+    alone = cli.done("log", "scan", "s", "--stream", "a").objects
+    assert [(one["position"], one["stream"], one["body"]) for one in alone] == [
+        (4, "a", "1"),
+        (5, "a", "2"),
+    ]
+    assert len(cli.done("log", "scan", "s").objects) == 3
+    assert len(cli.done("log", "scan", "s", "--control").objects) == 5
+    assert cli.done("log", "scan", "s", "--records", "2").objects[-1]["position"] == 4
+    assert cli.done("log", "scan", "s", "--until", "2000-01-01T00:00:00Z").objects == []
+    assert len(cli.done("log", "scan", "s", "--until", "2200-01-01").objects) == 3
+    table = cli.done("log", "scan", "s", "--format", "table").out.splitlines()
+    assert [line.split() for line in table if line.startswith("position")] == [
+        ["position", "timestamp", "body"],
+        ["position", "timestamp", "stream", "body"],
+    ]
+
+    cli.done("log", "stream", "meta", "s", "a", "yours")
+    assert cli.done("log", "stream", "list", "s").objects == [
+        {"stream": "a", "position": 1, "meta": "yours"},
+        {"stream_base64": "Yv8=", "position": 2, "meta": ""},
+    ]
+    assert "open already" in refused(cli, 2, "stream", "open", "s", "a")
+    cli.done("log", "stream", "close", "s", "a")
+    assert "open it first" in refused(cli, 2, "stream", "close", "s", "a")
+    assert "open it first" in refused(cli, 2, "stream", "meta", "s", "a", "x")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.done("log", "stream", "list", "s").out.splitlines()[2].split() == ["Yv8=", "2"]
+    assert "is closed" in cli.done("log", "stream", "close", "s", "b\udcff").err
+    assert "No stream is open" in cli.done("log", "stream", "list", "s").err

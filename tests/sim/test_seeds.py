@@ -154,7 +154,7 @@ def test_a_broken_slot_log_is_caught(canary: Canary) -> None:
 
 
 def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:
-    found = caught_by(canary, simulate, seeds=30)
+    found = caught_by(canary, simulate, seeds=60)
 
     assert found is not None, "a broken build passed"
     # A canary that fails by its own clumsiness would prove nothing.

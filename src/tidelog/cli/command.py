@@ -19,6 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a l
 CollectionName = Annotated[
     str, typer.Argument(metavar="NAME", help="A collection, or NAME_errors for its bad rows.")
 ]
+LogName = Annotated[str, typer.Argument(metavar="NAME", help="A log.")]
 SourceName = Annotated[str, typer.Argument(metavar="NAME", help="A source.")]
 
 

@@ -37,9 +37,10 @@ class Appended:
 
 @dataclass(slots=True)
 class Feed:
-    """Appends to one log, several at once, in the order in which they were read."""
+    """Appends to one log, or one stream of it, several at once, in the order of reading."""
 
     log: Log
+    stream: bytes | None = None
     done: Appended = field(default_factory=Appended)
 
     async def lines(self, files: Sequence[Path]) -> Appended:
@@ -63,7 +64,8 @@ class Feed:
 
         async def one(batch: list[bytes]) -> None:
             try:
-                self.done.note(await self.log.append(batch), len(batch))
+                position = await self.log.append(batch, stream=self.stream)
+                self.done.note(position, len(batch))
             except Exception as error:  # noqa: BLE001 - raised below, once the others are done
                 failed.append(error)
             finally:
@@ -107,14 +109,18 @@ async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
 async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
     """Write records to standard output as they come; ``raw`` is bodies alone, a line each."""
     rows: Rows | None = None
+    names: list[str] = []
     async for table in tables:
         if format == "raw":
             bodies: list[Any] = table.column("body").to_pylist()
             write_bytes(b"".join(body + b"\n" for body in bodies))
             continue
         shown = shown_records(table, format)
-        if rows is None:
-            rows = open_rows(format, shown.schema)
+        if rows is None or (format == "table" and shown.column_names != names):
+            # Records in streams have a column more: a new table begins.
+            if rows is not None:
+                rows.close()
+            rows, names = open_rows(format, shown.schema), shown.column_names
         rows.write(shown)
     if rows is not None:
         rows.close()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.cli.command import AsJson, location_url, on_location
+from tidelog.cli import log_stream
+from tidelog.cli.command import AsJson, LogName, location_url, on_location
 from tidelog.cli.feed import Appended, Feed, write_records
 from tidelog.cli.late_spark import check_installed, scrub_on_spark
 from tidelog.cli.output import (
@@ -27,8 +29,8 @@ from tidelog.errors import TidelogError, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
+    from tidelog.wal.limits import Limits
 
-LogName = Annotated[str, typer.Argument(metavar="NAME", help="A log.")]
 Start = Annotated[
     int, typer.Option("--from", metavar="POSITION", help="The first record; by default the oldest.")
 ]
@@ -40,7 +42,15 @@ Format = Annotated[
     ),
 ]
 
+Stream = Annotated[
+    str | None, typer.Option("--stream", metavar="STREAM", help="Only this stream of the log.")
+]
+Control = Annotated[
+    bool, typer.Option("--control", help="Also the records that open and close streams.")
+]
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Logs: append, read, check.")
+app.add_typer(log_stream.app, name="stream")
 
 
 class LogBroken(TidelogError):
@@ -92,6 +102,10 @@ def append(
     whole: Annotated[
         bool, typer.Option("--whole", help="Append each file as one record, not its lines.")
     ] = False,
+    stream: Annotated[
+        str | None,
+        typer.Option("--stream", metavar="STREAM", help="To this stream, which must be open."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Append lines, each a record, and say where they are once all are durable.
@@ -106,7 +120,7 @@ def append(
 
     async def work(location: Location) -> Appended:
         async with await location.log(name) as log:
-            feed = Feed(log)
+            feed = Feed(log, _stream_id(stream))
             try:
                 return await (feed.whole if whole else feed.lines)(files or [])
             except TidelogError:
@@ -129,7 +143,16 @@ def scan(
     name: LogName,
     *,
     start: Start = 0,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many records.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "--records", metavar="N", help="At most so many records."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Stop before the first record of this time or later."),
+    ] = None,
+    stream: Stream = None,
+    control: Control = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
@@ -138,15 +161,13 @@ def scan(
     if limit is not None and limit < 0:
         raise UsageError(f"--limit {limit} is no number of records")
     chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
+    limits = _limits(limit or None, until)
 
     async def work(location: Location) -> None:
         log = await location.log(name)
-        first = start
-        if limit is not None and not start:
-            first = (await log.bounds()).oldest
-        end = None if limit is None else first + limit
+        found = log.scan(start, limits=limits, stream=_stream_id(stream), control=control)
         if limit != 0:
-            await write_records(log.scan(first, limit=end), chosen)
+            await write_records(found, chosen)
 
     on_location(context, work)
 
@@ -158,6 +179,8 @@ def follow(
     *,
     start: Start = 0,
     new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    stream: Stream = None,
+    control: Control = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
@@ -170,7 +193,8 @@ def follow(
     async def work(location: Location) -> None:
         log = await location.log(name)
         first = (await log.bounds()).next if new else start
-        await write_records(log.follow(first), chosen)
+        found = log.follow(first, stream=_stream_id(stream), control=control)
+        await write_records(found, chosen)
 
     on_location(context, work)
 
@@ -315,6 +339,21 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     if found.get("sealed"):
         fields.append(("sealed", f"yes; goes on in {found['successor'] or 'no other log'}"))
     return fields
+
+
+def _stream_id(stream: str | None) -> bytes | None:
+    # As the shell gave it: ids are bytes, and need not be text.
+    return None if stream is None else os.fsencode(stream)
+
+
+def _limits(records: int | None, until: str | None) -> Limits | None:
+    from tidelog.collection.times import parse_time
+    from tidelog.wal.limits import Limits
+
+    if records is None and until is None:
+        return None
+    until_us = None if until is None else parse_time(until, what="--until") * 1_000
+    return Limits(records=records, until_us=until_us)
 
 
 def _check_start(start: int) -> None:

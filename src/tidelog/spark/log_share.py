@@ -23,6 +23,7 @@ from tidelog.store.within import Within
 from tidelog.wal.log import as_log_records
 from tidelog.wal.manifest import Fragment
 from tidelog.wal.reader import Wal3Reader, records_between
+from tidelog.wal.selection import ALL
 from tidelog.wal.shelf import log_folder
 
 SHARE_BYTES: Final = 32 * 1024 * 1024
@@ -94,7 +95,9 @@ def read_share(share: LogShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     for window in groups_of(share.fragments, size_bytes=WINDOW_BYTES, count=WINDOW_READS):
         for fragment, records in zip(window, asyncio.run(_fetch(window, reader)), strict=True):
             found = records_between(records, fragment, share.start, share.limit)
-            yield from batches_of(found if place.is_slots else as_log_records(found), target)
+            # As all reads do, without control records.
+            found = ALL.of(found) if place.is_slots else as_log_records(found)
+            yield from batches_of(found, target)
 
 
 def batches_of(records: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ Source: wal3, "Dropped Async Tasks"; design page 3, "Batching and back-pressure"
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.errors import BusyError, HandleError, UsageError
+from tidelog.wal.streams import Control
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -25,22 +27,36 @@ class Batching:
     """When a batch leaves: as soon as there is room and it is full, or time has passed.
 
     Units: ``batch_bytes`` of bodies fill a batch; ``interval_us`` is the least time between the
-        beginnings of two that are not full; more than ``pending_bytes`` make appends wait.
+        beginnings of two that are not full; more than ``pending_bytes`` make appends wait. At most
+        ``puts_per_second`` batches leave on average, and a second's worth of them at once: fewer
+        cost less, and make appends wait longer.
     """
 
     batch_bytes: int = 8 * 1024 * 1024
     interval_us: int = 10_000
     pending_bytes: int = 64 * 1024 * 1024
+    puts_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        rate = self.puts_per_second
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise UsageError("puts_per_second is a number over 0", puts_per_second=rate)
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """Records that wait, and who waits for their position."""
+    """Records that wait, and who waits for their position.
+
+    All are in one stream, or in none; ``control`` is what the one record says that is a control
+    record.
+    """
 
     bodies: pa.BinaryArray
     size: int
     timestamp_us: int | None
     done: asyncio.Future[int]
+    stream: bytes | None = None
+    control: Control | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +79,13 @@ class Queue:
         return self._bytes >= self.batching.batch_bytes
 
     async def add(
-        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        timestamp_us: int | None = None,
+        stream: bytes | None = None,
+        control: Control | None = None,
+        wait: bool = True,
     ) -> Work:
         """Add records, once there is room.
 
@@ -80,7 +102,7 @@ class Queue:
             if self.is_closing:
                 raise self.ended_by or HandleError("the log's writer is closed: open another")
             done = asyncio.get_running_loop().create_future()
-            work = Work(bodies, size, timestamp_us, done)
+            work = Work(bodies, size, timestamp_us, done, stream, control)
             self._waiting.append(work)
             self._unsettled.add(work)
             self._bytes += size

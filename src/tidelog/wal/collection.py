@@ -3,7 +3,8 @@
 A plan names all fragments that lie wholly below a cutoff, the snapshots that name nothing else, and
 those that name some of them: these are made anew without. However deep the tree is, one plan does
 it. What a plan does is worked out twice, in planning and in applying, and both must come to the
-same setsum.
+same setsum. In slot logs a plan carries the streams that are open where what is kept begins, so
+that they outlast the records that opened them, whoever carries it out.
 
 Invariants: fragments are erased from the first on, without a gap; what is at or after the cutoff
 stays; ``setsum == collected + sum`` holds before and after; the next position and number stay.
@@ -26,6 +27,7 @@ from tidelog.errors import (
 from tidelog.store.within import BESIDE
 from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import Garbage
+from tidelog.wal.held import may_hold
 from tidelog.wal.manifest import (
     Fragment,
     Manifest,
@@ -36,6 +38,7 @@ from tidelog.wal.manifest import (
     problems_of_manifest,
     sum_of,
 )
+from tidelog.wal.streams import CONTROL, Controls, Streams, apply_controls
 from tidelog.wal.transitions import pointer_to, snapshot_over
 
 # Who wrote a snapshot that was made anew: as in Chroma's, so that both make the same bytes of it.
@@ -94,15 +97,32 @@ def missing_for_plan(
     return list(missing(manifest.children))
 
 
-def plan_collection(
+def fragments_of_control(
     manifest: Manifest, snapshots: Mapping[str, Snapshot], *, cutoff: int
+) -> list[Fragment]:
+    """Give the fragments below ``cutoff`` that may hold control records; see `plan_collection`."""
+    if manifest.chain is None:
+        return []
+    cut = _Cut(cutoff, snapshots, names_depth=True)
+    cut.split(manifest.children)
+    return [fragment for fragment in cut.erased if may_hold(fragment.streams, CONTROL)]
+
+
+def plan_collection(
+    manifest: Manifest,
+    snapshots: Mapping[str, Snapshot],
+    *,
+    cutoff: int,
+    controls: Controls = (),
 ) -> Garbage:
     """Plan to erase all fragments that lie below ``cutoff``; the empty plan if there are none.
 
-    ``snapshots`` are those of `missing_for_plan`, by path.
+    ``snapshots`` are those of `missing_for_plan`, by path; ``controls`` what the control records
+    say of `fragments_of_control`.
 
     Raises:
-        CorruptionError: the log's fragments do not follow each other, or its sums do not add up.
+        CorruptionError: the log's fragments do not follow each other, its sums do not add up, or
+        its control records do not fit each other.
     """
     cut = _Cut(cutoff, snapshots, names_depth=manifest.chain is not None)
     kept = cut.split(manifest.children)
@@ -118,6 +138,7 @@ def plan_collection(
         fragments_limit=cut.erased[-1].seq_no + 1,
         discarded=sum_of(cut.erased),
         first_to_keep=cut.erased[-1].limit,
+        streams_at_start=_streams_after(manifest, controls),
     )
     try:
         apply_garbage(manifest, plan)
@@ -126,6 +147,24 @@ def plan_collection(
             f"the log does not add up, so nothing of it is collected: scrub it ({error})"
         ) from error
     return plan
+
+
+def _streams_after(manifest: Manifest, controls: Controls) -> Streams | None:
+    if manifest.chain is None:
+        return None
+    try:
+        return apply_controls(manifest.chain.streams_at_start, controls)
+    except UsageError as error:
+        raise CorruptionError(
+            f"the log's control records do not fit each other, so nothing of it is collected: "
+            f"scrub it ({error.sentence})"
+        ) from error
+
+
+def _chain_after(manifest: Manifest, plan: Garbage) -> Chain | None:
+    if manifest.chain is None or plan.streams_at_start is None:
+        return manifest.chain
+    return replace(manifest.chain, streams_at_start=plan.streams_at_start)
 
 
 def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
@@ -148,9 +187,12 @@ def apply_garbage(manifest: Manifest, plan: Garbage) -> Manifest:
         fragments=tuple(fragments),
         initial_offset=plan.first_to_keep,
         initial_seq_no=plan.fragments_limit,
+        chain=_chain_after(manifest, plan),
     )
     if (
         problems_of_manifest(after)
+        # Without the streams, those that are kept would be lost with the records that opened them.
+        or (manifest.chain is None) != (plan.streams_at_start is None)
         or (after.next, after.next_seq_no) != (manifest.next, manifest.next_seq_no)
         or not manifest.oldest < plan.first_to_keep == after.oldest
         or not (manifest.initial_seq_no or 0) <= plan.fragments_start < plan.fragments_limit

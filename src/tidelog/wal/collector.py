@@ -22,6 +22,7 @@ Source: wal3, "Garbage Collection"; docs/wal3.md.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -45,6 +46,7 @@ from tidelog.wal.collection import (
     apply_garbage,
     check_share,
     cutoff_of,
+    fragments_of_control,
     is_collected,
     missing_for_plan,
     paths_to_delete,
@@ -56,6 +58,7 @@ from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import (
     MANIFEST,
+    Fragment,
     Manifest,
     Snapshot,
     encode_manifest,
@@ -63,6 +66,8 @@ from tidelog.wal.manifest import (
 )
 from tidelog.wal.pins import paths_pinned, sweep_pins
 from tidelog.wal.reader import Wal3Reader, tree_reader
+from tidelog.wal.slot import controls_of
+from tidelog.wal.streams import Controls
 from tidelog.wal.transitions import pointer_to
 from tidelog.wal.tree import paths_named
 
@@ -188,19 +193,33 @@ class Collector:
             return Garbage()
         known: dict[str, Snapshot] = {}
         reader = self._reader()
-        while missing := missing_for_plan(manifest, known, cutoff=cutoff):
-            work = [partial(reader.snapshot, pointer) for pointer in missing]
-            try:
+        try:
+            while missing := missing_for_plan(manifest, known, cutoff=cutoff):
+                work = [partial(reader.snapshot, pointer) for pointer in missing]
                 read = await run_all(work, at_once=reader.reads)
-            except ObjectNotFound as error:
-                if await reader.manifest() != manifest:
-                    raise ManifestMoved("the log was collected meanwhile: plan again") from error
-                raise
-            known.update({p.path: one for p, one in zip(missing, read, strict=True)})
-        plan = await self.clock.offload(partial(plan_collection, manifest, known, cutoff=cutoff))
+                known.update({p.path: one for p, one in zip(missing, read, strict=True)})
+            said = fragments_of_control(manifest, known, cutoff=cutoff)
+            controls = await self._controls_in(said)
+        except ObjectNotFound as error:
+            if await reader.manifest() != manifest:
+                raise ManifestMoved("the log was collected meanwhile: plan again") from error
+            raise
+        decide = partial(plan_collection, manifest, known, cutoff=cutoff, controls=controls)
+        plan = await self.clock.offload(decide)
         if not plan.is_empty and not force:
             check_share(manifest, plan, self.keep)
         return plan
+
+    async def _controls_in(self, fragments: Sequence[Fragment]) -> Controls:
+        """Read what the control records of fragments say, which their links repeat."""
+
+        async def read(fragment: Fragment) -> Controls:
+            data = (await self.store.get(fragment.path)).data
+            return await self.clock.offload(partial(controls_of, data, fragment))
+
+        work = [partial(read, fragment) for fragment in fragments]
+        found = await run_all(work, at_once=self._reader().reads) if work else []
+        return tuple(control for controls in found for control in controls)
 
     async def _cutoff(self, manifest: Manifest, report: Collected) -> int | None:
         listed = await Cursors(store=self.store, clock=self.clock, writer=self.writer).list()

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.store.within import BESIDE
 from tidelog.wal.form import Fields
+from tidelog.wal.streams import Streams, encode_streams, streams_in
 
 LANES_MAX: Final = 4_096
 ALPHA_MAX: Final = 256
@@ -85,6 +86,7 @@ class Origin:
 class Chain:
     """The epochs that a manifest knows, the first of which nobody writes to, and the seal.
 
+    ``streams_at_start`` are open at the oldest position that is left, ``streams`` at the next one.
     ``is_destroyed`` says that the log is no more: what is left are the fences that keep writers who
     slept through it from taking its slots for free.
     """
@@ -93,6 +95,8 @@ class Chain:
     seal: Seal | None = None
     origin: Origin | None = None
     is_destroyed: bool = False
+    streams_at_start: Streams = field(default_factory=Streams)
+    streams: Streams = field(default_factory=Streams)
 
     @property
     def last(self) -> Epoch:
@@ -185,6 +189,12 @@ def encode_chain(chain: Chain) -> dict[str, Any]:
         found["origin"] = {"log": origin.log, "pin": origin.pin}
     if chain.is_destroyed:
         found["is_destroyed"] = True
+    for name, streams in (
+        ("streams_at_start", chain.streams_at_start),
+        ("streams", chain.streams),
+    ):
+        if streams:
+            found[name] = encode_streams(streams)
     return found
 
 
@@ -222,6 +232,8 @@ def decode_chain(found: Fields) -> Chain:
         seal=seal,
         origin=origin,
         is_destroyed=found.flag("is_destroyed", default=False),
+        streams_at_start=streams_in(found, "streams_at_start"),
+        streams=streams_in(found, "streams"),
     )
 
 

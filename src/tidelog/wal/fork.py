@@ -36,7 +36,9 @@ from tidelog.wal.manifest import (
 from tidelog.wal.pin import Pin, pin_path
 from tidelog.wal.pins import Pins
 from tidelog.wal.reader import tree_reader
+from tidelog.wal.replay import streams_at
 from tidelog.wal.roller import roll_up_tail
+from tidelog.wal.slot_reader import SlotReader
 from tidelog.wal.transitions import check_manifest, pointer_to, snapshot_over
 from tidelog.wal.walk import chain_of
 
@@ -79,6 +81,7 @@ class Fork:
         chain = self._chain(chain_of(head.manifest), pin, head.manifest.next_seq_no)
         children = await self._with_newest(pin)
         kept = await self._carry(target, children, chain, pin)
+        chain = await self._with_streams(chain, head.manifest, kept)
         manifest = manifest_of_fork(head.manifest, kept, chain, writer=self.writer)
         check_manifest(manifest)
         try:
@@ -104,6 +107,21 @@ class Fork:
             opener=self.writer,
         )
         return Chain(epochs=(*shared, genesis), origin=Origin(log=self.source, pin=self.name))
+
+    async def _with_streams(
+        self, chain: Chain, source: Manifest, kept: Sequence[Pointer | Fragment]
+    ) -> Chain:
+        """Give the chain with the streams that are open where the fork begins and where it goes on.
+
+        Raises:
+            PositionCollected: the source was collected meanwhile past where the fork begins.
+        """
+        known = chain_of(source)
+        at_start = known.streams_at_start
+        if kept and kept[0].start != source.oldest:
+            reader = SlotReader(store=self.store, clock=self.clock)
+            at_start = await streams_at(reader, kept[0].start)
+        return replace(chain, streams_at_start=at_start, streams=known.streams)
 
     @staticmethod
     def _first_slot(pin: Pin) -> int:

@@ -7,6 +7,8 @@ Source: Chroma's wal3 as written by its own code; see docs/wal3.md.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,12 +73,29 @@ class Fields:
             raise self.wrong(name, "is no list of objects")
         return [Fields(f"{self.where}: {name}[{n}]", item) for n, item in enumerate(value)]
 
+    def blob(self, name: str) -> bytes:
+        """Give bytes, which stand as base64."""
+        return self._blob(name, self.text(name))
+
+    def blobs(self, name: str) -> list[bytes]:
+        """Give a list of them."""
+        value = self._value(name)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(name, "is no list of texts")
+        return [self._blob(name, item) for item in value]
+
     def has(self, name: str) -> bool:
         """Say whether an optional field is there; null is not."""
         return self.found.get(name) is not None
 
     def wrong(self, name: str, why: str) -> CorruptionError:
         return CorruptionError(f"the field {name!r} {why}: restore the object", path=self.where)
+
+    def _blob(self, name: str, text: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise self.wrong(name, "is not base64") from error
 
     def _value(self, name: str) -> Any:
         if name not in self.found:
@@ -104,6 +123,11 @@ def parse(data: bytes, *, where: str) -> Fields:
 def render(found: Mapping[str, Any]) -> bytes:
     """Write a JSON object as wal3 does, to the byte."""
     return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def render_bytes(value: bytes) -> str:
+    """Write bytes as text."""
+    return base64.b64encode(value).decode("ascii")
 
 
 def position(offset: int) -> dict[str, int]:

@@ -20,15 +20,18 @@ from tidelog.wal.manifest import (
     snapshot_fields,
     snapshot_of,
 )
+from tidelog.wal.streams import Streams, encode_streams, streams_in
 
 GARBAGE: Final = "gc/GARBAGE"
+STREAMS: Final = "tidelog_streams_at_start"  # Only in slot logs, which wal3 does not read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
     """A plan; the default is that of nothing, which is what stands between two collections.
 
-    Shape: fragments with numbers in ``[fragments_start, fragments_limit)`` go.
+    Shape: fragments with numbers in ``[fragments_start, fragments_limit)`` go. In slot logs,
+        ``streams_at_start`` are open where what is kept begins; None elsewhere.
     """
 
     snapshots_to_drop: tuple[Pointer, ...] = ()
@@ -38,6 +41,7 @@ class Garbage:
     fragments_limit: int = 0
     discarded: Setsum = field(default_factory=Setsum.zero)
     first_to_keep: int = FIRST_POSITION
+    streams_at_start: Streams | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -62,6 +66,7 @@ def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
         fragments_limit=found.whole("fragments_to_drop_limit"),
         discarded=found.setsum("setsum_to_discard"),
         first_to_keep=found.position("first_to_keep"),
+        streams_at_start=streams_in(found, STREAMS) if found.has(STREAMS) else None,
     )
 
 
@@ -81,6 +86,8 @@ def encode_garbage(garbage: Garbage, *, write_id: str = "") -> bytes:
         "setsum_to_discard": garbage.discarded.hex(),
         "first_to_keep": position(garbage.first_to_keep),
     }
+    if garbage.streams_at_start is not None:
+        found[STREAMS] = encode_streams(garbage.streams_at_start)
     if write_id:
         found["tidelog_write"] = write_id
     return render(found)

@@ -6,13 +6,15 @@ Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from tidelog.setsum import Setsum
 from tidelog.wal.epoch import Epoch, decode_epoch, encode_epoch
 from tidelog.wal.form import Fields
-from tidelog.wal.manifest import Fragment
+from tidelog.wal.held import Held, encode_held, held_in
+from tidelog.wal.manifest import TIME_MAX_US, Fragment
+from tidelog.wal.streams import Controls, Streams, decode_controls, encode_controls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,8 @@ class DataLink:
 
     ``setsum`` is theirs, ``log_setsum`` that of all records up to them; ``log_bytes`` counts the
     bytes of all fragments before this one. ``first_us`` and ``last_us`` are their least and
-    greatest time.
+    greatest time, ``streams`` says which streams they are in, and ``controls`` what those of them
+    say that are in the control stream, so that who walks needs only links.
     """
 
     epoch: str
@@ -34,6 +37,8 @@ class DataLink:
     setsum: Setsum
     log_setsum: Setsum
     log_bytes: int
+    streams: Held = ()
+    controls: Controls = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,29 +58,50 @@ Link: TypeAlias = DataLink | FenceLink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """Where the next object goes, and all that its link says of what is before it."""
+    """Where the next object goes, all that its link says of what is before it, and what is open."""
 
     epoch: Epoch
     slot: int
     position: int
     setsum: Setsum
     log_bytes: int
+    streams: Streams = field(default_factory=Streams)
 
     @property
     def path(self) -> str:
         return self.epoch.path(self.slot)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlFragment(Fragment):
+    """A fragment with control records, as its link shows it; manifests keep the plain one."""
+
+    controls: Controls
+
+
+def plain(fragment: Fragment) -> Fragment:
+    """Give what a manifest keeps of a fragment."""
+    if not isinstance(fragment, ControlFragment):
+        return fragment
+    return Fragment(**{one.name: getattr(fragment, one.name) for one in fields(Fragment)})
+
+
 def fragment_of(link: DataLink, path: str, size_bytes: int) -> Fragment:
-    """Give what a manifest says of a slot's object."""
-    return Fragment(
+    """Give what a manifest says of a slot's object; with its control records, if it has any."""
+    fragment = Fragment(
         path=path,
         seq_no=link.slot,
         start=link.start,
         limit=link.limit,
         num_bytes=size_bytes,
         setsum=link.setsum,
+        last_us=link.last_us,
+        streams=link.streams,
     )
+    if not link.controls:
+        return fragment
+    known = {one.name: getattr(fragment, one.name) for one in fields(Fragment)}
+    return ControlFragment(**known, controls=link.controls)
 
 
 def link_fields(link: Link) -> dict[str, Any]:
@@ -99,6 +125,8 @@ def link_fields(link: Link) -> dict[str, Any]:
         "setsum": link.setsum.hex(),
         "log_setsum": link.log_setsum.hex(),
         "log_bytes": link.log_bytes,
+        **({"streams": encode_held(link.streams)} if link.streams else {}),
+        **({"controls": encode_controls(link.controls)} if link.controls else {}),
     }
 
 
@@ -129,9 +157,11 @@ def link_of(found: Fields) -> Link:
         writer=found.text("writer"),
         start=found.whole("start"),
         limit=found.whole("limit"),
-        first_us=found.whole("first_us"),
-        last_us=found.whole("last_us"),
+        first_us=found.whole("first_us", most=TIME_MAX_US),
+        last_us=found.whole("last_us", most=TIME_MAX_US),
         setsum=found.setsum("setsum"),
         log_setsum=found.setsum("log_setsum"),
         log_bytes=found.whole("log_bytes"),
+        streams=held_in(found, "streams"),
+        controls=decode_controls(found.children("controls")) if found.has("controls") else (),
     )

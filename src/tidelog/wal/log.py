@@ -1,7 +1,8 @@
 """One log, of either protocol, behind one face.
 
 Shape: records are read as a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary,
-    null where there is none) and ``body`` (binary), in the order of positions, from 1.
+    null where there is none, empty in control records) and ``body`` (binary), in the order of
+    positions, from 1.
 Source: wal3 and wal3-draft, "Interface"; design page 3.
 """
 
@@ -21,14 +22,18 @@ from tidelog.wal.batching import Batching
 from tidelog.wal.committer import Committer
 from tidelog.wal.epoch import Seal
 from tidelog.wal.head import Head, load_head
-from tidelog.wal.manifest import MANIFEST, Manifest
+from tidelog.wal.limits import Limits, check_time_us
+from tidelog.wal.manifest import MANIFEST, Fragment, Manifest
 from tidelog.wal.opener import Opener, make_log
-from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.position import first_at, position_at
+from tidelog.wal.reader import Wal3Reader, limited
 from tidelog.wal.scrub import Scrubbed, scrub
+from tidelog.wal.selection import Selection
 from tidelog.wal.slot import SLOT_RECORDS
 from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US, Bounds, SlotReader
 from tidelog.wal.slot_scrub import scrub_slots
 from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.streams import CLOSE, META, OPEN, Control, StreamInfo, check_stream
 from tidelog.wal.upkeep import Upkeep
 from tidelog.wal.writer import Wal3Writer
 
@@ -50,30 +55,84 @@ class Log(Upkeep):
     batching: Batching = field(default_factory=Batching)
 
     async def append(
-        self, records: Sequence[bytes], *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        records: Sequence[bytes],
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
     ) -> int:
         """Append records; give the position of the first once all are durable.
 
-        The records of one call stand together, in their order. Their time is now unless given.
+        The records of one call stand together, in their order, in one stream or in none. Their time
+        is now unless given.
 
         Raises:
             UsageError: there are none, or one is over 64 MiB, or the protocol has no such option.
-            Otherwise see `SlotWriter.append` and `Wal3Writer.append`.
+            NoSuchStream: the stream is not open. Otherwise see `SlotWriter.append` and
+            `Wal3Writer.append`.
         """
         bodies = pa.array(records, pa.binary())
-        return await self.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+        return await self.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
 
     @abc.abstractmethod
     async def append_arrow(
-        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
     ) -> int:
         """Append the values of an array, none of which is null; see `append`."""
 
+    async def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
+        """Open a stream, so that records can be appended to it; give the position where it opens.
+
+        Raises:
+            NameTaken: it is open. UsageError: its id is not from 1 to 1,024 bytes, ``meta`` is over
+            1,024, 10,000 streams are open, or the protocol has none. Otherwise see `append`.
+        """
+        return await self._control(Control(op=OPEN, stream=stream, meta=meta))
+
+    async def close_stream(self, stream: bytes) -> int:
+        """Close a stream, which takes no more records then; give the position where it closes.
+
+        Raises:
+            NoSuchStream: it is not open. Otherwise see `open_stream`.
+        """
+        return await self._control(Control(op=CLOSE, stream=stream))
+
+    async def meta_stream(self, stream: bytes, meta: bytes) -> int:
+        """Give an open stream another meta; give the position from which on it has it.
+
+        Raises:
+            NoSuchStream: it is not open. Otherwise see `open_stream`.
+        """
+        return await self._control(Control(op=META, stream=stream, meta=meta))
+
     @abc.abstractmethod
-    def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+    async def streams(self) -> list[StreamInfo]:
+        """Give the streams that are open, in the order in which they were opened."""
+
+    @abc.abstractmethod
+    async def _control(self, control: Control) -> int:
+        """Append a control record."""
+
+    @abc.abstractmethod
+    def scan(
+        self,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        limits: Limits | None = None,
+        stream: bytes | None = None,
+        control: bool = False,
+    ) -> AsyncIterator[pa.Table]:
         """Give the records of the positions ``[start, limit)`` that there are now.
 
-        Start 0 is the oldest that is left.
+        Start 0 is the oldest that is left. ``stream`` asks for the records of one stream alone.
+        Control records have positions, and are left out unless asked for.
 
         Raises:
             PositionCollected: records from ``start`` on were collected. CorruptionError: an object
@@ -81,8 +140,30 @@ class Log(Upkeep):
         """
 
     @abc.abstractmethod
-    def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
+    def follow(
+        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+    ) -> AsyncIterator[pa.Table]:
         """Give records as `scan` does, and those to come as they come, until the log is sealed."""
+
+    @abc.abstractmethod
+    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
+        """Give the fragments that hold any of the positions ``[start, limit)``, in order."""
+
+    @abc.abstractmethod
+    async def fetch(self, fragment: Fragment) -> pa.Table:
+        """Give all records of a fragment, control records too.
+
+        Raises:
+            ObjectNotFound: it was collected. CorruptionError: it is not what was written.
+        """
+
+    @abc.abstractmethod
+    async def position_at(self, time_us: int) -> int:
+        """Give the first position whose record has a time or a later one; the next one if none has.
+
+        Raises:
+            UsageError: it is no time. CorruptionError, LocationError: as `scan`.
+        """
 
     @abc.abstractmethod
     async def bounds(self) -> Bounds:
@@ -132,18 +213,56 @@ class SlotLog(Log):
         self._reader = SlotReader(store=self.store, clock=self.clock)
 
     async def append_arrow(
-        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
     ) -> int:
         """Append the values of an array, none of which is null; see `append`."""
-        return await self._writer.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+        return await self._writer.append_arrow(
+            bodies, stream=stream, timestamp_us=timestamp_us, wait=wait
+        )
 
-    def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+    async def streams(self) -> list[StreamInfo]:
         """See `Log`."""
-        return self._reader.scan(start, limit=limit)
+        return list((await self._reader.end()).tail.streams)
 
-    def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
+    async def _control(self, control: Control) -> int:
+        return await self._writer.control(control)
+
+    def scan(
+        self,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        limits: Limits | None = None,
+        stream: bytes | None = None,
+        control: bool = False,
+    ) -> AsyncIterator[pa.Table]:
+        """See `Log`. What holds none of a stream's records is not read."""
+        selection = _selection(stream, control=control)
+        found = self._reader.scan(start, limit=limit, selection=selection, eager=limits is None)
+        return found if limits is None else limited(found, limits)
+
+    def follow(
+        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+    ) -> AsyncIterator[pa.Table]:
         """See `Log`."""
-        return self._reader.follow(start)
+        return self._reader.follow(start, selection=_selection(stream, control=control))
+
+    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
+        """See `Log`; those past the manifest, too."""
+        return await self._reader.fragments(start, limit=limit)
+
+    async def fetch(self, fragment: Fragment) -> pa.Table:
+        """See `Log`."""
+        return await self._reader.tree.fetch(fragment)
+
+    async def position_at(self, time_us: int) -> int:
+        """See `Log`; takes a request for each level of the manifest's tree, and a few more."""
+        return await position_at(self._reader, time_us)
 
     async def bounds(self) -> Bounds:
         """See `Log`."""
@@ -180,9 +299,16 @@ class ManifestLog(Log):
         self._reader = Wal3Reader(store=self.store, clock=self.clock)
 
     async def append_arrow(
-        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
     ) -> int:
         """Append the values of an array, none of which is null; see `append`."""
+        if stream is not None:
+            raise self._no_streams()
         if timestamp_us is not None:
             raise UsageError(
                 "in a log of the manifest protocol the time of a record is that of its writing: "
@@ -190,13 +316,37 @@ class ManifestLog(Log):
             )
         return await self._writer.append_arrow(bodies, wait=wait)
 
-    async def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+    async def streams(self) -> list[StreamInfo]:
         """See `Log`."""
-        async for records in self._reader.scan(start, limit=limit):
-            yield as_log_records(records)
+        raise self._no_streams()
 
-    async def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
-        """See `Log`."""
+    async def _control(self, control: Control) -> int:
+        raise self._no_streams()
+
+    def scan(
+        self,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        limits: Limits | None = None,
+        stream: bytes | None = None,
+        control: bool = False,
+    ) -> AsyncIterator[pa.Table]:
+        """See `Log`; there are no streams, and no control records."""
+        if stream is not None:
+            raise self._no_streams()
+        found = _all_as_log_records(self._reader.scan(start, limit=limit, eager=limits is None))
+        return found if limits is None else limited(found, limits)
+
+    def follow(
+        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+    ) -> AsyncIterator[pa.Table]:
+        """See `Log`; there are no streams, and no control records."""
+        if stream is not None:
+            raise self._no_streams()
+        return self._follow(start)
+
+    async def _follow(self, start: int) -> AsyncIterator[pa.Table]:
         head = await load_head(self.store)
         reached, wait_us = start or head.manifest.oldest, POLL_FIRST_US
         while True:
@@ -208,6 +358,23 @@ class ManifestLog(Log):
             if head.manifest.next <= reached:
                 await self.clock.sleep(wait_us)
                 wait_us = min(2 * wait_us, POLL_MOST_US)
+
+    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
+        """See `Log`."""
+        return await self._reader.fragments(start=start, limit=limit)
+
+    async def fetch(self, fragment: Fragment) -> pa.Table:
+        """See `Log`."""
+        return as_log_records(await self._reader.fetch(fragment))
+
+    async def position_at(self, time_us: int) -> int:
+        """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
+        check_time_us(time_us)
+        manifest = await self._reader.manifest()
+        async for records in self._reader.scan_of(manifest):
+            if (found := first_at(records, time_us)) is not None:
+                return found
+        return manifest.next
 
     async def bounds(self) -> Bounds:
         """See `Log`."""
@@ -229,6 +396,13 @@ class ManifestLog(Log):
     async def close(self) -> None:
         """See `Log`."""
         await self._writer.close()
+
+    def _no_streams(self) -> UsageError:
+        return UsageError(
+            "a log of the manifest protocol has no streams, for wal3's bytes have no place for "
+            "them: use a log of the slot protocol",
+            log=self.name,
+        )
 
     async def _newer(self, head: Head) -> Head:
         # A manifest that is still the same is not sent again.
@@ -309,6 +483,17 @@ def describe_log(log: Log, bounds: Bounds, manifest: Manifest) -> dict[str, Any]
         found["sealed"] = bounds.seal is not None
         found["successor"] = (bounds.seal.successor or None) if bounds.seal else None
     return found
+
+
+def _selection(stream: bytes | None, *, control: bool) -> Selection:
+    if stream is not None:
+        check_stream(stream)
+    return Selection(stream=stream, control=control)
+
+
+async def _all_as_log_records(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
+    async for records in tables:
+        yield as_log_records(records)
 
 
 def as_log_records(records: pa.Table) -> pa.Table:

@@ -21,19 +21,25 @@ from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.epoch import Chain, decode_chain, encode_chain, problems_of_chain
 from tidelog.wal.form import Fields, parse, position, render
+from tidelog.wal.held import Held, encode_held, held_in
 
 MANIFEST: Final = "manifest/MANIFEST"
 FIRST_POSITION: Final = 1
 FIRST_SEQ_NO: Final = 1
 BUCKET_FRAGMENTS: Final = 4_096
 DEPTH_MAX: Final = 255
+TIME_MAX_US: Final = 2**63 - 1
 CHAIN: Final = "tidelog"  # The one field that wal3 does not know, and passes over.
 CHECK: Final = "check"  # In that field, last: of the manifest's bytes without it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """An immutable file of the records ``[start, limit)``; size in bytes."""
+    """An immutable file of the records ``[start, limit)``; size in bytes.
+
+    ``last_us`` is the greatest time of its records, and ``streams`` which streams it holds: both
+    are known in logs of slot commits only, and None elsewhere.
+    """
 
     path: str
     seq_no: int
@@ -41,11 +47,16 @@ class Fragment:
     limit: int
     num_bytes: int
     setsum: Setsum
+    last_us: int | None = None
+    streams: Held | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """A snapshot as its parent knows it. ``num_bytes`` is the sum over its direct children."""
+    """A snapshot as its parent knows it.
+
+    ``num_bytes`` is the sum over its direct children, ``last_us`` the greatest of theirs.
+    """
 
     setsum: Setsum
     path: str
@@ -53,6 +64,7 @@ class Pointer:
     start: int
     limit: int
     num_bytes: int
+    last_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +198,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def snapshot_of(found: Fields) -> Snapshot:
     """Take a snapshot from the fields of an object, which may be part of a larger one."""
+    children = [*found.children("snapshots"), *found.children("fragments")]
+    has_times = any("last_us" in child.found for child in children)
+    if (has_times or CHECK in found.found) and found.text(CHECK) != _check_of_children(found.found):
+        raise found.wrong(CHECK, "is not that of what the snapshot names")
     return Snapshot(
         path=found.text("path"),
         depth=found.whole("depth", most=DEPTH_MAX),
@@ -197,7 +213,8 @@ def snapshot_of(found: Fields) -> Snapshot:
 
 
 def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
-    return {
+    """Give plain values; in slot logs with a sum, for times and streams are in no setsum."""
+    found: dict[str, Any] = {
         "path": snapshot.path,
         "depth": snapshot.depth,
         "setsum": snapshot.setsum.hex(),
@@ -205,9 +222,17 @@ def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
         "snapshots": [encode_pointer(child) for child in snapshot.snapshots],
         "fragments": [encode_fragment(child) for child in snapshot.fragments],
     }
+    if any(child.last_us is not None for child in snapshot.children):
+        found[CHECK] = _check_of_children(found)
+    return found
+
+
+def _check_of_children(found: Mapping[str, Any]) -> str:
+    return _check_of({name: found[name] for name in ("snapshots", "fragments")})
 
 
 def decode_pointer(found: Fields) -> Pointer:
+    """Take a pointer from the fields of an object, which may be part of a larger one."""
     return Pointer(
         setsum=found.setsum("setsum"),
         path=found.text("path_to_snapshot"),
@@ -215,10 +240,12 @@ def decode_pointer(found: Fields) -> Pointer:
         start=found.position("start"),
         limit=found.position("limit"),
         num_bytes=found.whole("num_bytes"),
+        last_us=_last_us(found),
     )
 
 
 def encode_pointer(pointer: Pointer) -> dict[str, Any]:
+    """Give plain values."""
     return {
         "setsum": pointer.setsum.hex(),
         "path_to_snapshot": pointer.path,
@@ -226,10 +253,13 @@ def encode_pointer(pointer: Pointer) -> dict[str, Any]:
         "start": position(pointer.start),
         "limit": position(pointer.limit),
         "num_bytes": pointer.num_bytes,
+        **({} if pointer.last_us is None else {"last_us": pointer.last_us}),
     }
 
 
 def decode_fragment(found: Fields) -> Fragment:
+    """Take a fragment from the fields of an object, which may be part of a larger one."""
+    last_us = _last_us(found)
     return Fragment(
         path=found.text("path"),
         seq_no=_seq_no(found, "seq_no"),
@@ -237,11 +267,15 @@ def decode_fragment(found: Fields) -> Fragment:
         limit=found.position("limit"),
         num_bytes=found.whole("num_bytes"),
         setsum=found.setsum("setsum"),
+        last_us=last_us,
+        # Where the time is known the streams are, and most fragments hold none.
+        streams=None if last_us is None else held_in(found, "streams"),
     )
 
 
 def encode_fragment(fragment: Fragment) -> dict[str, Any]:
-    return {
+    """Give plain values."""
+    fields: dict[str, Any] = {
         "path": fragment.path,
         "seq_no": fragment.seq_no,
         "start": position(fragment.start),
@@ -249,6 +283,15 @@ def encode_fragment(fragment: Fragment) -> dict[str, Any]:
         "num_bytes": fragment.num_bytes,
         "setsum": fragment.setsum.hex(),
     }
+    if fragment.last_us is not None:
+        fields["last_us"] = fragment.last_us
+        if fragment.streams:
+            fields["streams"] = encode_held(fragment.streams)
+    return fields
+
+
+def _last_us(found: Fields) -> int | None:
+    return found.whole("last_us", most=TIME_MAX_US) if found.has("last_us") else None
 
 
 def _decode_chain(found: Fields) -> Chain:
@@ -299,6 +342,7 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
     ]
     if chain is not None:
         problems += problems_of_chain(chain, manifest.next_seq_no)
+        problems += _problems_of_streams(chain, manifest)
     return problems
 
 
@@ -327,6 +371,8 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
         problems.append("it is not deeper than the snapshots it names")
     if snapshot.depth > pointer.depth or not snapshot.depth:
         problems.append("its depth is not what its pointer says")
+    if pointer.last_us is not None and last_us_of(children) not in (None, pointer.last_us):
+        problems.append("its pointer says another time than the last of what it names")
     if sum_of(children) != snapshot.setsum:
         problems.append("its setsum is not that of what it names")
     if snapshot.setsum != pointer.setsum or not is_named_by_its_sum(snapshot):
@@ -346,6 +392,20 @@ def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
     for child in children:
         total = total + child.setsum
     return total
+
+
+def last_us_of(children: Iterable[Pointer | Fragment]) -> int | None:
+    """Give the greatest time in fragments and snapshots; None if it is not known of one."""
+    times = [child.last_us for child in children]
+    known = [time for time in times if time is not None]
+    return max(known) if known and len(known) == len(times) else None
+
+
+def _problems_of_streams(chain: Chain, manifest: Manifest) -> Iterator[str]:
+    if any(stream.position >= manifest.oldest for stream in chain.streams_at_start):
+        yield "a stream that is open at its start was opened after it"
+    if any(stream.position >= manifest.next for stream in chain.streams):
+        yield "a stream that is open at its end was opened after it"
 
 
 def _gaps(children: Sequence[Pointer | Fragment]) -> Iterator[str]:

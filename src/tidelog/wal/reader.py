@@ -20,6 +20,7 @@ from tidelog.store.port import Store
 from tidelog.wal.cursor import CURSORS, Cursor, cursor_name, decode_cursor
 from tidelog.wal.fragment import check_fragment, decode_fragment
 from tidelog.wal.head import load_head, refuse_slots
+from tidelog.wal.limits import Limits, Spent, spend
 from tidelog.wal.manifest import (
     Fragment,
     Manifest,
@@ -92,7 +93,9 @@ class Wal3Reader:
         """
         return await self.fragments_of(await self.manifest(), start=start, limit=limit)
 
-    async def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+    async def scan(
+        self, start: int = 0, *, limit: int | None = None, eager: bool = True
+    ) -> AsyncIterator[pa.Table]:
         """Give the records of the positions ``[start, limit)`` that there are now, in order.
 
         Shape: tables as `tidelog.wal.fragment` says, none of them empty. Start 0 is the oldest
@@ -102,13 +105,24 @@ class Wal3Reader:
             PositionCollected: records from ``start`` on were collected, maybe meanwhile.
             CorruptionError: an object is missing, or is not what was written.
         """
-        async for records in self.scan_of(await self.manifest(), start, limit=limit):
+        found = self.scan_of(await self.manifest(), start, limit=limit, eager=eager)
+        async for records in found:
             yield records
 
     async def scan_of(
-        self, manifest: Manifest, start: int = 0, *, limit: int | None = None
+        self,
+        manifest: Manifest,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        wanted: Callable[[Fragment], bool] | None = None,
+        eager: bool = True,
     ) -> AsyncIterator[pa.Table]:
-        """Give the records that a manifest names which was read before; see `scan`."""
+        """Give the records that a manifest names which was read before; see `scan`.
+
+        Fragments that are not ``wanted`` are not read. Who may stop early is not ``eager``: little
+        is read ahead at first, and twice as much each time.
+        """
         reached = start or manifest.oldest
         limit = manifest.next if limit is None else min(limit, manifest.next)
         while reached < limit:
@@ -118,18 +132,12 @@ class Wal3Reader:
                     oldest=manifest.oldest,
                 )
             try:
-                found = await self.fragments_of(manifest, start=reached, limit=limit)
-                for window in self._windows(found):
-                    work = [partial(self.fetch, fragment) for fragment in window]
-                    for fragment, records in zip(
-                        window, await run_all(work, at_once=self.reads), strict=True
-                    ):
-                        if fragment.start > reached:
-                            raise _gap(reached, fragment.start)
-                        yield records_between(records, fragment, reached, limit)
-                        reached = fragment.limit
-                if reached < limit:
-                    raise _gap(reached, limit)
+                pieces = _unbroken(
+                    self._pieces(manifest.children, reached, limit, eager=eager), reached, limit
+                )
+                async for fragment, records in self._fetched(pieces, wanted, eager=eager):
+                    yield records_between(records, fragment, reached, limit)
+                    reached = fragment.limit
                 return
             except (ObjectNotFound, CorruptionError) as error:
                 newer = await self.manifest()
@@ -163,9 +171,13 @@ class Wal3Reader:
         self, manifest: Manifest, *, start: int = 0, limit: int | None = None
     ) -> list[Fragment]:
         """Give the fragments of a manifest that was read before; see `fragments`."""
-        children = manifest.children
+        return await self._leaves(manifest.children, start, limit)
+
+    async def _leaves(
+        self, children: Sequence[Pointer | Fragment], start: int, limit: int | None
+    ) -> list[Fragment]:
         while True:
-            children = [child for child in children if _overlaps(child, start, limit)]
+            children = [child for child in children if overlaps(child, start, limit)]
             pointers = [child for child in children if isinstance(child, Pointer)]
             if not pointers:
                 return [child for child in children if isinstance(child, Fragment)]
@@ -174,16 +186,61 @@ class Wal3Reader:
             # Each round goes down a level: no snapshot names one that is as deep as itself.
             children = list(_expanded(children, read))
 
-    def _windows(self, fragments: Sequence[Fragment]) -> Iterator[list[Fragment]]:
+    async def _pieces(
+        self, children: Sequence[Pointer | Fragment], start: int, limit: int, *, eager: bool
+    ) -> AsyncIterator[list[Fragment]]:
+        """Give the fragments below children: all at once, or a snapshot's when it is their turn."""
+        if eager:
+            yield await self._leaves(children, start, limit)
+            return
+        leaves: list[Fragment] = []
+        for child in [child for child in children if overlaps(child, start, limit)]:
+            if isinstance(child, Fragment):
+                leaves.append(child)
+                continue
+            below = (await self.snapshot(child)).children
+            async for piece in self._pieces(below, start, limit, eager=False):
+                yield piece
+        yield leaves  # Newer than all snapshots beside them.
+
+    async def _fetched(
+        self,
+        pieces: AsyncIterator[list[Fragment]],
+        wanted: Callable[[Fragment], bool] | None,
+        *,
+        eager: bool,
+    ) -> AsyncIterator[tuple[Fragment, pa.Table]]:
+        """Read fragments in order, several at once."""
+        async for piece in pieces:
+            found = piece if wanted is None else [one for one in piece if wanted(one)]
+            for window in self._windows(found, first=self.reads if eager else 1):
+                work = [partial(self.fetch, fragment) for fragment in window]
+                read = await run_all(work, at_once=self.reads)
+                for fragment, records in zip(window, read, strict=True):
+                    yield fragment, records
+
+    def _windows(self, fragments: Sequence[Fragment], *, first: int) -> Iterator[list[Fragment]]:
         window: list[Fragment] = []
+        count = min(first, self.reads)
         for fragment in fragments:
             size = sum(f.num_bytes for f in window) + fragment.num_bytes
-            if window and (len(window) == self.reads or size > self.window_bytes):
+            if window and (len(window) == count or size > self.window_bytes):
                 yield window
-                window = []
+                window, count = [], min(2 * count, self.reads)
             window.append(fragment)
         if window:
             yield window
+
+
+async def limited(tables: AsyncIterator[pa.Table], limits: Limits) -> AsyncIterator[pa.Table]:
+    """Give tables, each of one fragment, as far as limits allow; no more of them are asked for."""
+    spent = Spent()
+    async for records in tables:
+        kept, spent, is_done = spend(limits, spent, records)
+        if kept.num_rows:
+            yield kept
+        if is_done:
+            return
 
 
 def tree_reader(store: Store, clock: Clock) -> Wal3Reader:
@@ -206,13 +263,28 @@ def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:
     return records
 
 
+async def _unbroken(
+    pieces: AsyncIterator[list[Fragment]], reached: int, limit: int
+) -> AsyncIterator[list[Fragment]]:
+    """Give fragments, which must follow each other, whatever of them is read."""
+    async for piece in pieces:
+        for fragment in piece:
+            if fragment.start > reached:
+                raise _gap(reached, fragment.start)
+            reached = fragment.limit
+        yield piece
+    if reached < limit:
+        raise _gap(reached, limit)
+
+
 def _gap(reached: int, found: int) -> CorruptionError:
     return CorruptionError(
         f"the log names no fragment with the positions {reached} to {found - 1}: restore it"
     )
 
 
-def _overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
+def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
+    """Say whether any of the positions ``[start, limit)`` is a child's."""
     return child.limit > start and (limit is None or child.start < limit)
 
 

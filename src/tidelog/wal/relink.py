@@ -17,11 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidelog.errors import CorruptionError
+from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.epoch import FIRST_SLOT, Chain, Epoch, Place, Seal, place_of
-from tidelog.wal.link import DataLink, FenceLink, Link, fragment_of
+from tidelog.wal.held import is_listed
+from tidelog.wal.link import DataLink, FenceLink, Link, fragment_of, plain
 from tidelog.wal.manifest import Manifest
+from tidelog.wal.streams import CLOSE, OPEN, Controls, StreamInfo, Streams, apply_controls
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,15 @@ def _follows(before: DataLink, link: DataLink) -> bool:
 
 def _manifest(way: _Way, writer: str) -> Manifest:
     steps = way.steps()
-    chain = Chain(epochs=tuple(step.epoch for step in steps), seal=way.seal)
     data = [one for step in steps for one in step.data]
+    at_start = _open_at_start([one.link for one in data])
+    controls = tuple(control for one in data for control in one.link.controls)
+    chain = Chain(
+        epochs=tuple(step.epoch for step in steps),
+        seal=way.seal,
+        streams_at_start=at_start,
+        streams=_after(at_start, controls),
+    )
     if not data:
         return Manifest(writer=writer, chain=chain)
     first, last = data[0].link, data[-1]
@@ -168,11 +177,43 @@ def _manifest(way: _Way, writer: str) -> Manifest:
         collected=collected,
         acc_bytes=last.link.log_bytes + last.size_bytes,
         writer=writer,
-        fragments=tuple(fragment_of(one.link, one.path, one.size_bytes) for one in data),
+        fragments=tuple(plain(fragment_of(one.link, one.path, one.size_bytes)) for one in data),
         initial_offset=None if is_whole else first.start,
         initial_seq_no=None if is_whole else first.slot,
         chain=chain,
     )
+
+
+def _open_at_start(links: Sequence[DataLink]) -> Streams:
+    """Give the streams that must have been open where what is left begins, as far as links show it.
+
+    Those that were opened earlier and are named no more are not among them; nor is any meta of
+    before.
+    """
+    start: dict[bytes, StreamInfo] = {}
+    open_now: set[bytes] = set()
+    for link in links:
+        opened = {said.stream for _, said in link.controls if said.op == OPEN}
+        named = [stream for stream in link.streams if stream] if is_listed(link.streams) else []
+        for stream in named:
+            if stream not in open_now and stream not in opened:
+                start[stream] = StreamInfo(id=stream, position=0)
+                open_now.add(stream)
+        for _, said in link.controls:
+            if said.op != OPEN and said.stream not in open_now:
+                start[said.stream] = StreamInfo(id=said.stream, position=0)
+            (open_now.discard if said.op == CLOSE else open_now.add)(said.stream)
+    return Streams(start)
+
+
+def _after(streams: Streams, controls: Controls) -> Streams:
+    try:
+        return apply_controls(streams, controls)
+    except UsageError as error:
+        raise CorruptionError(
+            f"the log's control records do not fit each other ({error.sentence}); nothing was "
+            "written"
+        ) from error
 
 
 def _epochs_of(found: Sequence[Found]) -> dict[str, _Epoch]:

@@ -123,6 +123,17 @@ def roll_all(
         snapshots.append(snapshot)
 
 
+def _streams_continue(before: Manifest, after: Manifest) -> bool:
+    """Say whether streams that are open after are those from before, or were opened since."""
+    one, other = chain_of(before).streams, chain_of(after).streams
+    if before.next == after.next:
+        return one == other
+    opened = {info.id: info.position for info in one}
+    return all(
+        info.position >= before.next or opened.get(info.id) == info.position for info in other
+    )
+
+
 def check_continues(before: Manifest, after: Manifest) -> None:
     """Refuse to replace a manifest by one that does not continue it.
 
@@ -137,6 +148,8 @@ def check_continues(before: Manifest, after: Manifest) -> None:
         and before.acc_bytes <= after.acc_bytes
         and other.epochs[: len(one.epochs)] == one.epochs
         and one.seal in (None, other.seal)
+        and one.streams_at_start == other.streams_at_start
+        and _streams_continue(before, after)
     )
     if not kept:
         raise CorruptionError(

@@ -20,10 +20,13 @@ from tidelog.wal.cursors import Cursors
 from tidelog.wal.destroy import Destroyed, destroy_log
 from tidelog.wal.fork import Fork
 from tidelog.wal.head import load_head, refuse_slots
-from tidelog.wal.log import PROTOCOLS, Log, ManifestLog, create_log, open_log
+from tidelog.wal.log import PROTOCOLS, Log, ManifestLog, SlotLog, create_log, open_log
 from tidelog.wal.manifest import MANIFEST
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.rebuild import rebuild_log
+from tidelog.wal.replay import streams_at
+from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.streams import Streams
 from tidelog.wal.transcribe import Transcriber
 
 LOGS: Final = "log/"
@@ -153,10 +156,15 @@ class Shelf:
         if start > bounds.next:
             raise UsageError("the log has no such position yet", start=start, next=bounds.next)
         begin = start or bounds.oldest
-        records = log.scan(begin, limit=bounds.next)
+        records = log.scan(begin, limit=bounds.next, control=True)
         scribe = Transcriber(target=target, clock=self.clock, writer=self.writer)
-        write = scribe.to_slots if protocol == "slot" else scribe.to_wal3
-        await write(records, start=begin)
+        if protocol == "manifest":
+            await scribe.to_wal3(records, start=begin)
+            return
+        streams = Streams()
+        if isinstance(log, SlotLog):
+            streams = await streams_at(SlotReader(store=log.store, clock=self.clock), begin)
+        await scribe.to_slots(records, start=begin, streams=streams)
 
     def _within(self, name: str) -> Within:
         return Within(self.store, log_folder(name))

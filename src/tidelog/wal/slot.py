@@ -4,7 +4,7 @@ Both are Parquet files with the same columns; a fence has no rows. The link stan
 metadata, with a checksum of its own, and names the slot: an object that changed places is told.
 
 Shape: records are a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary, null
-    where there is none) and ``body`` (binary), in the order of positions.
+    where there is none, empty in control records) and ``body`` (binary), in the order of positions.
 Invariants: bytes of different writes differ, for the link names an epoch, or an id,
     that is its writer's own.
 Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,15 @@ import pyarrow.parquet as pq
 from tidelog.errors import CorruptionError
 from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.form import parse, render
+from tidelog.wal.held import Held, held_of
 from tidelog.wal.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.manifest import Fragment
 from tidelog.wal.records import FOREIGN, open_parquet, read_records
+from tidelog.wal.streams import CONTROL, Controls, decode_control
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
+CONTROL_MARK: Final = 0xFFFF  # No id is that long.
 LINK: Final = b"tidelog.link"
 CHECK: Final = b"tidelog.check"
 _FIELDS: list[pa.Field[Any]] = [
@@ -41,17 +44,21 @@ _FIELDS: list[pa.Field[Any]] = [
 SLOT_RECORDS: Final = pa.schema(_FIELDS)
 
 
-def place_slot_records(bodies: pa.BinaryArray, *, start: int, times: Times) -> pa.Table:
-    """Give bodies as records that follow each other, each with its time, in no stream."""
+def place_slot_records(
+    bodies: pa.BinaryArray, *, start: int, times: Times, streams: pa.BinaryArray | None = None
+) -> pa.Table:
+    """Give bodies as records that follow each other, each with its time, and in its stream."""
     positions = pa.array(np.arange(start, start + len(bodies), dtype=np.int64))
-    streams: Any = pa.nulls(len(bodies), pa.binary())
-    return pa.table([positions, pa.array(times), streams, bodies], schema=SLOT_RECORDS)
+    in_none: Any = pa.nulls(len(bodies), pa.binary())
+    columns = [positions, pa.array(times), in_none if streams is None else streams, bodies]
+    return pa.table(columns, schema=SLOT_RECORDS)
 
 
 def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink, bytes]:
     """Write records as the object that comes next in the log."""
     setsum = setsum_of_slot_records(records)
     first_us, last_us = _least_and_greatest(records)
+    held, controls = _streams_of(records, where=tail.path)
     link = DataLink(
         epoch=tail.epoch.name,
         slot=tail.slot,
@@ -63,6 +70,8 @@ def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink
         setsum=setsum,
         log_setsum=tail.setsum + setsum,
         log_bytes=tail.log_bytes,
+        streams=held,
+        controls=controls,
     )
     return link, _encode(records, link)
 
@@ -109,9 +118,24 @@ def problems_of_data(
         return [f"its positions are not {link.start} to {link.limit - 1}"]
     if _least_and_greatest(records) != (link.first_us, link.last_us):
         problems.append("its times are not those that its link says")
+    problems += _problems_of_streams(records, link, fragment)
     if setsum_of_slot_records(records) != link.setsum:
         problems.append("its setsum is not that of its records")
     return problems
+
+
+def controls_of(data: bytes, fragment: Fragment) -> Controls:
+    """Give what the control records of a slot's object say, as its link repeats it.
+
+    Raises:
+        CorruptionError: it is not the object that the log names.
+    """
+    link = decode_link(data, path=fragment.path)
+    if not isinstance(link, DataLink) or [*_problems_of_place(link, len(data), fragment)]:
+        raise CorruptionError(
+            "a slot's object is not what the log says: restore it", path=fragment.path
+        )
+    return link.controls
 
 
 def setsum_of_slot_records(records: pa.Table) -> Setsum:
@@ -124,8 +148,7 @@ def _items(records: pa.Table) -> Iterator[bytes]:
         positions, times, streams, bodies = batch.columns
         places = np.empty(batch.num_rows, dtype=[("p", ">u8"), ("t", ">u8"), ("s", ">u2")])
         places["p"], places["t"] = positions.to_numpy(), times.to_numpy()
-        lengths: Any = pc.fill_null(pc.binary_length(cast(Any, streams)), 0)
-        places["s"] = lengths.to_numpy(zero_copy_only=False)
+        places["s"] = _marks(streams)
         width, heads = places.itemsize, places.tobytes()
         bare: list[Any] = bodies.to_pylist()
         if streams.null_count == len(streams):
@@ -134,6 +157,45 @@ def _items(records: pa.Table) -> Iterator[bytes]:
         else:
             for row, (stream, body) in enumerate(zip(streams.to_pylist(), bare, strict=True)):
                 yield heads[row * width : row * width + width] + (stream or b"") + body
+
+
+def _marks(streams: Any) -> Any:
+    """Give the lengths of streams' ids; none is told from the control stream, whose id is empty."""
+    lengths: Any = pc.binary_length(streams)
+    if lengths.null_count == len(lengths):
+        return 0
+    marks = lengths.fill_null(0).to_numpy(zero_copy_only=False).copy()
+    marks[pc.equal(lengths, pa.scalar(0, pa.int32())).fill_null(False).to_numpy(False)] = (
+        CONTROL_MARK
+    )
+    return marks
+
+
+def _streams_of(records: pa.Table, *, where: str) -> tuple[Held, Controls]:
+    """Give which streams records are in, and what those in the control stream say."""
+    column: Any = records.column("stream")
+    if column.null_count == len(column):
+        return (), ()
+    ids: list[bytes] = pc.unique(column).drop_null().to_pylist()
+    if CONTROL not in ids:
+        return held_of(ids), ()
+    found = records.filter(pc.equal(column, pa.scalar(CONTROL, pa.binary())))
+    bodies: list[Any] = found.column("body").to_pylist()
+    positions: list[int] = found.column("position").to_numpy().tolist()
+    said = [decode_control(body, where=where) for body in bodies]
+    return held_of(ids), tuple(zip(positions, said, strict=True))
+
+
+def _problems_of_streams(records: pa.Table, link: DataLink, fragment: Fragment) -> Iterator[str]:
+    if fragment.last_us not in (None, link.last_us):
+        yield "its last time is not what the log says"
+    if fragment.streams is not None and fragment.streams != link.streams:
+        yield "its streams are not what the log says"
+    try:
+        if _streams_of(records, where=fragment.path) != (link.streams, link.controls):
+            yield "its streams are not those that its link says"
+    except CorruptionError as error:
+        yield f"a control record cannot be read: {error}"
 
 
 def _opened(data: bytes, path: str) -> pq.ParquetFile:

@@ -15,20 +15,22 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import CorruptionError
+from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.epoch import Seal
-from tidelog.wal.link import Tail
+from tidelog.wal.link import Tail, plain
 from tidelog.wal.manifest import Fragment, Manifest
 from tidelog.wal.pin import Pin
-from tidelog.wal.reader import READS_MAX, WINDOW_BYTES, Wal3Reader, records_between
-from tidelog.wal.slot import decode_data, problems_of_data
+from tidelog.wal.reader import READS_MAX, WINDOW_BYTES, Wal3Reader, overlaps, records_between
+from tidelog.wal.selection import ALL, Selection
+from tidelog.wal.slot import SLOT_RECORDS, decode_data, problems_of_data
 from tidelog.wal.walk import tail_of
 from tidelog.wal.walker import Walker
 
 POLL_FIRST_US: Final = 10_000
 POLL_MOST_US: Final = 1_000_000
 MANIFEST_EVERY_US: Final = 5_000_000
+_NOTHING: Final = SLOT_RECORDS.empty_table()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,16 @@ class Bounds:
 
     oldest: int
     next: int
+    seal: Seal | None
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedEnd:
+    """A log's manifest, the fragments past it, where the log ends, and what sealed it."""
+
+    manifest: Manifest
+    fragments: tuple[Fragment, ...]
+    tail: Tail
     seal: Seal | None
 
 
@@ -49,7 +61,7 @@ class SlotReader:
     reads: int = READS_MAX
     window_bytes: int = WINDOW_BYTES
     tree: Wal3Reader = field(init=False)
-    _walker: Walker = field(init=False)
+    walker: Walker = field(init=False)
 
     def __post_init__(self) -> None:
         self.tree = Wal3Reader(
@@ -59,7 +71,7 @@ class SlotReader:
             window_bytes=self.window_bytes,
             decode=checked_data,
         )
-        self._walker = Walker(store=self.store, clock=self.clock, reads=self.reads)
+        self.walker = Walker(store=self.store, clock=self.clock, reads=self.reads)
 
     async def manifest(self) -> Manifest:
         """Read the manifest.
@@ -74,41 +86,81 @@ class SlotReader:
 
     async def bounds(self) -> Bounds:
         """Give the oldest position that is left, and the next one to come."""
+        end = await self.end()
+        return Bounds(oldest=end.manifest.oldest, next=end.tail.position, seal=end.seal)
+
+    async def end(self) -> WalkedEnd:
+        """Walk to the end of the log."""
         manifest = await self.manifest()
         while True:
-            tail, seal = tail_of(manifest), _seal_of(manifest)
-            async for passed in self._walker.walk(tail):
-                tail = passed.tail
-                seal = passed.step if isinstance(passed.step, Seal) else None
-            manifest = await self.manifest()
-            if manifest.next <= tail.position:
-                return Bounds(oldest=manifest.oldest, next=tail.position, seal=seal)
+            tail, seal, passed = tail_of(manifest), _seal_of(manifest), list[Fragment]()
+            async for one in self.walker.walk(tail):
+                tail = one.tail
+                seal = one.step if isinstance(one.step, Seal) else None
+                if isinstance(one.step, Fragment):
+                    passed.append(one.step)
+            newer = await self.manifest()
+            if newer.next <= tail.position:
+                unnamed = tuple(one for one in passed if one.start >= newer.next)
+                return WalkedEnd(newer, unnamed, tail, seal)
+            manifest = newer
 
-    async def scan(self, start: int = 0, *, limit: int | None = None) -> AsyncIterator[pa.Table]:
+    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
+        """Give the fragments that hold any of the positions ``[start, limit)``, in order.
+
+        Raises:
+            CorruptionError: the tree is not what was written.
+        """
+        end: WalkedEnd | None = None
+        while True:
+            before, end = end, await self.end()
+            try:
+                named = await self.tree.fragments_of(end.manifest, start=start, limit=limit)
+            except ObjectNotFound as error:
+                if before is not None and before.manifest == end.manifest:
+                    raise CorruptionError(
+                        f"the log names a snapshot that is not there: restore it ({error})"
+                    ) from error
+                continue  # A collection went past.
+            past = [one for one in end.fragments if overlaps(one, start, limit)]
+            return [*named, *map(plain, past)]
+
+    async def scan(
+        self,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        selection: Selection = ALL,
+        eager: bool = True,
+    ) -> AsyncIterator[pa.Table]:
         """Give the records of the positions ``[start, limit)`` that there are now, in order.
 
-        Shape: tables as `tidelog.wal.slot` says, none of them empty. Start 0 is the oldest record
-            that is left.
+        Fragments that hold none of the ``selection`` are not read; for ``eager`` see `Wal3Reader`.
+
+        Shape: tables as `tidelog.wal.slot` says, none of them empty, each with records of one
+            fragment. Start 0 is the oldest record that is left.
 
         Raises:
             PositionCollected: records from ``start`` on were collected, maybe meanwhile.
             CorruptionError: an object is missing, or is not what was written.
         """
         manifest = await self.manifest()
-        reading = _Reading(self, manifest, start or manifest.oldest, limit)
+        reading = _Reading(self, manifest, start, limit, selection, eager=eager)
         while True:
             async for records in reading.go():
                 yield records
             if reading.is_done() or not reading.renew(await self.manifest()):
                 return
 
-    async def follow(self, start: int = 0) -> AsyncIterator[pa.Table]:
+    async def follow(
+        self, start: int = 0, *, selection: Selection = ALL
+    ) -> AsyncIterator[pa.Table]:
         """Give records as `scan` does, and those to come as they come, until the log is sealed.
 
         An idle log is asked for its next slot, ever more seldom, and now and then for its manifest.
         """
         manifest = await self.manifest()
-        reading = _Reading(self, manifest, start or manifest.oldest, None)
+        reading = _Reading(self, manifest, start, None, selection)
         seen_us, wait_us = self.clock.monotonic_us(), POLL_FIRST_US
         while True:
             async for records in reading.go():
@@ -128,13 +180,22 @@ class _Reading:
     """Where a read stands: the next position, and the tail of what was walked."""
 
     def __init__(
-        self, reader: SlotReader, manifest: Manifest, start: int, limit: int | None
+        self,
+        reader: SlotReader,
+        manifest: Manifest,
+        start: int,
+        limit: int | None,
+        selection: Selection,
+        *,
+        eager: bool = True,
     ) -> None:
         self._reader = reader
         self._manifest: Manifest | None = manifest
         self._tail: Tail = tail_of(manifest)
-        self._reached = start
+        self._reached = start or manifest.oldest
         self._limit = limit
+        self._selection = selection
+        self._eager = eager
         self._seal = _seal_of(manifest)
 
     def is_done(self) -> bool:
@@ -153,31 +214,51 @@ class _Reading:
     async def go(self) -> AsyncIterator[pa.Table]:
         """Read what the manifest names, if that was not read, and on to the first missing slot."""
         if self._manifest is not None:
-            found = self._reader.tree.scan_of(self._manifest, self._reached, limit=self._limit)
-            async for records in found:
-                self._reached += records.num_rows
+            async for records in self._named(self._manifest):
                 yield records
             self._manifest = None
         if self.is_done():
             return
-        async for passed in self._reader._walker.walk(self._tail):
+        async for passed in self._reader.walker.walk(self._tail):
             self._tail = passed.tail
             if isinstance(passed.step, Seal):
                 self._seal = passed.step
             if not isinstance(passed.step, Fragment) or passed.step.limit <= self._reached:
                 continue
-            records = await self._reader.clock.offload(
-                partial(checked_data, passed.data, passed.step)
-            )
-            limit = passed.step.limit if self._limit is None else self._limit
-            records = records_between(records, passed.step, self._reached, limit)
-            self._reached += records.num_rows
-            yield records
+            if (records := await self._of(passed.step, passed.data)).num_rows:
+                yield records
             if self.is_done():
                 return
 
+    async def _named(self, manifest: Manifest) -> AsyncIterator[pa.Table]:
+        """Read what a manifest names."""
+        found = self._reader.tree.scan_of(
+            manifest,
+            self._reached,
+            limit=self._limit,
+            wanted=self._selection.may_be_in,
+            eager=self._eager,
+        )
+        async for records in found:
+            self._reached = records.column("position")[-1].as_py() + 1
+            if (selected := self._selection.of(records)).num_rows:
+                yield selected
+        limit = manifest.next if self._limit is None else min(self._limit, manifest.next)
+        self._reached = max(self._reached, limit)  # What it names last may not have been wanted.
 
-async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.Table]:
+    async def _of(self, fragment: Fragment, data: bytes) -> pa.Table:
+        """Give what is wanted of an object that was walked past."""
+        limit = fragment.limit if self._limit is None else min(self._limit, fragment.limit)
+        start, self._reached = self._reached, limit
+        if not self._selection.may_be_in(fragment):
+            return _NOTHING
+        records = await self._reader.clock.offload(partial(checked_data, data, fragment))
+        return self._selection.of(records_between(records, fragment, start, limit))
+
+
+async def scan_pinned(
+    store: Store, clock: Clock, pin: Pin, *, selection: Selection = ALL
+) -> AsyncIterator[pa.Table]:
     """Give the records that a pin holds, in order.
 
     Raises:
@@ -187,7 +268,8 @@ async def scan_pinned(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[pa.
     begun = await reader.manifest()
     held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
     async for records in reader.scan_of(held, pin.start, limit=pin.limit):
-        yield records
+        if (selected := selection.of(records)).num_rows:
+            yield selected
 
 
 def checked_data(data: bytes, fragment: Fragment) -> pa.Table:

@@ -30,13 +30,16 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
+from tidelog.wal.admission import admit
 from tidelog.wal.batch_writer import BatchWriter
 from tidelog.wal.batching import Work
 from tidelog.wal.epoch import Epoch, Seal, check_shape
 from tidelog.wal.head import Head
+from tidelog.wal.limits import check_time_us
 from tidelog.wal.opener import Opener, log_sealed
 from tidelog.wal.outcome import End, end_of_epoch
 from tidelog.wal.roller import Roller
+from tidelog.wal.streams import Control, check_control, check_stream, encode_control
 from tidelog.wal.transitions import Rollover
 from tidelog.wal.turn import Sent, Turn
 from tidelog.wal.walk import Step
@@ -82,29 +85,53 @@ class SlotWriter(BatchWriter):
     _unrolled: list[Step] = field(default_factory=list)
 
     async def append(
-        self, records: Sequence[bytes], *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        records: Sequence[bytes],
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
     ) -> int:
         """Append records; give the position of the first once all are durable.
 
         The records of one call stand together, in their order. Their time is now unless given.
 
         Raises:
-            UsageError: there are none, or one is over 64 MiB, or the time is not from 0 on.
+            UsageError: there are none, or one is over 64 MiB, or the time is not from 0 on, or
+            the stream has no such id. NoSuchStream: the stream is not open. NOT_APPLIED.
             BusyError: ``wait`` is False, and too much is waiting already. HandleError: the writer
             is closed. Fenced: another writer took over. NOT_APPLIED. LogSealed: the log takes no
             more. NOT_APPLIED. OutcomeUnknown: the store cannot be reached any more; see
             `tidelog.wal.outcome`. LocationError: it could not be before. NOT_APPLIED.
         """
         bodies = pa.array(records, pa.binary())
-        return await self.append_arrow(bodies, timestamp_us=timestamp_us, wait=wait)
+        return await self.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
 
     async def append_arrow(
-        self, bodies: pa.BinaryArray, *, timestamp_us: int | None = None, wait: bool = True
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
     ) -> int:
         """Append the values of an array, none of which is null; see `append`."""
-        if timestamp_us is not None and not 0 <= timestamp_us < 2**63:
-            raise UsageError("a time is from 0 to 2^63-1 microseconds", timestamp_us=timestamp_us)
-        return await self._submit(bodies, timestamp_us, wait=wait)
+        if timestamp_us is not None:
+            check_time_us(timestamp_us)
+        if stream is not None:
+            check_stream(stream)
+        return await self._submit(bodies, timestamp_us=timestamp_us, stream=stream, wait=wait)
+
+    async def control(self, control: Control) -> int:
+        """Append a control record; give its position once it is durable.
+
+        Raises:
+            NameTaken: it opens a stream that is open. NoSuchStream: it closes or describes one that
+            is not. UsageError: too many are open, or the id or the meta is none. All NOT_APPLIED.
+            Otherwise see `append`.
+        """
+        check_control(control)
+        return await self._submit(pa.array([encode_control(control)], pa.binary()), control=control)
 
     async def _serve(self) -> None:
         """Take turn after turn, until closed and nothing is left; then roll up."""
@@ -138,8 +165,13 @@ class SlotWriter(BatchWriter):
         async with asyncio.TaskGroup() as group:
             rolling = group.create_task(self._roll())
             while await self._is_to_send(turn):
+                if not await self._has_token(self.clock):
+                    continue
                 begun_us = self.clock.monotonic_us()
-                slot = await turn.place(self._queue.take())
+                batch = await self._admitted(turn)
+                if not batch:
+                    continue
+                slot = await turn.place(batch)
                 group.create_task(self._put(turn, slot))
                 await self._pace(begun_us, self.clock)
             rolling.cancel()
@@ -160,6 +192,13 @@ class SlotWriter(BatchWriter):
         async with queue.changed:
             await queue.changed.wait_for(lambda: has_end() or has_work())
         return not has_end()
+
+    async def _admitted(self, turn: Turn) -> list[Work]:
+        """Take the next batch, without what does not fit the streams that are open; tell that."""
+        admitted, refused = admit(turn.tail.streams, self._queue.take())
+        for work, error in refused:
+            await self._queue.fail([work], error)
+        return admitted
 
     async def _put(self, turn: Turn, slot: int) -> None:
         await turn.put(slot)

@@ -42,7 +42,9 @@ from tidelog.wal.manifest import (
 )
 from tidelog.wal.roller import roll_all
 from tidelog.wal.slot import encode_data
+from tidelog.wal.streams import Streams
 from tidelog.wal.transitions import Rollover, add_fragment, check_manifest
+from tidelog.wal.walk import extend
 
 PUTS_MAX: Final = 8
 Encoded = tuple[Fragment, bytes]
@@ -57,8 +59,12 @@ class Transcriber:
     writer: str
     rollover: Rollover = field(default_factory=Rollover)
 
-    async def to_slots(self, records: AsyncIterator[pa.Table], *, start: int) -> Manifest:
+    async def to_slots(
+        self, records: AsyncIterator[pa.Table], *, start: int, streams: Streams | None = None
+    ) -> Manifest:
         """Write a slot log of records that follow each other from ``start`` on.
+
+        ``streams`` are open there; the control records from there on are among the records.
 
         Raises:
             NameTaken: there is a log at the target. LocationError: a store failed; copy again.
@@ -67,7 +73,9 @@ class Transcriber:
         epoch = Epoch(
             number=0, id=self.clock.unique()[:16], first_slot=FIRST_SLOT, opener=self.writer
         )
-        begun = Manifest(writer=self.writer, initial_offset=start, chain=Chain(epochs=(epoch,)))
+        open_now = streams or Streams()
+        chain = Chain(epochs=(epoch,), streams_at_start=open_now, streams=open_now)
+        begun = Manifest(writer=self.writer, initial_offset=start, chain=chain)
 
         def encode(manifest: Manifest, table: pa.Table) -> Encoded:
             tail = Tail(
@@ -129,7 +137,10 @@ class Transcriber:
         waiting: list[Encoded] = []
         async for table in records:
             fragment, data = await self.clock.offload(partial(encode, manifest, table))
-            manifest = add_fragment(manifest, fragment, writer=self.writer)
+            if manifest.chain is None:
+                manifest = add_fragment(manifest, fragment, writer=self.writer)
+            else:
+                manifest = extend(manifest, [fragment], writer=self.writer)
             waiting.append((fragment, data))
             if len(waiting) == PUTS_MAX:
                 await self._store(waiting)

@@ -18,6 +18,7 @@ from tidelog.wal.manifest import (
     Manifest,
     Pointer,
     Snapshot,
+    last_us_of,
     problems_of_manifest,
     snapshot_path,
     sum_of,
@@ -120,6 +121,7 @@ def pointer_to(snapshot: Snapshot) -> Pointer:
         start=children[0].start,
         limit=children[-1].limit,
         num_bytes=sum(child.num_bytes for child in children),
+        last_us=last_us_of(children),
     )
 
 

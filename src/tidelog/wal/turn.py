@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, LocationError
@@ -23,6 +24,7 @@ from tidelog.wal.link import DataLink, Tail
 from tidelog.wal.manifest import Fragment
 from tidelog.wal.settle import settle
 from tidelog.wal.slot import decode_link, encode_data, place_slot_records
+from tidelog.wal.streams import CONTROL
 from tidelog.wal.walk import has_slot, step
 
 
@@ -141,5 +143,15 @@ def _encode(batch: Sequence[Work], tail: Tail, now_us: int, writer: str) -> tupl
         bodies_of(batch),
         start=tail.position,
         times=np.repeat(np.array(times, dtype=np.int64), counts),
+        streams=_streams_of(batch, counts),
     )
     return encode_data(records, tail, writer=writer)
+
+
+def _streams_of(batch: Sequence[Work], counts: Sequence[int]) -> pa.BinaryArray | None:
+    ids = [work.stream if work.control is None else CONTROL for work in batch]
+    if all(stream is None for stream in ids):
+        return None
+    which = np.repeat(np.arange(len(ids)), counts)
+    repeated: pa.BinaryArray = pa.array(ids, pa.binary()).take(which)
+    return repeated

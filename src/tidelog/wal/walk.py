@@ -15,8 +15,9 @@ from typing import TypeAlias
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.wal.epoch import Chain, Epoch, Seal
-from tidelog.wal.link import DataLink, Link, Tail, fragment_of
+from tidelog.wal.link import ControlFragment, DataLink, Link, Tail, fragment_of, plain
 from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.streams import Controls, Streams, apply_controls
 from tidelog.wal.transitions import add_fragment
 
 Step: TypeAlias = Fragment | Epoch | Seal
@@ -28,12 +29,14 @@ def tail_of(manifest: Manifest) -> Tail:
     Raises:
         UsageError: it is that of a log of the other protocol.
     """
+    chain = chain_of(manifest)
     return Tail(
-        epoch=chain_of(manifest).last,
+        epoch=chain.last,
         slot=manifest.next_seq_no,
         position=manifest.next,
         setsum=manifest.setsum,
         log_bytes=manifest.acc_bytes,
+        streams=chain.streams,
     )
 
 
@@ -69,6 +72,7 @@ def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
             position=link.limit,
             setsum=link.log_setsum,
             log_bytes=tail.log_bytes + size_bytes,
+            streams=_after(tail.streams, link.controls, where=tail.path),
         )
         return after, fragment_of(link, tail.path, size_bytes)
     if link.next is None:
@@ -88,7 +92,7 @@ def extend(manifest: Manifest, steps: Sequence[Step], *, writer: str) -> Manifes
         chain = chain_of(manifest)
         if isinstance(one, Fragment):
             if one.limit > manifest.next:
-                manifest = add_fragment(manifest, one, writer=writer)
+                manifest = _with_fragment(manifest, chain, one, writer=writer)
         elif isinstance(one, Epoch):
             if one.number > chain.last.number:
                 _check_fence(one.first_slot, manifest)
@@ -122,6 +126,24 @@ def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | No
 def has_slot(manifest: Manifest, epoch: Epoch, slot: int) -> bool:
     """Say whether the log has, or once had, an epoch's data in a slot, as its manifest knows."""
     return manifest.next_seq_no > slot and chain_of(manifest).of(slot).name == epoch.name
+
+
+def _with_fragment(manifest: Manifest, chain: Chain, one: Fragment, *, writer: str) -> Manifest:
+    added = add_fragment(manifest, plain(one), writer=writer)
+    if not isinstance(one, ControlFragment):
+        return added
+    streams = _after(chain.streams, one.controls, where=one.path)
+    return replace(added, chain=replace(chain, streams=streams))
+
+
+def _after(streams: Streams, controls: Controls, *, where: str) -> Streams:
+    try:
+        return apply_controls(streams, controls)
+    except UsageError as error:
+        raise CorruptionError(
+            f"a control record does not fit the streams that are open ({error.sentence})",
+            path=where,
+        ) from error
 
 
 def _check_fence(slot: int, manifest: Manifest) -> None:

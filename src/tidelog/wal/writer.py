@@ -48,7 +48,7 @@ class Wal3Writer(BatchWriter):
 
     async def append_arrow(self, bodies: pa.BinaryArray, *, wait: bool = True) -> int:
         """Append the values of an array, none of which is null; see `append`."""
-        return await self._submit(bodies, None, wait=wait)
+        return await self._submit(bodies, wait=wait)
 
     async def _serve(self) -> None:
         """Send batch after batch, until closed and nothing is left."""
@@ -59,6 +59,8 @@ class Wal3Writer(BatchWriter):
         clock, queue = self.committer.clock, self._queue
         before: _Publishing | None = None
         while await self._work_waits():
+            if not await self._has_token(clock):
+                continue
             begun_us = clock.monotonic_us()
             if before is not None and before.task.done() and not before.task.result():
                 before = None  # Where the log goes on is to be read again.

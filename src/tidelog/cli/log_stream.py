@@ -1,0 +1,142 @@
+"""``tidelog log stream``: the streams of a log."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.output import Column, choose_format, print_json, print_listing, say
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.log import Log
+    from tidelog.wal.streams import StreamInfo
+
+StreamId = Annotated[str, typer.Argument(metavar="STREAM", help="The id of a stream.")]
+Meta = Annotated[str, typer.Option("--meta", metavar="TEXT", help="What is kept with the stream.")]
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Streams of a log.")
+
+
+@app.command("open")
+def open_stream(
+    context: typer.Context,
+    name: LogName,
+    stream: StreamId,
+    *,
+    meta: Meta = "",
+    as_json: AsJson = False,
+) -> None:
+    """Open a stream, so that records can be appended to it."""
+    said = os.fsencode(meta)
+    _change(
+        context,
+        name,
+        stream,
+        "open",
+        lambda log: log.open_stream(os.fsencode(stream), said),
+        as_json=as_json,
+    )
+
+
+@app.command("close")
+def close_stream(
+    context: typer.Context, name: LogName, stream: StreamId, *, as_json: AsJson = False
+) -> None:
+    """Close a stream: it takes no more records, unless it is opened again."""
+    _change(
+        context,
+        name,
+        stream,
+        "closed",
+        lambda log: log.close_stream(os.fsencode(stream)),
+        as_json=as_json,
+    )
+
+
+@app.command("meta")
+def meta_stream(
+    context: typer.Context,
+    name: LogName,
+    stream: StreamId,
+    meta: Annotated[str, typer.Argument(metavar="TEXT", help="What is kept with the stream.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Keep another text with an open stream."""
+    said = os.fsencode(meta)
+    _change(
+        context,
+        name,
+        stream,
+        "described",
+        lambda log: log.meta_stream(os.fsencode(stream), said),
+        as_json=as_json,
+    )
+
+
+@app.command("list")
+def list_streams(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
+    """List the streams that are open."""
+
+    async def work(location: Location) -> list[dict[str, Any]]:
+        log = await location.log(name)
+        return [_fields(info) for info in await log.streams()]
+
+    columns = (
+        Column("stream", lambda one: _shown(one, "stream")),
+        Column("opened at", lambda one: str(one["position"]), right=True),
+        Column("meta", lambda one: _shown(one, "meta")),
+    )
+    print_listing(
+        on_location(context, work),
+        columns,
+        as_json=as_json,
+        none_yet=f"No stream is open: 'tidelog log stream open {name} STREAM' opens one.",
+    )
+
+
+def _change(
+    context: typer.Context,
+    name: str,
+    stream: str,
+    became: str,
+    change: Callable[[Log], Awaitable[int]],
+    *,
+    as_json: bool,
+) -> None:
+    async def work(location: Location) -> int:
+        async with await location.log(name) as log:
+            return await change(log)
+
+    position = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, **_text_or_base64("stream", os.fsencode(stream)),
+                    "position": position})  # fmt: skip
+    else:
+        say(f"The stream {stream!r} is {became}, from position {position} on.")
+
+
+def _fields(info: StreamInfo) -> dict[str, Any]:
+    return {
+        **_text_or_base64("stream", info.id),
+        "position": info.position,
+        **_text_or_base64("meta", info.meta),
+    }
+
+
+def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
+    """Give bytes as JSON has them, as records are shown: text, or base64 under another name."""
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _shown(one: dict[str, Any], name: str) -> str:
+    return str(one[name] if name in one else one[f"{name}_base64"])

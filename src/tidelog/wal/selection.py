@@ -1,0 +1,41 @@
+"""Which records a read gives: all, or those of one stream; control records if asked. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.wal.held import may_hold
+from tidelog.wal.manifest import Fragment
+from tidelog.wal.streams import CONTROL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """``stream`` is the one stream to give, None for all; ``control`` asks for control records."""
+
+    stream: bytes | None = None
+    control: bool = False
+
+    def may_be_in(self, fragment: Fragment) -> bool:
+        """Say whether a fragment may hold any such record; if not, it need not be read."""
+        if self.stream is None or may_hold(fragment.streams, self.stream):
+            return True
+        return self.control and may_hold(fragment.streams, CONTROL)
+
+    def of(self, records: pa.Table) -> pa.Table:
+        """Give those of a fragment's records."""
+        column: Any = records.column("stream")
+        is_control: Any = pc.equal(column, pa.scalar(CONTROL, pa.binary()))
+        if self.stream is None:
+            if self.control or column.null_count == len(column):
+                return records
+            return records.filter(pc.invert(pc.fill_null(is_control, False)))
+        wanted: Any = pc.equal(column, pa.scalar(self.stream, pa.binary()))
+        return records.filter(pc.or_(wanted, is_control) if self.control else wanted)
+
+
+ALL = Selection()
