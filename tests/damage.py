@@ -11,8 +11,9 @@ from clocks import SwiftClock
 from tidelog.errors import TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-from tidelog.wal.log import Log, open_log
+from tidelog.wal.log import Log
 from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.protocols import open_log
 from tidelog.wal.scrub import Problem
 
 T = TypeVar("T")

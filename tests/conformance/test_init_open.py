@@ -24,8 +24,8 @@ from tidelog.errors import ContentionError, NameTaken, NoSuchLog, ObjectChanged
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.fragment import encode_fragment, place_records
-from tidelog.wal.log import create_log, open_log
 from tidelog.wal.manifest import MANIFEST, decode_manifest, fragment_path
+from tidelog.wal.protocols import create_log, open_log
 
 
 async def keys(store: Store) -> list[str]:

@@ -32,8 +32,9 @@ from tidelog.wal.batching import Batching
 from tidelog.wal.collection import Keep
 from tidelog.wal.collector import Collector
 from tidelog.wal.cursors import Cursors
-from tidelog.wal.log import Log, open_log
+from tidelog.wal.log import Log
 from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest
+from tidelog.wal.protocols import open_log
 from tidelog.wal.slot_writer import Shape
 from tidelog.wal.transitions import Rollover
 

@@ -18,7 +18,7 @@ from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_share import LogPlace
 from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader
 from tidelog.spark.options import SourceError
-from tidelog.wal.log import PROTOCOLS
+from tidelog.wal.protocols import PROTOCOLS
 from tidelog.wal.transitions import Rollover
 
 WIDE = Rollover()

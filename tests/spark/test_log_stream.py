@@ -20,7 +20,7 @@ from tidelog.spark.log_source import LOG_SCHEMA
 from tidelog.spark.log_stream import LogStreamReader
 from tidelog.spark.log_view import LogView
 from tidelog.spark.options import SourceError
-from tidelog.wal.log import PROTOCOLS
+from tidelog.wal.protocols import PROTOCOLS
 from tidelog.wal.transitions import Rollover
 
 WIDE = Rollover()

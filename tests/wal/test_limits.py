@@ -18,7 +18,8 @@ from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
 from tidelog.wal.limits import Limits, Spent, spend
-from tidelog.wal.log import PROTOCOLS, Log, create_log, open_log
+from tidelog.wal.log import Log
+from tidelog.wal.protocols import PROTOCOLS, create_log, open_log
 from tidelog.wal.slot_writer import Shape
 from tidelog.wal.transitions import Rollover
 

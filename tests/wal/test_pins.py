@@ -25,10 +25,10 @@ from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
 from tidelog.wal.collection import Keep
-from tidelog.wal.log import SlotLog
 from tidelog.wal.manifest import MANIFEST
 from tidelog.wal.pin import Pin, decode_pin, encode_pin, pin_path
 from tidelog.wal.pins import Pins, each_pin
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.sweep import sweep
 
 ALL = Keep(share_max=1)

@@ -18,11 +18,11 @@ from tidelog.wal.collection import Keep
 from tidelog.wal.epoch import Epoch
 from tidelog.wal.head import load_head
 from tidelog.wal.link import FenceLink
-from tidelog.wal.log import SlotLog
 from tidelog.wal.manifest import MANIFEST, Manifest
 from tidelog.wal.rebuild import rebuild_log
 from tidelog.wal.roller import roll_up_tail
 from tidelog.wal.slot import encode_fence
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.walk import chain_of
 
 

@@ -16,8 +16,9 @@ from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.metered import Metered
 from tidelog.store.port import Store
-from tidelog.wal.log import Log, open_log
+from tidelog.wal.log import Log
 from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.protocols import open_log
 from tidelog.wal.slot_scrub import scrub_slots
 from tidelog.wal.walk import chain_of
 

@@ -20,10 +20,10 @@ from tidelog.wal.collection import Keep
 from tidelog.wal.epoch import Chain, place_of
 from tidelog.wal.head import load_head
 from tidelog.wal.link import FenceLink
-from tidelog.wal.log import SlotLog
 from tidelog.wal.manifest import Manifest
 from tidelog.wal.reader import tree_reader
 from tidelog.wal.slot import decode_link
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_writer import Shape, SlotWriter
 from tidelog.wal.sweep import Verdict, judge_fragment
 from tidelog.wal.tree import paths_named

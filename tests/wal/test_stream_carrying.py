@@ -12,10 +12,11 @@ from tidelog.store.memory import MemoryStore
 from tidelog.wal.collection import Keep
 from tidelog.wal.epoch import Chain
 from tidelog.wal.head import load_head
-from tidelog.wal.log import Log, SlotLog
+from tidelog.wal.log import Log
 from tidelog.wal.manifest import MANIFEST
 from tidelog.wal.replay import streams_at
 from tidelog.wal.shelf import Shelf
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_reader import SlotReader
 
 CLOCK = SwiftClock()

@@ -19,8 +19,9 @@ from tidelog.wal.batching import Batching
 from tidelog.wal.collection import Keep, apply_garbage
 from tidelog.wal.garbage import GARBAGE, decode_garbage, encode_garbage
 from tidelog.wal.head import load_head
-from tidelog.wal.log import SlotLog, create_log, open_log
 from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.protocols import create_log, open_log
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_writer import Shape
 from tidelog.wal.streams import StreamInfo, Streams
 from tidelog.wal.transitions import Rollover

@@ -30,8 +30,10 @@ from tidelog.testing.faulty import Request
 from tidelog.wal.batching import Batching
 from tidelog.wal.bloom import Bloom
 from tidelog.wal.head import load_head
-from tidelog.wal.log import Log, SlotLog, create_log, open_log
+from tidelog.wal.log import Log
 from tidelog.wal.manifest import decode_manifest, encode_manifest
+from tidelog.wal.protocols import create_log, open_log
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_writer import Shape
 from tidelog.wal.streams import (
     CLOSE,

@@ -20,8 +20,8 @@ from tidelog.spark.scan import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 from tidelog.store.within import Within
-from tidelog.wal.log import as_log_records
 from tidelog.wal.manifest import Fragment
+from tidelog.wal.manifest_log import as_log_records
 from tidelog.wal.reader import Wal3Reader, records_between
 from tidelog.wal.selection import ALL
 from tidelog.wal.shelf import log_folder

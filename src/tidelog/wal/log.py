@@ -1,4 +1,4 @@
-"""One log, of either protocol, behind one face.
+"""What a log of either protocol can do; see `tidelog.wal.protocols`, which opens one.
 
 Shape: records are read as a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary,
     null where there is none, empty in control records) and ``body`` (binary), in the order of
@@ -15,29 +15,18 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
-from tidelog.errors import NameTaken, NoSuchLog, UsageError
-from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
-from tidelog.wal.committer import Committer
 from tidelog.wal.epoch import Seal
-from tidelog.wal.head import Head, load_head
-from tidelog.wal.limits import Limits, check_time_us
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest
-from tidelog.wal.opener import Opener, make_log
-from tidelog.wal.position import first_at, position_at
-from tidelog.wal.reader import Wal3Reader, limited
-from tidelog.wal.scrub import Scrubbed, scrub
-from tidelog.wal.selection import Selection
+from tidelog.wal.head import load_head
+from tidelog.wal.limits import Limits
+from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.scrub import Scrubbed
 from tidelog.wal.slot import SLOT_RECORDS
-from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US, Bounds, SlotReader
-from tidelog.wal.slot_scrub import scrub_slots
-from tidelog.wal.slot_writer import Shape, SlotWriter
-from tidelog.wal.streams import CLOSE, META, OPEN, Control, StreamInfo, check_stream
+from tidelog.wal.slot_reader import Bounds
+from tidelog.wal.slot_writer import Shape
+from tidelog.wal.streams import CLOSE, META, OPEN, Control, StreamInfo
 from tidelog.wal.upkeep import Upkeep
-from tidelog.wal.writer import Wal3Writer
 
-PROTOCOLS: Final = ("slot", "manifest")
 LOG_RECORDS: Final = SLOT_RECORDS
 
 
@@ -193,264 +182,6 @@ class Log(Upkeep):
         return describe_log(self, bounds, head.manifest)
 
 
-@dataclass(slots=True, kw_only=True)
-class SlotLog(Log):
-    """A log of slot commits: one round trip an append, several under way, one writer at a time."""
-
-    protocol: ClassVar[str] = "slot"
-
-    _writer: SlotWriter = field(init=False)
-    _reader: SlotReader = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._writer = SlotWriter(
-            store=self.store,
-            clock=self.clock,
-            writer=self.writer,
-            shape=self.shape,
-            batching=self.batching,
-        )
-        self._reader = SlotReader(store=self.store, clock=self.clock)
-
-    async def append_arrow(
-        self,
-        bodies: pa.BinaryArray,
-        *,
-        stream: bytes | None = None,
-        timestamp_us: int | None = None,
-        wait: bool = True,
-    ) -> int:
-        """Append the values of an array, none of which is null; see `append`."""
-        return await self._writer.append_arrow(
-            bodies, stream=stream, timestamp_us=timestamp_us, wait=wait
-        )
-
-    async def streams(self) -> list[StreamInfo]:
-        """See `Log`."""
-        return list((await self._reader.end()).tail.streams)
-
-    async def _control(self, control: Control) -> int:
-        return await self._writer.control(control)
-
-    def scan(
-        self,
-        start: int = 0,
-        *,
-        limit: int | None = None,
-        limits: Limits | None = None,
-        stream: bytes | None = None,
-        control: bool = False,
-    ) -> AsyncIterator[pa.Table]:
-        """See `Log`. What holds none of a stream's records is not read."""
-        selection = _selection(stream, control=control)
-        found = self._reader.scan(start, limit=limit, selection=selection, eager=limits is None)
-        return found if limits is None else limited(found, limits)
-
-    def follow(
-        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
-    ) -> AsyncIterator[pa.Table]:
-        """See `Log`."""
-        return self._reader.follow(start, selection=_selection(stream, control=control))
-
-    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
-        """See `Log`; those past the manifest, too."""
-        return await self._reader.fragments(start, limit=limit)
-
-    async def fetch(self, fragment: Fragment) -> pa.Table:
-        """See `Log`."""
-        return await self._reader.tree.fetch(fragment)
-
-    async def position_at(self, time_us: int) -> int:
-        """See `Log`; takes a request for each level of the manifest's tree, and a few more."""
-        return await position_at(self._reader, time_us)
-
-    async def bounds(self) -> Bounds:
-        """See `Log`."""
-        return await self._reader.bounds()
-
-    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
-        """See `Log`."""
-        return await scrub_slots(self._reader, start, limit)
-
-    async def seal(self, *, successor: str = "") -> Seal:
-        """See `Log`."""
-        opener = Opener(store=self.store, clock=self.clock, writer=self.writer)
-        return await opener.seal(successor=successor)
-
-    async def close(self) -> None:
-        """See `Log`."""
-        await self._writer.close()
-
-
-@dataclass(slots=True, kw_only=True)
-class ManifestLog(Log):
-    """A log of manifest commits, to the byte as Chroma's wal3 writes it."""
-
-    protocol: ClassVar[str] = "manifest"
-
-    _writer: Wal3Writer = field(init=False)
-    _reader: Wal3Reader = field(init=False)
-
-    def __post_init__(self) -> None:
-        committer = Committer(
-            store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
-        )
-        self._writer = Wal3Writer(committer=committer, batching=self.batching)
-        self._reader = Wal3Reader(store=self.store, clock=self.clock)
-
-    async def append_arrow(
-        self,
-        bodies: pa.BinaryArray,
-        *,
-        stream: bytes | None = None,
-        timestamp_us: int | None = None,
-        wait: bool = True,
-    ) -> int:
-        """Append the values of an array, none of which is null; see `append`."""
-        if stream is not None:
-            raise self._no_streams()
-        if timestamp_us is not None:
-            raise UsageError(
-                "in a log of the manifest protocol the time of a record is that of its writing: "
-                "leave timestamp_us out, or use a log of the slot protocol"
-            )
-        return await self._writer.append_arrow(bodies, wait=wait)
-
-    async def streams(self) -> list[StreamInfo]:
-        """See `Log`."""
-        raise self._no_streams()
-
-    async def _control(self, control: Control) -> int:
-        raise self._no_streams()
-
-    def scan(
-        self,
-        start: int = 0,
-        *,
-        limit: int | None = None,
-        limits: Limits | None = None,
-        stream: bytes | None = None,
-        control: bool = False,
-    ) -> AsyncIterator[pa.Table]:
-        """See `Log`; there are no streams, and no control records."""
-        if stream is not None:
-            raise self._no_streams()
-        found = _all_as_log_records(self._reader.scan(start, limit=limit, eager=limits is None))
-        return found if limits is None else limited(found, limits)
-
-    def follow(
-        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
-    ) -> AsyncIterator[pa.Table]:
-        """See `Log`; there are no streams, and no control records."""
-        if stream is not None:
-            raise self._no_streams()
-        return self._follow(start)
-
-    async def _follow(self, start: int) -> AsyncIterator[pa.Table]:
-        head = await load_head(self.store)
-        reached, wait_us = start or head.manifest.oldest, POLL_FIRST_US
-        while True:
-            async for records in self._reader.scan_of(head.manifest, reached):
-                reached += records.num_rows
-                wait_us = POLL_FIRST_US
-                yield as_log_records(records)
-            head = await self._newer(head)
-            if head.manifest.next <= reached:
-                await self.clock.sleep(wait_us)
-                wait_us = min(2 * wait_us, POLL_MOST_US)
-
-    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
-        """See `Log`."""
-        return await self._reader.fragments(start=start, limit=limit)
-
-    async def fetch(self, fragment: Fragment) -> pa.Table:
-        """See `Log`."""
-        return as_log_records(await self._reader.fetch(fragment))
-
-    async def position_at(self, time_us: int) -> int:
-        """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
-        check_time_us(time_us)
-        manifest = await self._reader.manifest()
-        async for records in self._reader.scan_of(manifest):
-            if (found := first_at(records, time_us)) is not None:
-                return found
-        return manifest.next
-
-    async def bounds(self) -> Bounds:
-        """See `Log`."""
-        manifest = await self._reader.manifest()
-        return Bounds(oldest=manifest.oldest, next=manifest.next, seal=None)
-
-    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
-        """See `Log`."""
-        return await scrub(self._reader, start, limit)
-
-    async def seal(self, *, successor: str = "") -> Seal:
-        """See `Log`."""
-        raise UsageError(
-            "a log of the manifest protocol cannot be sealed: wal3's bytes have no place for it",
-            log=self.name,
-            successor=successor,
-        )
-
-    async def close(self) -> None:
-        """See `Log`."""
-        await self._writer.close()
-
-    def _no_streams(self) -> UsageError:
-        return UsageError(
-            "a log of the manifest protocol has no streams, for wal3's bytes have no place for "
-            "them: use a log of the slot protocol",
-            log=self.name,
-        )
-
-    async def _newer(self, head: Head) -> Head:
-        # A manifest that is still the same is not sent again.
-        if await self.store.refresh(MANIFEST, head.e_tag) is None:
-            return head
-        return await load_head(self.store)
-
-
-async def create_log(
-    store: Store, *, name: str, clock: Clock, writer: str, protocol: str = "slot", **options: Any
-) -> Log:
-    """Make a log at the root of a store, and open it; ``options`` are those of `Log`.
-
-    Raises:
-        UsageError: there is no such protocol. NameTaken: there is a log already.
-    """
-    if protocol not in PROTOCOLS:
-        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
-    made = False
-    if protocol == "slot":
-        made = await make_log(store, clock=clock, writer=writer)
-    else:
-        committer = Committer(store=store, clock=clock, writer=writer)
-        made = await committer.make()
-    if not made:
-        manifest = (await load_head(store)).manifest
-        if manifest.chain is not None and manifest.chain.is_destroyed:
-            raise NameTaken(
-                f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
-                "heard of it yet: choose another"
-            )
-        raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
-    return await open_log(store, name=name, clock=clock, writer=writer, **options)
-
-
-async def open_log(store: Store, *, name: str, clock: Clock, writer: str, **options: Any) -> Log:
-    """Open the log at the root of a store, of whichever protocol it is.
-
-    Raises:
-        NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
-    """
-    manifest = (await load_head(store)).manifest
-    if manifest.chain is not None and manifest.chain.is_destroyed:
-        raise NoSuchLog(f"the log {name!r} was destroyed")
-    kind = ManifestLog if manifest.chain is None else SlotLog
-    return kind(name=name, store=store, clock=clock, writer=writer, **options)
-
-
 def describe_log(log: Log, bounds: Bounds, manifest: Manifest) -> dict[str, Any]:
     """Give what there is to know of a log, as plain values.
 
@@ -483,26 +214,3 @@ def describe_log(log: Log, bounds: Bounds, manifest: Manifest) -> dict[str, Any]
         found["sealed"] = bounds.seal is not None
         found["successor"] = (bounds.seal.successor or None) if bounds.seal else None
     return found
-
-
-def _selection(stream: bytes | None, *, control: bool) -> Selection:
-    if stream is not None:
-        check_stream(stream)
-    return Selection(stream=stream, control=control)
-
-
-async def _all_as_log_records(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
-    async for records in tables:
-        yield as_log_records(records)
-
-
-def as_log_records(records: pa.Table) -> pa.Table:
-    """Give the records of a fragment of wal3's as those of any log."""
-    streams: Any = pa.nulls(records.num_rows, pa.binary())
-    columns = [
-        records.column("position").cast(pa.int64()),
-        records.column("timestamp_us").cast(pa.int64()),
-        streams,
-        records.column("body"),
-    ]
-    return pa.table(columns, schema=LOG_RECORDS)

@@ -20,11 +20,14 @@ from tidelog.wal.cursors import Cursors
 from tidelog.wal.destroy import Destroyed, destroy_log
 from tidelog.wal.fork import Fork
 from tidelog.wal.head import load_head, refuse_slots
-from tidelog.wal.log import PROTOCOLS, Log, ManifestLog, SlotLog, create_log, open_log
+from tidelog.wal.log import Log
 from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.manifest_log import ManifestLog
+from tidelog.wal.protocols import PROTOCOLS, create_log, open_log
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.rebuild import rebuild_log
 from tidelog.wal.replay import streams_at
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_reader import SlotReader
 from tidelog.wal.streams import Streams
 from tidelog.wal.transcribe import Transcriber

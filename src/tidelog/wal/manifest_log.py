@@ -1,0 +1,172 @@
+"""A log of manifest commits: its face, over its writer and its reader.
+
+Source: wal3, "Interface"; design page 3, "Manifest commit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from tidelog.errors import UsageError
+from tidelog.wal.committer import Committer
+from tidelog.wal.epoch import Seal
+from tidelog.wal.head import Head, load_head
+from tidelog.wal.limits import Limits, check_time_us
+from tidelog.wal.log import LOG_RECORDS, Log
+from tidelog.wal.manifest import MANIFEST, Fragment
+from tidelog.wal.position import first_at
+from tidelog.wal.reader import Wal3Reader, limited
+from tidelog.wal.scrub import Scrubbed, scrub
+from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US, Bounds
+from tidelog.wal.streams import Control, StreamInfo
+from tidelog.wal.writer import Wal3Writer
+
+
+@dataclass(slots=True, kw_only=True)
+class ManifestLog(Log):
+    """A log of manifest commits, to the byte as Chroma's wal3 writes it."""
+
+    protocol: ClassVar[str] = "manifest"
+
+    _writer: Wal3Writer = field(init=False)
+    _reader: Wal3Reader = field(init=False)
+
+    def __post_init__(self) -> None:
+        committer = Committer(
+            store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
+        )
+        self._writer = Wal3Writer(committer=committer, batching=self.batching)
+        self._reader = Wal3Reader(store=self.store, clock=self.clock)
+
+    async def append_arrow(
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
+    ) -> int:
+        """Append the values of an array, none of which is null; see `append`."""
+        if stream is not None:
+            raise self._no_streams()
+        if timestamp_us is not None:
+            raise UsageError(
+                "in a log of the manifest protocol the time of a record is that of its writing: "
+                "leave timestamp_us out, or use a log of the slot protocol"
+            )
+        return await self._writer.append_arrow(bodies, wait=wait)
+
+    async def streams(self) -> list[StreamInfo]:
+        """See `Log`."""
+        raise self._no_streams()
+
+    async def _control(self, control: Control) -> int:
+        raise self._no_streams()
+
+    def scan(
+        self,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        limits: Limits | None = None,
+        stream: bytes | None = None,
+        control: bool = False,
+    ) -> AsyncIterator[pa.Table]:
+        """See `Log`; there are no streams, and no control records."""
+        if stream is not None:
+            raise self._no_streams()
+        found = _all_as_log_records(self._reader.scan(start, limit=limit, eager=limits is None))
+        return found if limits is None else limited(found, limits)
+
+    def follow(
+        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+    ) -> AsyncIterator[pa.Table]:
+        """See `Log`; there are no streams, and no control records."""
+        if stream is not None:
+            raise self._no_streams()
+        return self._follow(start)
+
+    async def _follow(self, start: int) -> AsyncIterator[pa.Table]:
+        head = await load_head(self.store)
+        reached, wait_us = start or head.manifest.oldest, POLL_FIRST_US
+        while True:
+            async for records in self._reader.scan_of(head.manifest, reached):
+                reached += records.num_rows
+                wait_us = POLL_FIRST_US
+                yield as_log_records(records)
+            head = await self._newer(head)
+            if head.manifest.next <= reached:
+                await self.clock.sleep(wait_us)
+                wait_us = min(2 * wait_us, POLL_MOST_US)
+
+    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
+        """See `Log`."""
+        return await self._reader.fragments(start=start, limit=limit)
+
+    async def fetch(self, fragment: Fragment) -> pa.Table:
+        """See `Log`."""
+        return as_log_records(await self._reader.fetch(fragment))
+
+    async def position_at(self, time_us: int) -> int:
+        """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
+        check_time_us(time_us)
+        manifest = await self._reader.manifest()
+        async for records in self._reader.scan_of(manifest):
+            if (found := first_at(records, time_us)) is not None:
+                return found
+        return manifest.next
+
+    async def bounds(self) -> Bounds:
+        """See `Log`."""
+        manifest = await self._reader.manifest()
+        return Bounds(oldest=manifest.oldest, next=manifest.next, seal=None)
+
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+        """See `Log`."""
+        return await scrub(self._reader, start, limit)
+
+    async def seal(self, *, successor: str = "") -> Seal:
+        """See `Log`."""
+        raise UsageError(
+            "a log of the manifest protocol cannot be sealed: wal3's bytes have no place for it",
+            log=self.name,
+            successor=successor,
+        )
+
+    async def close(self) -> None:
+        """See `Log`."""
+        await self._writer.close()
+
+    def _no_streams(self) -> UsageError:
+        return UsageError(
+            "a log of the manifest protocol has no streams, for wal3's bytes have no place for "
+            "them: use a log of the slot protocol",
+            log=self.name,
+        )
+
+    async def _newer(self, head: Head) -> Head:
+        # A manifest that is still the same is not sent again.
+        if await self.store.refresh(MANIFEST, head.e_tag) is None:
+            return head
+        return await load_head(self.store)
+
+
+async def _all_as_log_records(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
+    async for records in tables:
+        yield as_log_records(records)
+
+
+def as_log_records(records: pa.Table) -> pa.Table:
+    """Give the records of a fragment of wal3's as those of any log."""
+    streams: Any = pa.nulls(records.num_rows, pa.binary())
+    columns = [
+        records.column("position").cast(pa.int64()),
+        records.column("timestamp_us").cast(pa.int64()),
+        streams,
+        records.column("body"),
+    ]
+    return pa.table(columns, schema=LOG_RECORDS)

@@ -1,0 +1,121 @@
+"""A log of slot commits: its face, over its writer and its reader.
+
+Source: wal3-draft, "Interface"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pyarrow as pa
+
+from tidelog.wal.epoch import Seal
+from tidelog.wal.limits import Limits
+from tidelog.wal.log import Log
+from tidelog.wal.manifest import Fragment
+from tidelog.wal.opener import Opener
+from tidelog.wal.position import position_at
+from tidelog.wal.reader import limited
+from tidelog.wal.scrub import Scrubbed
+from tidelog.wal.selection import Selection
+from tidelog.wal.slot_reader import Bounds, SlotReader
+from tidelog.wal.slot_scrub import scrub_slots
+from tidelog.wal.slot_writer import SlotWriter
+from tidelog.wal.streams import Control, StreamInfo, check_stream
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotLog(Log):
+    """A log of slot commits: one round trip an append, several under way, one writer at a time."""
+
+    protocol: ClassVar[str] = "slot"
+
+    _writer: SlotWriter = field(init=False)
+    _reader: SlotReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._writer = SlotWriter(
+            store=self.store,
+            clock=self.clock,
+            writer=self.writer,
+            shape=self.shape,
+            batching=self.batching,
+        )
+        self._reader = SlotReader(store=self.store, clock=self.clock)
+
+    async def append_arrow(
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        stream: bytes | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
+    ) -> int:
+        """Append the values of an array, none of which is null; see `append`."""
+        return await self._writer.append_arrow(
+            bodies, stream=stream, timestamp_us=timestamp_us, wait=wait
+        )
+
+    async def streams(self) -> list[StreamInfo]:
+        """See `Log`."""
+        return list((await self._reader.end()).tail.streams)
+
+    async def _control(self, control: Control) -> int:
+        return await self._writer.control(control)
+
+    def scan(
+        self,
+        start: int = 0,
+        *,
+        limit: int | None = None,
+        limits: Limits | None = None,
+        stream: bytes | None = None,
+        control: bool = False,
+    ) -> AsyncIterator[pa.Table]:
+        """See `Log`. What holds none of a stream's records is not read."""
+        selection = _selection(stream, control=control)
+        found = self._reader.scan(start, limit=limit, selection=selection, eager=limits is None)
+        return found if limits is None else limited(found, limits)
+
+    def follow(
+        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+    ) -> AsyncIterator[pa.Table]:
+        """See `Log`."""
+        return self._reader.follow(start, selection=_selection(stream, control=control))
+
+    async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
+        """See `Log`; those past the manifest, too."""
+        return await self._reader.fragments(start, limit=limit)
+
+    async def fetch(self, fragment: Fragment) -> pa.Table:
+        """See `Log`."""
+        return await self._reader.tree.fetch(fragment)
+
+    async def position_at(self, time_us: int) -> int:
+        """See `Log`; takes a request for each level of the manifest's tree, and a few more."""
+        return await position_at(self._reader, time_us)
+
+    async def bounds(self) -> Bounds:
+        """See `Log`."""
+        return await self._reader.bounds()
+
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+        """See `Log`."""
+        return await scrub_slots(self._reader, start, limit)
+
+    async def seal(self, *, successor: str = "") -> Seal:
+        """See `Log`."""
+        opener = Opener(store=self.store, clock=self.clock, writer=self.writer)
+        return await opener.seal(successor=successor)
+
+    async def close(self) -> None:
+        """See `Log`."""
+        await self._writer.close()
+
+
+def _selection(stream: bytes | None, *, control: bool) -> Selection:
+    if stream is not None:
+        check_stream(stream)
+    return Selection(stream=stream, control=control)
