@@ -10,6 +10,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Much of a test's time is waiting for servers and for killed processes; a file stays with one.
+PYTEST_WORKERS ?= -n 2 --dist loadfile
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 DEMO_ARGS ?=
@@ -28,7 +30,7 @@ demo: $(DEMO)
 	@$(BIN)/tidelog demo $(DEMO_ARGS)
 
 test: check
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 check: $(DEV)
 	@VENV=$(VENV) scripts/check

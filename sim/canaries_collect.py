@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
+from tidelog.clock import Clock
 from tidelog.errors import ManifestMoved, ObjectChanged, ObjectNotFound, OutcomeUnknown
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
@@ -227,18 +228,20 @@ def collector_ignores_pins() -> Iterator[None]:
 @contextmanager
 def collector_reads_pins_before_the_manifest() -> Iterator[None]:
     """A pin that is made in between looks at the manifest as it was, and is sure of itself."""
-    real = Collector._run
+    real, begun = Collector._run, dict[int, set[str]]()
 
     async def early(self: Collector, *rest: Any, **named: Any) -> bool:
-        before = await paths_pinned(self.store, self.clock)
+        begun[id(self.store)] = await paths_pinned(self.store, self.clock)
+        return await real(self, *rest, **named)
 
-        async def as_they_were(*_: object) -> set[str]:
-            return before
+    async def as_they_were(store: Store, clock: Clock) -> set[str]:
+        before = begun.get(id(store))
+        return await paths_pinned(store, clock) if before is None else before
 
-        with patch.object(collector, "paths_pinned", as_they_were):
-            return await real(self, *rest, **named)
-
-    with patch.object(Collector, "_run", early):
+    with (
+        patch.object(Collector, "_run", early),
+        patch.object(collector, "paths_pinned", as_they_were),
+    ):
         yield
 
 
