@@ -405,3 +405,18 @@ def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
             assert left == {key.rpartition("/")[2] for key in smooth.objects}
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_a_read_from_where_the_log_has_not_come_to_is_told(protocol: str) -> None:
+    """It would else look like a log that is empty; right after the last record it is just that."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 3, protocol=protocol)
+        log = await shelf_on(store).open("a")
+        assert [table async for table in log.scan(4)] == []
+        with pytest.raises(UsageError, match="has not come to that position"):
+            _ = [table async for table in log.scan(5)]
+
+    asyncio.run(work())

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from tidelog.errors import UsageError
 from tidelog.wal.batching import Batching
 from tidelog.wal.epoch import Seal
 from tidelog.wal.head import load_head
@@ -124,8 +125,9 @@ class Log(Upkeep):
         Control records have positions, and are left out unless asked for.
 
         Raises:
-            PositionCollected: records from ``start`` on were collected. CorruptionError: an object
-            is missing, or is not what was written. LocationError: the store failed.
+            UsageError: the log has not come to ``start``. PositionCollected: records from ``start``
+            on were collected. CorruptionError: an object is missing, or is not what was written.
+            LocationError: the store failed.
         """
 
     @abc.abstractmethod
@@ -175,6 +177,21 @@ class Log(Upkeep):
         Raises:
             LogSealed: it is sealed already. UsageError: its protocol has no seal.
         """
+
+    async def _in_range(
+        self, found: AsyncIterator[pa.Table], start: int
+    ) -> AsyncIterator[pa.Table]:
+        """Give what a scan gives, and refuse a start that the log has not come to."""
+        is_empty = True
+        async for records in found:
+            is_empty = False
+            yield records
+        if is_empty and start and start > (following := (await self.bounds()).next):
+            raise UsageError(
+                "the log has not come to that position: follow it, or start at the next",
+                start=start,
+                next=following,
+            )
 
     async def describe(self) -> dict[str, Any]:
         """Give what there is to know of the log, as plain values."""

@@ -80,7 +80,7 @@ class ManifestLog(Log):
         if stream is not None:
             raise self._no_streams()
         found = _all_as_log_records(self._reader.scan(start, limit=limit, eager=limits is None))
-        return found if limits is None else limited(found, limits)
+        return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False

@@ -77,7 +77,7 @@ class SlotLog(Log):
         """See `Log`. What holds none of a stream's records is not read."""
         selection = _selection(stream, control=control)
         found = self._reader.scan(start, limit=limit, selection=selection, eager=limits is None)
-        return found if limits is None else limited(found, limits)
+        return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False
