@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 
 from logs import CLOCK, WAL3, Kind, wal3_reader
-from tidelog.errors import CorruptionError, PositionCollected
+from tidelog.errors import CorruptionError, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
@@ -54,7 +54,10 @@ async def positions(log: Log, start: int, limit: int | None) -> list[int]:
 
 @pytest.mark.parametrize(("size", "count"), [(100, 2), (50, 5)])
 def test_ranges_at_the_edges_of_fragments(kind: Kind, store: Store, size: int, count: int) -> None:
-    """Exactly the records of the range, wherever fragments begin and end; past the end, none."""
+    """Exactly the records of the range, wherever fragments begin and end.
+
+    From right after the end there are none; what begins further on is a mistake, and is told.
+    """
 
     async def work() -> None:
         await kind.make(store)
@@ -62,13 +65,15 @@ def test_ranges_at_the_edges_of_fragments(kind: Kind, store: Store, size: int, c
         for _ in range(count):
             await log.append([b"x"] * size)
         next_ = 1 + size * count
-        edges = {1, 2, size, size + 1, 2 * size, 2 * size + 1, next_ - 1, next_, next_ + 7}
+        edges = {1, 2, size, size + 1, 2 * size, 2 * size + 1, next_ - 1, next_} - {next_ + 1}
         for start in sorted(edges):
             for length in (1, size - 1, size, size + 1, 10**9):
                 wanted = list(range(start, min(start + length, next_)))
                 assert await positions(log, start, start + length) == wanted
         assert await positions(log, 0, None) == list(range(1, next_))
-        assert await positions(log, 2**63, None) == []
+        for beyond in (next_ + 1, next_ + 7, 2**63):
+            with pytest.raises(UsageError, match="has not come to"):
+                await positions(log, beyond, None)
         await log.close()
 
     asyncio.run(work())
