@@ -100,6 +100,23 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
         assert seconds < 3
 
 
+def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
+    """In parts, the condition would be looked at only in the end, and a refusal told as a failure.
+
+    An object that came in parts has their number in its e-tag.
+    """
+
+    async def work() -> None:
+        store = open_store(moto.url("whole"), clock=CLOCK)
+        data = bytes(range(256)) * 4_096 * 63
+        assert len(data) > 60 * 2**20
+        e_tag = await store.put("large", data, if_absent=True)
+        assert "-" not in e_tag
+        assert (await store.get("large", start=len(data) - 3)).data == data[-3:]
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
     """Neither at once, since servers restart, nor after minutes, since somebody waits for it."""
