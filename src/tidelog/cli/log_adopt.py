@@ -28,7 +28,7 @@ def adopt(
     ],
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="What to call it; by default as the place ends."),
+        typer.Argument(metavar="NAME", help="What to call it; by default as the place ends."),
     ] = None,
     *,
     to: Annotated[

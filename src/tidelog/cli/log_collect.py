@@ -106,7 +106,7 @@ def told_of(found: dict[str, Any]) -> list[str]:
             f"tidelog log cursor create {name} CURSOR --at POSITION"
         )
     elif not found["fragments"]:
-        lines.append("There was nothing to collect.")
+        lines.append("No whole object was there to collect.")
     if found["held_at"] is not None:
         lines.append(f"The cursor {found['held_by']!r} holds all from {found['held_at']:,} on.")
     if found["pinned"]:

@@ -107,7 +107,9 @@ def destroy(
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody is there to ask: write --yes to destroy the log")
-        typer.confirm(on_location(context, lambda at: _question(at, name)), abort=True, err=True)
+        if not typer.confirm(on_location(context, lambda at: _question(at, name)), err=True):
+            say("Nothing was destroyed.")
+            raise typer.Exit(1)
 
     async def work(location: Location) -> dict[str, Any]:
         done = await with_patience(location.destroy_log(name, grace_us=grace_us), grace)

@@ -31,6 +31,7 @@ from tidelog.cli import (
     log_shelf,
     read,
     source,
+    verify,
 )
 from tidelog.cli.output import OutputClosed, say
 from tidelog.errors import (
@@ -89,6 +90,7 @@ log.app.command("copy")(log_shelf.copy)
 log.app.command("adopt")(log_adopt.adopt)
 log.app.command("rebuild")(log_shelf.rebuild)
 log.app.command("destroy")(log_shelf.destroy)
+app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 
 
