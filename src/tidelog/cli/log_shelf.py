@@ -166,12 +166,12 @@ def range_text(found: dict[str, Any]) -> str:
 
 async def _question(location: Location, name: str) -> str:
     from tidelog.errors import NoSuchLog
-    from tidelog.wal.head import load_head
 
     try:
         log = await location.log(name)
     except NoSuchLog:
-        # One that was destroyed in part can be destroyed again; of what is none, this says so.
-        await load_head(location.shelf.within(name))
-        return f"The log {name!r} was destroyed already. Delete what was left of it?"
+        # Of one that was destroyed in part there is something left.
+        if await anext(aiter(location.shelf.within(name).list("")), None) is None:
+            raise
+        return f"There is no log {name!r} any more. Delete what is left of it?"
     return f"Destroy the log {name!r} for ever: {range_text(await log.describe())}?"

@@ -123,6 +123,13 @@ class Checker:
             position=self.position,
         )
 
+    def refuse_end(self, following: int) -> LogDiffers:
+        """Give what there is to say of a log that ends before what was read of it once."""
+        return self._differs(
+            f"the log ends before position {following}, and had more when this was stored",
+            position=following,
+        )
+
     def cut(self) -> Cut:
         """Give where it stands, so that another may go on from there."""
         return Cut(self.seed, self.position, self.next.copy())

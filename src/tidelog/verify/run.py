@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +44,11 @@ from tidelog.verify.sequence import author_of
 from tidelog.verify.writing import Acknowledged, Script, Writer, settle_log
 from tidelog.wal.collection import Keep
 from tidelog.wal.log import PROTOCOLS, Log
+from tidelog.wal.scrub import Scrubbed
 from tidelog.wal.shelf import Shelf
+from tidelog.wal.slot_reader import Bounds
+
+T = TypeVar("T")
 
 AUTHORS: Final = 8  # Of each writer: so many appends are under way.
 STREAMS_MAX: Final = 10_000
@@ -148,11 +154,11 @@ class Verification:
         """
         report = Report(self.settings, self.figures)
         try:
-            cut = await self._begin()
+            cut = await self._patiently(self._begin)
             await self._work(cut, tell)
             if keep:
-                await self._store_cut(self._readers[0].cut())
-            report.problems = (await (await self.open_log("scrub")).scrub()).to_dict()["problems"]
+                await self._patiently(partial(self._store_cut, self._readers[0].cut()))
+            report.problems = (await self._patiently(self._scrub)).to_dict()["problems"]
         except LogDiffers as error:
             report.mismatch = error.mismatch
         except BaseExceptionGroup as errors:
@@ -167,7 +173,9 @@ class Verification:
             report.problems.append(_problem(error))
         if report.is_clean and not keep:
             for name in (self.settings.cuts, self.settings.log):
-                await self._shelf("verify").destroy(name, grace_us=0)
+                with suppress(NoSuchLog):  # An answer was lost.
+                    destroy = partial(self._shelf("verify").destroy, name, grace_us=0)
+                    await self._patiently(destroy)
         return report
 
     async def _begin(self) -> Cut:
@@ -186,6 +194,8 @@ class Verification:
         await settle_log(log)
         checker = (await self._last_cut()).checker("resume")
         self.figures.resumed_at = checker.position
+        if (limit := (await log.bounds()).next) < checker.position:
+            raise checker.refuse_end(limit)
         await self._replay(log, checker)
         self.figures.replays += 1
         missing = max(0, settings.streams - len(checker.next))
@@ -194,6 +204,9 @@ class Verification:
             checker.position,
             np.concatenate([checker.next, np.ones(missing, dtype=np.uint64)]),
         )
+
+    async def _scrub(self) -> Scrubbed:
+        return await (await self.open_log("scrub")).scrub()
 
     async def _work(self, cut: Cut, tell: Callable[[Figures], None] | None) -> None:
         settings, self._begun_us = self.settings, self.clock.monotonic_us()
@@ -247,24 +260,31 @@ class Verification:
     async def _follow(self, checker: Checker) -> None:
         """Read for ever, and compare."""
         log = await self.open_log(checker.name)
-        for attempt in range(RETRIES_MAX):
+        attempt = 0
+        while attempt < RETRIES_MAX:
             try:
                 async for table in log.follow(checker.position):
                     self._take(checker, table)
+                    attempt = 0
+                raise UsageError(f"another has sealed the log {self.settings.log!r}")
             except PositionCollected as error:
                 raise checker.refuse_collected(error.facts.get("oldest")) from error
             except LocationError:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
+                attempt += 1
         raise LocationError("the store fails a reader, try after try")
 
     async def _catch_up(self) -> None:
         """Wait until all readers have come to the end."""
-        limit = (await (await self.open_log("end")).bounds()).next
+        limit = (await self._patiently(self._bounds)).next
         end_us = self.clock.monotonic_us() + BEHIND_US
         while any(checker.position < limit for checker in self._readers):
             if self.clock.monotonic_us() > end_us:
                 return  # What they have not read is then missing.
             await self.clock.sleep(LOOK_US)
+
+    async def _bounds(self) -> Bounds:
+        return await (await self.open_log("end")).bounds()
 
     async def _collect_often(self, checker: Checker) -> None:
         """Read to the end, again and again, cut there, and collect what all have passed."""
@@ -316,12 +336,25 @@ class Verification:
     async def _replay(self, log: Log, checker: Checker) -> None:
         """Read all that there is now: what was acknowledged before must be in it."""
         before = self._acknowledged.copy()
-        try:
-            async for table in log.scan(checker.position):
-                self._take(checker, table, is_live=False)
-        except PositionCollected as error:
-            raise checker.refuse_collected(error.facts.get("oldest")) from error
+
+        async def scan() -> None:
+            try:
+                async for table in log.scan(checker.position):
+                    self._take(checker, table, is_live=False)
+            except PositionCollected as error:
+                raise checker.refuse_collected(error.facts.get("oldest")) from error
+
+        await self._patiently(scan)
         checker.check_reached(before.numbers, before.limit)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do again what the store fails, up to some half a minute."""
+        for attempt in range(RETRIES_MAX):
+            try:
+                return await work()
+            except LocationError:
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+        return await work()
 
     def _take(self, checker: Checker, table: pa.Table, *, is_live: bool = True) -> None:
         checker.take(table)
