@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from interposed import Interposed
 from tidelog.clock import SystemClock
 from tidelog.errors import NoSuchLog, UsageError
 from tidelog.store.memory import MemoryStore
@@ -146,19 +147,31 @@ def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
     asyncio.run(Shelf(store=store, clock=CLOCK, writer="t").open(settings.log))
 
 
-def test_a_changed_object_is_a_problem_with_its_path() -> None:
-    """The store itself may lie, too; a checksum tells before the sequences do."""
-    store = MemoryStore()
-    run(store, settings_of(seconds=0.8), keep=True)
-    key = max(key for key in store.objects if key.startswith("log/verify-5/epoch/"))
-    data = bytearray(store.objects[key].data)
-    data[len(data) // 2] ^= 1
-    asyncio.run(store.put(key, bytes(data)))
+@pytest.mark.parametrize("harm", ["flip", "delete"])
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
+    """By a checksum, a missing object, or an end that comes too early; and the logs are kept."""
+    inner, settings = MemoryStore(), settings_of(protocol=protocol, seconds=5)
+    harmed: list[str] = []
+    folder = "epoch" if protocol == "slot" else "log"
 
-    report = run(store, settings_of(seconds=0.8), keep=True)
+    async def before(op: str, key: str) -> None:
+        found = inner.objects.get(key)
+        if op != "get" or not key.startswith(f"log/verify-5/{folder}/") or found is None or harmed:
+            return
+        if harm == "delete":
+            harmed.append(key)
+            await inner.delete([key])
+        elif len(found.data) > 2_000:
+            harmed.append(key)
+            await inner.put(key, found.data[:64] + b"\xff" * 64 + found.data[128:])
 
+    report = run(Interposed(inner, before=before), settings)
+
+    assert harmed
     assert not report.is_clean
     assert report.problems or report.mismatch
+    asyncio.run(Shelf(store=inner, clock=CLOCK, writer="t").open(settings.log))
 
 
 def test_a_log_that_lost_its_end_between_two_runs_is_found() -> None:
