@@ -72,7 +72,7 @@ class Shelf:
         while True:
             entry = await anext(aiter(self.store.list(LOGS, after=after)), None)
             if entry is None:
-                return names
+                return sorted(names)
             name = entry.key.removeprefix(LOGS).split("/")[0]
             with suppress(ObjectNotFound):
                 await self.store.get(f"{LOGS}{name}/{MANIFEST}", limit=1)
