@@ -179,31 +179,41 @@ class Verification:
         return report
 
     async def _begin(self) -> Cut:
-        """Make the logs, or replay what an earlier run has left; give where the sequences stand."""
-        settings, shelf = self.settings, self._shelf("verify")
-        try:
-            log = await shelf.open(settings.log)
-        except NoSuchLog:
-            log = await shelf.create(settings.log, protocol=settings.protocol)
-            async with await shelf.create(settings.cuts, protocol=settings.protocol) as cuts:
+        """Make what is missing, and replay what is there; give where the sequences stand.
+
+        An earlier run may have died anywhere, in this as well.
+        """
+        settings = self.settings
+        log = await self._made(settings.log)
+        async with await self._made(settings.cuts) as cuts:
+            if (await cuts.bounds()).next == 1:
                 await cuts.append([encode_cut(first_cut(settings.seed, settings.streams))])
-            await log.create_cursor(CURSOR, 1)
-            return first_cut(settings.seed, settings.streams)
-        if log.protocol != settings.protocol:
-            raise UsageError(f"the log {settings.log!r} is of the protocol {log.protocol}: say so")
         await settle_log(log)
+        bounds = await log.bounds()
+        if CURSOR not in (await log.cursors()).cursors:
+            await log.create_cursor(CURSOR, bounds.oldest)
         checker = (await self._last_cut()).checker("resume")
-        self.figures.resumed_at = checker.position
-        if (limit := (await log.bounds()).next) < checker.position:
-            raise checker.refuse_end(limit)
-        await self._replay(log, checker)
-        self.figures.replays += 1
+        if bounds.next < checker.position:
+            raise checker.refuse_end(bounds.next)
+        if bounds.next > 1:
+            self.figures.resumed_at = checker.position
+            await self._replay(log, checker)
+            self.figures.replays += 1
         missing = max(0, settings.streams - len(checker.next))
-        return Cut(
-            settings.seed,
-            checker.position,
-            np.concatenate([checker.next, np.ones(missing, dtype=np.uint64)]),
-        )
+        numbers = np.concatenate([checker.next, np.ones(missing, dtype=np.uint64)])
+        return Cut(settings.seed, checker.position, numbers)
+
+    async def _made(self, name: str) -> Log:
+        shelf, protocol = self._shelf("verify"), self.settings.protocol
+        try:
+            log = await shelf.open(name)
+        except NoSuchLog:
+            log = await shelf.create(name, protocol=protocol)
+        if log.protocol != protocol:
+            raise UsageError(
+                f"the log {name!r} is there, and of the protocol {log.protocol}: verify it as such"
+            )
+        return log
 
     async def _scrub(self) -> Scrubbed:
         return await (await self.open_log("scrub")).scrub()
