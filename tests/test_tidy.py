@@ -29,7 +29,7 @@ ROOMS = (
     ("store",),
     ("consensus",),
     ("wal",),
-    ("machine",),
+    ("machine", "verify"),
     ("persist", "keyed"),
     ("collection",),
     ("location",),

@@ -119,7 +119,7 @@ def test_logs_are_listed_and_described(cli: Cli) -> None:
         ("a", "slot", 2),
         ("b", "manifest", 0),
     ]
-    assert told == listed[0]
+    assert listed[0].items() <= told.items()
     assert (told["oldest"], told["next"], told["sealed"]) == (1, 3, False)
     assert told["manifest"]["fragments"] == 1
     assert told["epoch"]["number"] == 1
@@ -231,7 +231,7 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     assert shown[2].split()[0] == "1"
     assert shown[2].split()[1].endswith("Z")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert "fragment, up to 1" in cli.done("log", "describe", "t").out
+    assert "1 fragment: 1 to 1" in cli.done("log", "describe", "t").out
     assert cli.done("log", "list").out.splitlines()[2].split()[:3] == ["t", "slot", "1"]
     assert "sealed" in cli.done("log", "seal", "t").err
 

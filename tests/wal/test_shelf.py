@@ -379,6 +379,46 @@ def test_a_log_in_wal3s_form_goes_whole() -> None:
 
 
 @pytest.mark.parametrize("happened", [True, False])
+def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool) -> None:
+    """Its manifest goes first: what is left without one is still deleted by destroying it again."""
+
+    async def work() -> None:
+        start = MemoryStore()
+        await log_of(start, "a", 5, protocol="manifest")
+        counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
+        await shelf_on(counted).destroy("a", grace_us=0)
+        for number in range(len(counted.records)):
+            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+
+            def toss(request: Request, last: int = number) -> Fault:
+                alive = request.index < last
+                return Fault(happened=alive or (happened and request.index == last), told=alive)
+
+            with pytest.raises(LocationError):
+                await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+            with suppress(NoSuchLog):
+                await shelf_on(store).destroy("a", grace_us=0)
+            assert store.objects == {}
+
+    asyncio.run(work())
+
+
+def test_slots_without_a_manifest_are_not_destroyed() -> None:
+    """They can be made a log again."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 3)
+        await store.delete([f"log/a/{MANIFEST}"])
+        keys = set(store.objects)
+        with pytest.raises(NoSuchLog):
+            await shelf_on(store).destroy("a", grace_us=0)
+        assert set(store.objects) == keys
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("happened", [True, False])
 def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
     """To destroy it again finishes it; in between it reads as it was, or is gone."""
 

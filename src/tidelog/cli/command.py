@@ -23,8 +23,10 @@ LogName = Annotated[str, typer.Argument(metavar="NAME", help="A log.")]
 SourceName = Annotated[str, typer.Argument(metavar="NAME", help="A source.")]
 
 
-def location_url(context: typer.Context) -> str:
+def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
     """Give the URL of the location that the command was told.
+
+    ``is_lasting`` is False for a command that makes all that it needs.
 
     Raises:
         UsageError: it was told none, or one that would not outlast the command.
@@ -35,7 +37,7 @@ def location_url(context: typer.Context) -> str:
             "which location? write 'tidelog --location URL ...' (file:///data/lake, "
             "s3://bucket/prefix, or a path), or set TIDELOG_LOCATION"
         )
-    if url.lower().startswith("memory:"):
+    if is_lasting and url.lower().startswith("memory:"):
         raise UsageError("memory:// ends with the command: use a path, file:// or s3://")
     return url
 

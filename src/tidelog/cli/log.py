@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,17 +20,17 @@ from tidelog.cli.output import (
     bytes_text,
     choose_format,
     count_text,
-    print_fields,
     print_json,
     print_listing,
     say,
     write_text,
 )
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import NoSuchLog, TidelogError, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.limits import Limits
+    from tidelog.wal.log import Log
 
 Start = Annotated[
     int, typer.Option("--from", metavar="POSITION", help="The first record; by default the oldest.")
@@ -152,12 +153,18 @@ def scan(
         typer.Option(metavar="TIME", help="Stop before the first record of this time or later."),
     ] = None,
     stream: Stream = None,
+    pin: Annotated[
+        str | None, typer.Option(metavar="PIN", help="The records that this pin holds, alone.")
+    ] = None,
     control: Control = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the records that there are now, in order."""
-    _check_start(start)
+    check_start(start)
+    others = (limit, until, stream, control or None)
+    if pin is not None and (start or any(other is not None for other in others)):
+        raise UsageError("--pin reads all that the pin holds: leave the other options out")
     if limit is not None and limit < 0:
         raise UsageError(f"--limit {limit} is no number of records")
     chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
@@ -165,6 +172,9 @@ def scan(
 
     async def work(location: Location) -> None:
         log = await location.log(name)
+        if pin is not None:
+            await write_records((await log_with_pins(location, name)).scan_pin(pin), chosen)
+            return
         found = log.scan(start, limits=limits, stream=_stream_id(stream), control=control)
         if limit != 0:
             await write_records(found, chosen)
@@ -185,7 +195,7 @@ def follow(
     as_json: AsJson = False,
 ) -> None:
     """Write records as they come, until interrupted or the log is sealed."""
-    _check_start(start)
+    check_start(start)
     if new and start:
         raise UsageError("--new and --from exclude each other: give one")
     chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
@@ -219,16 +229,6 @@ def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
     )
 
 
-@app.command("describe")
-def describe(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
-    """Show a log's bounds, its writer, and its manifest's tree."""
-    found = on_location(context, lambda location: _describe(location, name))
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(found)
-    else:
-        print_fields(_fields(found))
-
-
 @app.command("scrub")
 def scrub(
     context: typer.Context,
@@ -248,7 +248,7 @@ def scrub(
 
     With --from or --to only that range is read, and no cursors, and nothing the log does not name.
     """
-    _check_start(start)
+    check_start(start)
     if limit is not None and limit <= start:
         raise UsageError(f"--to {limit} leaves no position after --from {start}")
     if spark:
@@ -313,32 +313,26 @@ async def _describe(location: Location, name: str) -> dict[str, Any]:
 
 
 async def _describe_all(location: Location) -> list[dict[str, Any]]:
-    return [await _describe(location, name) for name in await location.logs()]
+    found: list[dict[str, Any]] = []
+    for name in await location.logs():
+        with suppress(NoSuchLog):  # It was destroyed.
+            found.append(await _describe(location, name))
+    return found
 
 
-def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
-    manifest = found["manifest"]
-    tree = [
-        f"{'  ' * (s['depth'] - 1)}snapshot of depth {s['depth']}: {s['start']} to {s['limit'] - 1}"
-        for s in manifest["snapshots"]
-    ]
-    tree.append(count_text(manifest["fragments"], "fragment") + f", up to {manifest['next'] - 1}")
-    if found["next"] > manifest["next"]:
-        tree.append(count_text(found["next"] - manifest["next"], "record") + " not rolled up yet")
-    fields: list[tuple[str, str | list[str]]] = [
-        ("name", found["name"]),
-        ("protocol", found["protocol"]),
-        ("records", f"{found['records']:,}, positions {found['oldest']} to {found['next'] - 1}"),
-        ("bytes", bytes_text(found["bytes"])),
-        ("manifest", tree),
-    ]
-    if "epoch" in found:
-        epoch = found["epoch"]
-        told = f"{count_text(epoch['lanes'], 'lane')}, alpha {epoch['alpha']}"
-        fields.append(("epoch", f"{epoch['number']}, opened by {epoch['opener']}, {told}"))
-    if found.get("sealed"):
-        fields.append(("sealed", f"yes; goes on in {found['successor'] or 'no other log'}"))
-    return fields
+async def log_with_pins(location: Location, name: str) -> Log:
+    """Open a log that can have pins.
+
+    Raises:
+        UsageError: it is in wal3's form. NoSuchLog: there is none.
+    """
+    log = await location.log(name)
+    if log.protocol == "manifest":
+        raise UsageError(
+            f"the log {name!r} is in wal3's form, which has no pins: hold it by a cursor, or copy "
+            "it with --protocol slot"
+        )
+    return log
 
 
 def _stream_id(stream: str | None) -> bytes | None:
@@ -356,6 +350,11 @@ def _limits(records: int | None, until: str | None) -> Limits | None:
     return Limits(records=records, until_us=until_us)
 
 
-def _check_start(start: int) -> None:
+def check_start(start: int) -> None:
+    """Refuse what is no position; 0 stands for the oldest.
+
+    Raises:
+        UsageError: it is none.
+    """
     if start < 0:
         raise UsageError(f"--from {start} is no position: they count from 1")

@@ -17,14 +17,31 @@ import typer
 import typer.main
 
 from tidelog import __version__
-from tidelog.cli import changes, collection, demo, ingest, log, read, source
+from tidelog.cli import (
+    changes,
+    collection,
+    demo,
+    ingest,
+    log,
+    log_adopt,
+    log_collect,
+    log_cursor,
+    log_describe,
+    log_pin,
+    log_shelf,
+    read,
+    source,
+    verify,
+)
 from tidelog.cli.output import OutputClosed, say
 from tidelog.errors import (
     InvariantError,
     LocationError,
     NoSuchCollection,
+    NoSuchCursor,
     NoSuchLocation,
     NoSuchLog,
+    NoSuchPin,
     TidelogError,
     UsageError,
 )
@@ -35,6 +52,14 @@ _DEBUG: Final = "TIDELOG_DEBUG"
 # Older typers take this class from click, newer ones carry it along.
 _Misuse: type[Exception] = next(
     c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
+)
+_MISUSES: Final = (
+    UsageError,
+    NoSuchCollection,
+    NoSuchCursor,
+    NoSuchLocation,
+    NoSuchLog,
+    NoSuchPin,
 )
 _HINTS: Final = (
     ("no such option: --location", "it stands before the verb: tidelog --location URL VERB ..."),
@@ -56,6 +81,16 @@ app.command("changes")(changes.changes)
 app.add_typer(collection.app, name="collection")
 app.add_typer(source.app, name="source")
 app.add_typer(log.app, name="log")
+log.app.command("describe")(log_describe.describe)
+log.app.add_typer(log_cursor.app, name="cursor")
+log.app.add_typer(log_pin.app, name="pin")
+log.app.command("collect")(log_collect.collect)
+log.app.command("fork")(log_shelf.fork)
+log.app.command("copy")(log_shelf.copy)
+log.app.command("adopt")(log_adopt.adopt)
+log.app.command("rebuild")(log_shelf.rebuild)
+log.app.command("destroy")(log_shelf.destroy)
+app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 
 
@@ -111,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def status_of(error: TidelogError) -> int:
     """Give the exit status that stands for an error."""
-    if isinstance(error, UsageError | NoSuchCollection | NoSuchLocation | NoSuchLog):
+    if isinstance(error, _MISUSES):
         return MISUSED
     return STORE_FAILED if isinstance(error, LocationError) else FAILED
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidelog.errors import TidelogError, UsageError
@@ -216,3 +217,12 @@ def bytes_text(count: int) -> str:
     return (
         f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 99.5 else f"{size:.3g} {_UNITS[unit]}"
     )
+
+
+def time_text(time_us: int) -> str:
+    """Give a wall time as people read it, in UTC, to the second."""
+    try:
+        told = datetime.fromtimestamp(time_us / 1e6, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_us} us"  # Stored by others, and beyond any calendar.
+    return told.strftime("%Y-%m-%dT%H:%M:%SZ")

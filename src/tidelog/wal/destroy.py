@@ -21,6 +21,7 @@ from tidelog.clock import Clock
 from tidelog.errors import (
     ContentionError,
     LogSealed,
+    NoSuchLog,
     ObjectChanged,
     OutcomeUnknown,
     UsageError,
@@ -69,7 +70,14 @@ async def destroy_log(
         none of a log in wal3's form. ContentionError: others were first every time. LocationError:
         the store failed: destroy it again.
     """
-    manifest = (await load_head(store)).manifest
+    try:
+        manifest = (await load_head(store)).manifest
+    except NoSuchLog:
+        # One in wal3's form that lost its manifest first. Slots could still be made a log again.
+        keys = [key async for key in _keys(store, "")]
+        if any(key.startswith("epoch/") for key in keys) or not any(map(_is_of_a_log, keys)):
+            raise
+        return await _destroy_wal3(store, clock, grace_us)
     if manifest.chain is None:
         return await _destroy_wal3(store, clock, grace_us)
     if not manifest.chain.is_destroyed:
@@ -159,7 +167,7 @@ async def _destroy_wal3(store: Store, clock: Clock, grace_us: int) -> Destroyed:
     rest = [key async for key in _keys(store, "") if _is_of_a_log(key)]
     if rest:
         await store.delete(rest)
-    return Destroyed(deleted=1 + len(rest))
+    return Destroyed(deleted=(MANIFEST in keys) + len(rest))
 
 
 def _is_of_a_log(key: str) -> bool:

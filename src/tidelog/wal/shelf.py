@@ -50,7 +50,7 @@ class Shelf:
             UsageError: the name will not do. NoSuchLog: there is none of that name.
         """
         return await open_log(
-            self._within(name), name=name, clock=self.clock, writer=self.writer, **options
+            self.within(name), name=name, clock=self.clock, writer=self.writer, **options
         )
 
     async def create(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
@@ -60,7 +60,7 @@ class Shelf:
             UsageError: the name or the protocol will not do. NameTaken: there is one already.
         """
         return await create_log(
-            self._within(name),
+            self.within(name),
             name=name,
             clock=self.clock,
             writer=self.writer,
@@ -78,7 +78,7 @@ class Shelf:
         while True:
             entry = await anext(aiter(self.store.list(LOGS, after=after)), None)
             if entry is None:
-                return names
+                return sorted(names)
             name = entry.key.removeprefix(LOGS).split("/")[0]
             with suppress(ObjectNotFound):
                 await self.store.get(f"{LOGS}{name}/{MANIFEST}", limit=1)
@@ -92,7 +92,7 @@ class Shelf:
             NoSuchLog: there is no source. Otherwise see `Fork.make`.
         """
         log_folder(name)
-        within = self._within(source)
+        within = self.within(source)
         fork = Fork(store=within, source=source, name=name, clock=self.clock, writer=self.writer)
         await fork.make(start=start)
         return await self.open(name)
@@ -110,7 +110,7 @@ class Shelf:
             PositionCollected: ``start`` was collected, or came to be. CorruptionError: the source
             is not what was written. LocationError: the store failed; copy again.
         """
-        target = self._within(name)
+        target = self.within(name)
         log = await self.open(source)
         await self._copy_to(log, target, protocol or log.protocol, start)
         return await self.open(name)
@@ -125,7 +125,7 @@ class Shelf:
         Raises:
             NoSuchLog: there is none. UsageError: it is no log in wal3's form. Otherwise see `copy`.
         """
-        target = self._within(name)
+        target = self.within(name)
         refuse_slots((await load_head(source)).manifest)
         manifest = await copy_log(Wal3Reader(store=source, clock=self.clock), target)
         theirs = await Cursors(store=source, clock=self.clock, writer=self.writer).list()
@@ -139,12 +139,12 @@ class Shelf:
     async def destroy(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
         """Destroy a log; see `destroy_log`."""
         return await destroy_log(
-            self._within(name), clock=self.clock, writer=self.writer, grace_us=grace_us
+            self.within(name), clock=self.clock, writer=self.writer, grace_us=grace_us
         )
 
     async def rebuild(self, name: str) -> Log:
         """Make the lost manifest of a log again; see `rebuild_log`."""
-        await rebuild_log(self._within(name), clock=self.clock, writer=self.writer)
+        await rebuild_log(self.within(name), clock=self.clock, writer=self.writer)
         return await self.open(name)
 
     async def _copy_to(self, log: Log, target: Store, protocol: str, start: int) -> None:
@@ -152,12 +152,12 @@ class Shelf:
             raise UsageError(
                 f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}"
             )
-        if isinstance(log, ManifestLog) and protocol == "manifest":
-            await copy_log(Wal3Reader(store=log.store, clock=self.clock), target, start=start)
-            return
         bounds = await log.bounds()
         if start > bounds.next:
             raise UsageError("the log has no such position yet", start=start, next=bounds.next)
+        if isinstance(log, ManifestLog) and protocol == "manifest":
+            await copy_log(Wal3Reader(store=log.store, clock=self.clock), target, start=start)
+            return
         begin = start or bounds.oldest
         records = log.scan(begin, limit=bounds.next, control=True)
         scribe = Transcriber(target=target, clock=self.clock, writer=self.writer)
@@ -169,7 +169,12 @@ class Shelf:
             streams = await streams_at(SlotReader(store=log.store, clock=self.clock), begin)
         await scribe.to_slots(records, start=begin, streams=streams)
 
-    def _within(self, name: str) -> Within:
+    def within(self, name: str) -> Within:
+        """Give the folder in which the log of a name lies, whether there is one or not.
+
+        Raises:
+            UsageError: the name will not do.
+        """
         return Within(self.store, log_folder(name))
 
 

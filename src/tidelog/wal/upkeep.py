@@ -63,9 +63,9 @@ class Upkeep(Closing):
         """Keep records readable, all that there are now unless it is said; see `Pins.create`."""
         return await self._pins().create(name, start=start, limit=limit)
 
-    async def release_pin(self, name: str) -> None:
+    async def release_pin(self, name: str, *, force: bool = False) -> None:
         """Let go of what a pin holds; see `Pins.release`."""
-        await self._pins().release(name)
+        await self._pins().release(name, force=force)
 
     async def pins(self) -> dict[str, Pin]:
         """Read all pins, by name."""

@@ -1,0 +1,196 @@
+"""``tidelog log cursor``: the positions from which on a log's records are still needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.output import (
+    Column,
+    choose_format,
+    count_text,
+    print_json,
+    print_listing,
+    say,
+    time_text,
+)
+from tidelog.errors import CursorMoved, NameTaken, NoSuchCursor, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.cursor import Cursor
+    from tidelog.wal.log import Log
+
+CursorName = Annotated[
+    str, typer.Argument(metavar="CURSOR", help="A cursor's name: letters, digits and _.")
+]
+At = Annotated[
+    str,
+    typer.Option(
+        "--at",
+        metavar="POSITION",
+        help="A position; 'oldest': the first record that is left; 'next': after the last.",
+    ),
+]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Cursors: from each one's position on, records are kept.",
+)
+
+
+@app.command("list")
+def list_cursors(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
+    """List a log's cursors, and how many records each holds."""
+
+    async def work(location: Location) -> tuple[list[dict[str, Any]], list[str]]:
+        log = await location.log(name)
+        listed, bounds = await log.cursors(), await log.bounds()
+        return [cursor_fields(name, *c, bounds.next) for c in listed.cursors.items()], (
+            listed.foreign
+        )
+
+    found, foreign = on_location(context, work)
+    columns = (
+        Column("cursor", lambda one: one["cursor"]),
+        Column("position", lambda one: f"{one['position']:,}", right=True),
+        Column("holds", lambda one: count_text(one["records"], "record"), right=True),
+        Column("saved", lambda one: time_text(one["saved_us"])),
+        Column("by", lambda one: one["writer"]),
+    )
+    print_listing(
+        sorted(found, key=lambda one: one["cursor"]),
+        columns,
+        as_json=as_json,
+        none_yet="There are no cursors, so nothing is ever collected: "
+        f"'tidelog log cursor create {name} CURSOR' makes one.",
+    )
+    for key in foreign:
+        say(f"{key} lies where cursors do, and is none")
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: LogName,
+    cursor: CursorName,
+    *,
+    at: At = "oldest",
+    as_json: AsJson = False,
+) -> None:
+    """Make a cursor: what lies at its position, and after it, is kept."""
+    _check_cursor(cursor)
+    _check_at(at)
+
+    async def work(location: Location) -> dict[str, Any]:
+        log = await location.log(name)
+        try:
+            made = await log.create_cursor(cursor, await _position(log, at))
+        except CursorMoved as error:
+            raise NameTaken(
+                f"the log {name!r} has a cursor {cursor!r} already: move it, or choose another name"
+            ) from error
+        return await _told(log, cursor, made.cursor)
+
+    found = on_location(context, work)
+    _tell(found, f"The cursor {cursor!r} was made at", as_json=as_json)
+
+
+@app.command("move")
+def move(
+    context: typer.Context,
+    name: LogName,
+    cursor: CursorName,
+    *,
+    at: At,
+    back: Annotated[
+        bool, typer.Option("--back", help="Allow a position before the one where it stands.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a cursor: what lies before its position may be collected from then on."""
+    _check_cursor(cursor)
+    _check_at(at)
+
+    async def work(location: Location) -> dict[str, Any]:
+        log = await location.log(name)
+        stands = await log.load_cursor(cursor)
+        position = await _position(log, at)
+        if position < stands.position and not back:
+            raise UsageError(
+                f"the cursor {cursor!r} stands at {stands.position}, and {position} is before "
+                "that: write --back if that is meant"
+            )
+        moved = await log.save_cursor(stands, position, allow_back=back)
+        return {**await _told(log, cursor, moved.cursor), "from": stands.position}
+
+    found = on_location(context, work)
+    _tell(found, f"The cursor {cursor!r} was moved to", as_json=as_json)
+
+
+@app.command("delete")
+def delete(
+    context: typer.Context, name: LogName, cursor: CursorName, *, as_json: AsJson = False
+) -> None:
+    """Delete a cursor: it holds nothing back any more."""
+    _check_cursor(cursor)
+
+    async def work(location: Location) -> list[str]:
+        log = await location.log(name)
+        left = set((await log.cursors()).cursors)
+        if cursor not in left:
+            raise NoSuchCursor(f"the log {name!r} has no cursor {cursor!r}")
+        await log.delete_cursor(cursor)
+        return sorted(left - {cursor})
+
+    left = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, "deleted": cursor, "left": left})
+        return
+    others = f"{', '.join(left)} left" if left else "none is left, so nothing will be collected"
+    say(f"The cursor {cursor!r} is deleted; {others}.")
+
+
+def cursor_fields(log: str, name: str, cursor: Cursor, following: int) -> dict[str, Any]:
+    """Give what there is to know of a cursor, as plain values."""
+    return {
+        "log": log,
+        "cursor": name,
+        "position": cursor.position,
+        "records": following - cursor.position,
+        "saved_us": cursor.epoch_us,
+        # What comes after the name is an id of the write, and nothing to people.
+        "writer": cursor.writer.partition(" ")[0],
+    }
+
+
+async def _told(log: Log, name: str, cursor: Cursor) -> dict[str, Any]:
+    return cursor_fields(log.name, name, cursor, (await log.bounds()).next)
+
+
+def _tell(found: dict[str, Any], what: str, *, as_json: bool) -> None:
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        say(f"{what} {found['position']:,}; it holds {count_text(found['records'], 'record')}.")
+
+
+async def _position(log: Log, at: str) -> int:
+    if at in ("oldest", "next"):
+        bounds = await log.bounds()
+        return bounds.oldest if at == "oldest" else bounds.next
+    return int(at)
+
+
+def _check_at(at: str) -> None:
+    if at not in ("oldest", "next") and not (at.isascii() and at.isdigit() and int(at) > 0):
+        raise UsageError(f"--at {at} is no position: they count from 1; or write oldest, or next")
+
+
+def _check_cursor(name: str) -> None:
+    from tidelog.wal.cursor import cursor_path
+
+    cursor_path(name)

@@ -1,0 +1,137 @@
+"""``tidelog log pin``: ranges of a log that stay readable, whatever is collected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log import check_start, log_with_pins
+from tidelog.cli.output import (
+    Column,
+    choose_format,
+    count_text,
+    print_json,
+    print_listing,
+    say,
+    time_text,
+)
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.pin import Pin
+
+PinName = Annotated[str, typer.Argument(metavar="PIN", help="A pin's name: letters, digits and _.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Pins: what one holds can be read, whatever is collected.",
+)
+
+
+@app.command("list")
+def list_pins(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
+    """List a log's pins, and what each holds."""
+
+    async def work(location: Location) -> list[dict[str, Any]]:
+        log = await log_with_pins(location, name)
+        return [pin_fields(name, *pin) for pin in sorted((await log.pins()).items())]
+
+    columns = (
+        Column("pin", lambda one: one["pin"]),
+        Column("from", lambda one: f"{one['start']:,}", right=True),
+        Column("to", lambda one: f"{one['limit'] - 1:,}", right=True),
+        Column("records", lambda one: f"{one['records']:,}", right=True),
+        Column("for", lambda one: f"the fork {one['holder']}" if one["holder"] else ""),
+        Column("state", lambda one: "holds" if one["is_sure"] else "not finished"),
+        Column("made", lambda one: time_text(one["made_us"])),
+    )
+    print_listing(
+        on_location(context, work),
+        columns,
+        as_json=as_json,
+        none_yet=f"There are no pins: 'tidelog log pin create {name} PIN' makes one.",
+    )
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: LogName,
+    pin: PinName,
+    *,
+    start: Annotated[
+        int, typer.Option("--from", metavar="POSITION", help="The first; by default the oldest.")
+    ] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option("--to", metavar="POSITION", help="Stop before this one; by default the end."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pin records: they can be read by 'scan --pin' until the pin is released."""
+    _check_pin(pin)
+    check_start(start)
+    if limit is not None and limit <= max(start, 1):
+        raise UsageError(f"--to {limit} leaves no position after --from {start}")
+
+    async def work(location: Location) -> dict[str, Any]:
+        log = await log_with_pins(location, name)
+        return pin_fields(name, pin, (await log.create_pin(pin, start=start, limit=limit)).pin)
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        held = count_text(found["records"], "record")
+        say(
+            f"The pin {pin!r} holds {held}, positions {found['start']:,} to {found['limit'] - 1:,}."
+            f" Read them with: tidelog log scan {name} --pin {pin}"
+        )
+
+
+@app.command("release")
+def release(
+    context: typer.Context,
+    name: LogName,
+    pin: PinName,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also one that a fork reads by, which is lost by it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Release a pin; the next collection deletes what it held and the log does not need."""
+    _check_pin(pin)
+
+    async def work(location: Location) -> None:
+        await (await log_with_pins(location, name)).release_pin(pin, force=force)
+
+    on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, "released": pin})
+    else:
+        say(f"The pin {pin!r} is released. To free what it held: tidelog log collect {name}")
+
+
+def pin_fields(log: str, name: str, pin: Pin) -> dict[str, Any]:
+    """Give what there is to know of a pin, as plain values."""
+    return {
+        "log": log,
+        "pin": name,
+        "start": pin.start,
+        "limit": pin.limit,
+        "records": pin.limit - pin.start,
+        "holder": pin.holder or None,
+        "is_sure": pin.is_sure,
+        "made_us": pin.epoch_us,
+    }
+
+
+def _check_pin(name: str) -> None:
+    from tidelog.wal.pin import pin_path
+
+    pin_path(name)

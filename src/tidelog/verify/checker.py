@@ -1,0 +1,247 @@
+"""Checking what was read of a log against the sequences that were appended to it. Pure.
+
+The fast way compares whole arrays; only where they differ is the first record looked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import CorruptionError
+from tidelog.verify.sequence import (
+    Words,
+    keys_of,
+    make_bodies,
+    read_keys,
+    split_keys,
+)
+
+SHOWN_BYTES: Final = 64
+
+
+class LogDiffers(CorruptionError):
+    """What was read of a log is not what was appended to it."""
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(f"the log differs from what was appended to it: {mismatch.why}")
+        self.mismatch = mismatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """The first record that is wrong, and all that is needed to see it again.
+
+    ``sequence`` is the number that stands there, or ought to; ``expected`` and ``found`` are the
+    first bytes of bodies, in hexadecimal; None for no record.
+    """
+
+    why: str
+    seed: int
+    position: int | None
+    stream: int | None
+    sequence: int | None
+    expected: str | None
+    found: str | None
+    reader: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Checker:
+    """Replays the sequences along a log, from a position on.
+
+    Shape: ``next`` has, for each stream, the number of the record that must come next.
+    """
+
+    seed: int
+    position: int
+    next: Words
+    name: str = ""
+
+    def take(self, table: pa.Table) -> None:
+        """Compare the records that come next.
+
+        Raises:
+            LogDiffers: one is not what was appended there.
+        """
+        bodies: pa.BinaryArray = table.column("body").combine_chunks()  # type: ignore[assignment]
+        positions = np.asarray(table.column("position")).astype(np.int64)
+        keys, has_key = read_keys(bodies)
+        streams, _ = split_keys(keys)
+        wanted = np.arange(self.position, self.position + len(positions), dtype=np.int64)
+        if not np.array_equal(positions, wanted):
+            self._refuse_position(positions, wanted)
+        known = has_key & (streams < np.uint64(len(self.next)))
+        if known.all():
+            expected = self._expected(streams)
+            if np.array_equal(expected, keys) and make_bodies(self.seed, keys).equals(bodies):
+                self.next += np.bincount(streams.astype(np.int64), minlength=len(self.next)).astype(
+                    np.uint64
+                )
+                self.position += len(positions)
+                return
+        self._refuse(bodies, keys, known)
+
+    def check_reached(self, acknowledged: Mapping[int, int], acknowledged_to: int) -> None:
+        """Check that all that was acknowledged was read.
+
+        ``acknowledged`` has the last number of each stream; all lie before ``acknowledged_to``.
+
+        Raises:
+            LogDiffers: some of it was not.
+        """
+        for stream, number in sorted(acknowledged.items()):
+            if (reached := int(self.next[stream])) <= number:
+                key = keys_of(*(np.array([n], dtype=np.uint64) for n in (stream, reached)))
+                raise self._differs(
+                    f"records {reached} to {number} of the stream were acknowledged, and the log "
+                    "ends without them",
+                    position=None,
+                    stream=stream,
+                    sequence=reached,
+                    expected=make_bodies(self.seed, key)[0].as_py(),
+                )
+        if self.position < acknowledged_to:
+            raise self._differs(
+                f"position {acknowledged_to - 1} was acknowledged, and the log ends before it",
+                position=self.position,
+            )
+
+    def refuse_collected(self, oldest: object) -> LogDiffers:
+        """Give what there is to say of a log that was collected past what its cursor holds."""
+        return self._differs(
+            f"the log begins at {oldest}, and its cursor stood where this is or before",
+            position=self.position,
+        )
+
+    def refuse_end(self, following: int) -> LogDiffers:
+        """Give what there is to say of a log that ends before what was read of it once."""
+        return self._differs(
+            f"the log ends before position {following}, and had more when this was stored",
+            position=following,
+        )
+
+    def cut(self) -> Cut:
+        """Give where it stands, so that another may go on from there."""
+        return Cut(self.seed, self.position, self.next.copy())
+
+    def _expected(self, streams: Words) -> Words:
+        """Give the first words that must come, of these streams in this order."""
+        order = np.argsort(streams, kind="stable")
+        ranked = streams[order]
+        first = np.searchsorted(ranked, ranked, side="left")
+        before = np.empty(len(streams), dtype=np.uint64)
+        before[order] = (np.arange(len(streams)) - first).astype(np.uint64)
+        return keys_of(streams, self.next[streams.astype(np.int64)] + before)
+
+    def _refuse_position(self, positions: Any, wanted: Any) -> None:
+        place = int(np.argmax(positions != wanted))
+        raise self._differs(
+            f"the record at position {wanted[place]} is missing: {positions[place]} comes next",
+            position=int(wanted[place]),
+        )
+
+    def _refuse(self, bodies: pa.BinaryArray, keys: Words, known: Any) -> None:
+        """Find the first record that is wrong, one after the other."""
+        streams, numbers = split_keys(keys)
+        for place, body in enumerate(bodies):
+            found = body.as_py()
+            if not known[place]:
+                raise self._differs(
+                    "a record is none of the sequences: it was changed, or comes from elsewhere",
+                    position=self.position,
+                    found=found,
+                )
+            stream, number = int(streams[place]), int(numbers[place])
+            wanted = int(self.next[stream])
+            key = keys_of(*(np.array([n], dtype=np.uint64) for n in (stream, wanted)))
+            expected = make_bodies(self.seed, key)[0].as_py()
+            if found != expected:
+                raise self._differs(
+                    _why(number, wanted),
+                    position=self.position,
+                    stream=stream,
+                    sequence=wanted,
+                    expected=expected,
+                    found=found,
+                )
+            self.next[stream] += np.uint64(1)
+            self.position += 1
+
+    def _differs(
+        self,
+        why: str,
+        *,
+        position: int | None,
+        stream: int | None = None,
+        sequence: int | None = None,
+        expected: bytes | None = None,
+        found: bytes | None = None,
+    ) -> LogDiffers:
+        return LogDiffers(
+            Mismatch(
+                why=why,
+                seed=self.seed,
+                position=position,
+                stream=stream,
+                sequence=sequence,
+                expected=None if expected is None else expected[:SHOWN_BYTES].hex(),
+                found=None if found is None else found[:SHOWN_BYTES].hex(),
+                reader=self.name,
+            )
+        )
+
+
+def _why(number: int, wanted: int) -> str:
+    if number > wanted:
+        return f"record {wanted} of the stream is missing, or comes later: {number} comes first"
+    if number < wanted:
+        return f"record {number} of the stream comes again, or late: {wanted} must come next"
+    return "the record is not what was appended: it was changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where sequences stand at a position of a log: who starts there can replay all after it."""
+
+    seed: int
+    position: int
+    next: Words
+
+    def checker(self, name: str) -> Checker:
+        """Give what goes on from here."""
+        return Checker(self.seed, self.position, self.next.copy(), name)
+
+
+def first_cut(seed: int, streams: int) -> Cut:
+    """Give the beginning of a log."""
+    return Cut(seed, 1, np.ones(streams, dtype=np.uint64))
+
+
+def encode_cut(cut: Cut) -> bytes:
+    """Write a cut."""
+    fields = {"seed": cut.seed, "position": cut.position, "next": cut.next.tolist()}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_cut(data: bytes) -> Cut:
+    """Read a cut.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    try:
+        found = json.loads(data)
+        numbers = np.array(found["next"], dtype=np.uint64)
+        return Cut(int(found["seed"]), int(found["position"]), numbers)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise CorruptionError(f"a record is no cut of the sequences ({error})") from error

@@ -1,0 +1,395 @@
+"""One verification: writers, readers that replay, and a collector that cuts off what they passed.
+
+The log has the name ``verify-<seed>``. What the sequences are at a position, the cut, is a record
+of a second log, ``verify-<seed>-cuts``, stored before the first is collected up to there: so a
+reader that starts late, or a later run, replays from the newest cut. A run ends by scrubbing.
+Source: design page 3, "End-to-end check".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    NoSuchCursor,
+    NoSuchLog,
+    PositionCollected,
+    UsageError,
+)
+from tidelog.store.port import Store
+from tidelog.verify.checker import (
+    Checker,
+    Cut,
+    LogDiffers,
+    Mismatch,
+    decode_cut,
+    encode_cut,
+    first_cut,
+)
+from tidelog.verify.figures import Figures
+from tidelog.verify.sequence import author_of
+from tidelog.verify.writing import Acknowledged, Script, Writer, settle_log
+from tidelog.wal.collection import Keep
+from tidelog.wal.log import Log
+from tidelog.wal.protocols import PROTOCOLS
+from tidelog.wal.scrub import Scrubbed
+from tidelog.wal.shelf import Shelf
+from tidelog.wal.slot_reader import Bounds
+
+T = TypeVar("T")
+
+AUTHORS: Final = 8  # Of each writer: so many appends are under way.
+STREAMS_MAX: Final = 10_000
+CURSOR: Final = "cut"
+GRACE_US: Final = 200_000
+BEHIND_US: Final = 60_000_000
+LOOK_US: Final = 50_000
+RETRIES_MAX: Final = 60
+ALL: Final = Keep(share_max=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run does, and for how long.
+
+    Units: ``seconds`` of writing; ``batch_max`` records are in an append at most.
+    """
+
+    seed: int
+    seconds: float = 20.0
+    writers: int = 2
+    readers: int = 2
+    streams: int = 64
+    protocol: str = "slot"
+    batch_max: int = 64
+
+    def __post_init__(self) -> None:
+        limits = {"writers": 64, "readers": 64, "streams": STREAMS_MAX, "batch_max": 10_000}
+        for name, most in limits.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise UsageError(f"{name} are from 1 to {most:,}, not {getattr(self, name)}")
+        if not 0 < self.seconds <= 366 * 86_400:
+            raise UsageError(f"a run takes more than 0 s, and a year at most, not {self.seconds:g}")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"a seed is from 0 to 2^63 - 1, not {self.seed}")
+        if self.protocol not in PROTOCOLS:
+            raise UsageError(
+                f"there is no protocol {self.protocol!r}: it is one of {', '.join(PROTOCOLS)}"
+            )
+
+    @property
+    def log(self) -> str:
+        return f"verify-{self.seed}"
+
+    @property
+    def cuts(self) -> str:
+        return f"{self.log}-cuts"
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run came to: nothing is wrong if there is neither a mismatch nor a problem."""
+
+    settings: Settings
+    figures: Figures
+    mismatch: Mismatch | None = None
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return self.mismatch is None and not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values."""
+        settings = self.settings
+        return {
+            "log": settings.log,
+            "seed": settings.seed,
+            "protocol": settings.protocol,
+            "writers": settings.writers,
+            "readers": settings.readers,
+            "streams": settings.streams,
+            **self.figures.to_dict(),
+            "problems": self.problems,
+            "mismatch": None if self.mismatch is None else self.mismatch.to_dict(),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """A run on the logs of one place. ``stopping`` ends it early, as if its time were over."""
+
+    store: Store
+    clock: Clock
+    writer: str
+    settings: Settings
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    figures: Figures = field(default_factory=Figures)
+    _acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    _readers: list[Checker] = field(default_factory=list)
+    _begun_us: int = 0
+
+    async def run(
+        self, *, keep: bool = False, tell: Callable[[Figures], None] | None = None
+    ) -> Report:
+        """Write, read and collect; then read to the end, and scrub.
+
+        Unless ``keep`` is True, or something is wrong, the logs are destroyed at the end.
+
+        Raises:
+            UsageError: the log is of the other protocol, or was destroyed. LocationError: the store
+            cannot be reached, try after try.
+        """
+        report = Report(self.settings, self.figures)
+        try:
+            cut = await self._patiently(self._begin)
+            await self._work(cut, tell)
+            if keep:
+                await self._patiently(partial(self._store_cut, self._readers[0].cut()))
+            report.problems = (await self._patiently(self._scrub)).to_dict()["problems"]
+        except LogDiffers as error:
+            report.mismatch = error.mismatch
+        except BaseExceptionGroup as errors:
+            first = next(_leaves(errors))
+            if isinstance(first, LogDiffers):
+                report.mismatch = first.mismatch
+            elif isinstance(first, CorruptionError):
+                report.problems.append(_problem(first))
+            else:
+                raise first from None
+        except CorruptionError as error:
+            report.problems.append(_problem(error))
+        if report.is_clean and not keep:
+            for name in (self.settings.cuts, self.settings.log):
+                with suppress(NoSuchLog):  # An answer was lost.
+                    destroy = partial(self._shelf("verify").destroy, name, grace_us=0)
+                    await self._patiently(destroy)
+        return report
+
+    async def _begin(self) -> Cut:
+        """Make what is missing, and replay what is there; give where the sequences stand.
+
+        An earlier run may have died anywhere, in this as well.
+        """
+        settings = self.settings
+        log = await self._made(settings.log)
+        async with await self._made(settings.cuts) as cuts:
+            if (await cuts.bounds()).next == 1:
+                await cuts.append([encode_cut(first_cut(settings.seed, settings.streams))])
+        await settle_log(log)
+        bounds = await log.bounds()
+        if CURSOR not in (await log.cursors()).cursors:
+            await log.create_cursor(CURSOR, bounds.oldest)
+        checker = (await self._last_cut()).checker("resume")
+        if bounds.next < checker.position:
+            raise checker.refuse_end(bounds.next)
+        if bounds.next > 1:
+            self.figures.resumed_at = checker.position
+            await self._replay(log, checker)
+            self.figures.replays += 1
+        missing = max(0, settings.streams - len(checker.next))
+        numbers = np.concatenate([checker.next, np.ones(missing, dtype=np.uint64)])
+        return Cut(settings.seed, checker.position, numbers)
+
+    async def _made(self, name: str) -> Log:
+        shelf, protocol = self._shelf("verify"), self.settings.protocol
+        try:
+            log = await shelf.open(name)
+        except NoSuchLog:
+            log = await shelf.create(name, protocol=protocol)
+        if log.protocol != protocol:
+            raise UsageError(
+                f"the log {name!r} is there, and of the protocol {log.protocol}: verify it as such"
+            )
+        return log
+
+    async def _scrub(self) -> Scrubbed:
+        return await (await self.open_log("scrub")).scrub()
+
+    async def _work(self, cut: Cut, tell: Callable[[Figures], None] | None) -> None:
+        settings, self._begun_us = self.settings, self.clock.monotonic_us()
+        self._readers = [cut.checker(f"reader-{n}") for n in range(settings.readers)]
+        self._acknowledged.limit = cut.position
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(self._follow(checker)) for checker in self._readers]
+            rest = [group.create_task(writer.run()) for writer in self._writers(cut)]
+            rest.append(group.create_task(self._collect_often(cut.checker("collector"))))
+            await self._wait(tell)
+            self.stopping.set()
+            await asyncio.gather(*rest)
+            self.figures.seconds = (self.clock.monotonic_us() - self._begun_us) / 1e6
+            await self._catch_up()
+            for task in readers:
+                task.cancel()
+        for checker in self._readers:
+            checker.check_reached(self._acknowledged.numbers, self._acknowledged.limit)
+
+    def _writers(self, cut: Cut) -> Iterator[Writer]:
+        settings = self.settings
+        authors = min(settings.writers * AUTHORS, len(cut.next))
+        made = [
+            author_of(settings.seed, n, authors=authors, next_numbers=cut.next)
+            for n in range(authors)
+        ]
+        for number in range(settings.writers):
+            yield Writer(
+                number=number,
+                writers=settings.writers,
+                open_log=self.open_log,
+                witness=self._readers[0],
+                clock=self.clock,
+                scripts=[Script(author) for author in made[number :: settings.writers]],
+                figures=self.figures,
+                acknowledged=self._acknowledged,
+                batch_max=settings.batch_max,
+                turn_us=int(min(max(settings.seconds / 16, 0.2), 30) * 1e6),
+                begun_us=self._begun_us,
+                stopping=self.stopping,
+            )
+
+    async def _wait(self, tell: Callable[[Figures], None] | None) -> None:
+        end_us = self._begun_us + int(self.settings.seconds * 1e6)
+        while not self.stopping.is_set() and self.clock.monotonic_us() < end_us:
+            await self.clock.sleep(min(LOOK_US, end_us - self.clock.monotonic_us()))
+            self.figures.seconds = (self.clock.monotonic_us() - self._begun_us) / 1e6
+            if tell is not None:
+                tell(self.figures)
+
+    async def _follow(self, checker: Checker) -> None:
+        """Read for ever, and compare."""
+        log = await self.open_log(checker.name)
+        attempt = 0
+        while attempt < RETRIES_MAX:
+            try:
+                async for table in log.follow(checker.position):
+                    self._take(checker, table)
+                    attempt = 0
+                raise UsageError(f"another has sealed the log {self.settings.log!r}")
+            except PositionCollected as error:
+                raise checker.refuse_collected(error.facts.get("oldest")) from error
+            except LocationError:
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+                attempt += 1
+        raise LocationError("the store fails a reader, try after try")
+
+    async def _catch_up(self) -> None:
+        """Wait until all readers have come to the end."""
+        limit = (await self._patiently(self._bounds)).next
+        end_us = self.clock.monotonic_us() + BEHIND_US
+        while any(checker.position < limit for checker in self._readers):
+            if self.clock.monotonic_us() > end_us:
+                return  # What they have not read is then missing.
+            await self.clock.sleep(LOOK_US)
+
+    async def _bounds(self) -> Bounds:
+        return await (await self.open_log("end")).bounds()
+
+    async def _collect_often(self, checker: Checker) -> None:
+        """Read to the end, again and again, cut there, and collect what all have passed."""
+        period_us = int(min(max(self.settings.seconds / 20, 0.5), 15) * 1e6)
+        cuts = deque[Cut]()
+        due_us = self.clock.monotonic_us() + period_us
+        while not self.stopping.is_set():
+            await self.clock.sleep(LOOK_US)
+            if self.clock.monotonic_us() < due_us:
+                continue
+            due_us += period_us
+            try:
+                await self._replay(await self.open_log(checker.name), checker)
+                cuts.append(checker.cut())
+                passed = min(reader.position for reader in self._readers)
+                while len(cuts) > 1 and cuts[1].position <= passed:
+                    cuts.popleft()
+                if cuts[0].position <= passed:
+                    await self._collect(cuts.popleft())
+            except (LocationError, ContentionError):
+                self.figures.refused += 1  # The next round goes on from there.
+
+    async def _collect(self, cut: Cut) -> None:
+        await self._store_cut(cut)
+        log = await self.open_log("collector")
+        cursor = await log.load_cursor(CURSOR)
+        if cut.position > cursor.position:
+            await log.save_cursor(cursor, cut.position)
+        self.figures.collected += (await log.collect(keep=ALL, grace_us=GRACE_US)).fragments
+        self.figures.collections += 1
+        late = (await self._last_cut()).checker("late reader")
+        await self._replay(await self.open_log(late.name), late)
+        self.figures.replays += 1
+
+    async def _store_cut(self, cut: Cut) -> None:
+        async with await self._shelf("collector").open(self.settings.cuts) as log:
+            position = await log.append([encode_cut(cut)])
+            try:
+                await log.save_cursor(await log.load_cursor(CURSOR), position)
+            except NoSuchCursor:
+                await log.create_cursor(CURSOR, position)
+            await log.collect(keep=ALL, grace_us=0)
+
+    async def _last_cut(self) -> Cut:
+        log = await self._shelf("verify").open(self.settings.cuts)
+        found = [t async for t in log.scan((await log.bounds()).next - 1)]
+        return decode_cut(found[-1].column("body")[-1].as_py())
+
+    async def _replay(self, log: Log, checker: Checker) -> None:
+        """Read all that there is now: what was acknowledged before must be in it."""
+        before = self._acknowledged.copy()
+
+        async def scan() -> None:
+            try:
+                async for table in log.scan(checker.position):
+                    self._take(checker, table, is_live=False)
+            except PositionCollected as error:
+                raise checker.refuse_collected(error.facts.get("oldest")) from error
+
+        await self._patiently(scan)
+        checker.check_reached(before.numbers, before.limit)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do again what the store fails, up to some half a minute."""
+        for attempt in range(RETRIES_MAX):
+            try:
+                return await work()
+            except LocationError:
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+        return await work()
+
+    def _take(self, checker: Checker, table: pa.Table, *, is_live: bool = True) -> None:
+        checker.take(table)
+        self.figures.reads += 1
+        self.figures.records_read += table.num_rows
+        if is_live:
+            times = np.asarray(table.column("timestamp_us")).astype(np.int64)
+            self.figures.lags.note(self.clock.now_us() - times)
+
+    async def open_log(self, who: str) -> Log:
+        """Open the log under a name for people: each writer and reader has a handle of its own."""
+        return await self._shelf(who).open(self.settings.log)
+
+    def _shelf(self, who: str) -> Shelf:
+        return Shelf(store=self.store, clock=self.clock, writer=f"{self.writer}/{who}")
+
+
+def _problem(error: CorruptionError) -> dict[str, str]:
+    return {"path": str(error.facts.get("path", "")), "why": error.sentence}
+
+
+def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

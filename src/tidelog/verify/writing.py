@@ -1,0 +1,192 @@
+"""The writers of a verification: they take turns, and take the log from each other.
+
+Each author has one append under way, and makes the next once it knows what became of that: so the
+records of a stream have one order, whatever was refused, unknown or sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import (
+    BusyError,
+    ContentionError,
+    HandleError,
+    LocationError,
+    LogSealed,
+    Outcome,
+    OutcomeUnknown,
+    TidelogError,
+)
+from tidelog.verify.checker import Checker
+from tidelog.verify.figures import Figures
+from tidelog.verify.sequence import Author, Words, make_bodies, split_keys
+from tidelog.wal.committer import Committer
+from tidelog.wal.log import Log
+from tidelog.wal.opener import Opener
+
+OVERLAP: Final = 0.25  # Of a turn: for so long the one before goes on, if nobody stops it.
+LOOK_US: Final = 20_000
+SETTLES_MAX: Final = 60
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """What the log has said it has: of each stream the last number, and where all of it ends."""
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    limit: int = 1
+
+    def note(self, keys: Words, limit: int) -> None:
+        streams, numbers = split_keys(keys)
+        # Of a stream's numbers the last stays: they rise.
+        self.numbers.update(zip(streams.tolist(), numbers.tolist(), strict=True))
+        self.limit = max(self.limit, limit)
+
+    def copy(self) -> Acknowledged:
+        return Acknowledged(dict(self.numbers), self.limit)
+
+
+@dataclass(slots=True)
+class Script:
+    """An author, and what it wants appended and does not know to be."""
+
+    author: Author
+    pending: Words | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Writer:
+    """One writer of several: it writes in its turn, and on until another takes over.
+
+    ``open_log`` opens the log under a name for people. ``witness`` is a reader's checker: by it is
+    seen whether an append whose outcome was unknown is in the log.
+
+    Units: ``turn_us`` microseconds are a turn; ``begun_us`` is when the first began.
+    """
+
+    number: int
+    writers: int
+    open_log: Callable[[str], Awaitable[Log]]
+    witness: Checker
+    clock: Clock
+    scripts: Sequence[Script]
+    figures: Figures
+    acknowledged: Acknowledged
+    batch_max: int
+    turn_us: int
+    begun_us: int
+    stopping: asyncio.Event
+
+    async def run(self) -> None:
+        """Write until told to stop."""
+        attempt = 0
+        while not self.stopping.is_set():
+            if not self._is_on(0):
+                await self.clock.sleep(LOOK_US)
+                continue
+            try:
+                log = await self.open_log(f"writer-{self.number}")
+            except LocationError:
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+                attempt += 1
+                continue
+            attempt = 0
+            await self._take_turn(log)
+
+    async def _take_turn(self, log: Log) -> None:
+        is_over = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for script in self.scripts:
+                    group.create_task(self._write(script, log, is_over))
+        finally:
+            # What is left to close is a roll-up, which the next one does as well.
+            with suppress(HandleError, LocationError, ContentionError, LogSealed):
+                await log.close()
+
+    async def _write(self, script: Script, log: Log, is_over: asyncio.Event) -> None:
+        attempt = 0
+        while not is_over.is_set() and (script.pending is not None or self._goes_on()):
+            if script.pending is None:
+                author = script.author
+                script.pending = author.draw(author.size(self.batch_max))
+            try:
+                limit = await self._append(script.author.seed, script.pending, log)
+            except HandleError:
+                self.figures.takeovers += not is_over.is_set()
+                is_over.set()
+                return
+            except (BusyError, ContentionError, LocationError) as error:
+                if error.outcome is Outcome.NOT_APPLIED:
+                    self.figures.refused += 1
+                    await self.clock.sleep(backoff_us(attempt, self.clock))
+                    attempt += 1
+                    if self.stopping.is_set() or attempt > SETTLES_MAX:
+                        raise_unless_stopped(error, self.stopping)
+                        return
+                    continue
+                self.figures.unknown += 1
+                if not await self._is_in(script.pending, log):
+                    continue
+                limit = 0
+            attempt = 0
+            self.acknowledged.note(script.pending, limit)
+            self.figures.appends += 1
+            self.figures.records += len(script.pending)
+            script.pending = None
+
+    async def _append(self, seed: int, keys: Words, log: Log) -> int:
+        bodies = make_bodies(seed, keys)
+        position = await log.append_arrow(bodies)
+        self.figures.bytes += bodies.nbytes
+        return position + len(keys)
+
+    async def _is_in(self, keys: Words, log: Log) -> bool:
+        """Settle an append that may be in the log: once another epoch began, it is there or never.
+
+        Raises:
+            LocationError: the store cannot be reached, try after try.
+        """
+        streams, numbers = split_keys(keys[:1])
+        for attempt in range(SETTLES_MAX):
+            try:
+                await settle_log(log)
+                limit = (await log.bounds()).next
+            except (LocationError, ContentionError):
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+                continue
+            while self.witness.position < limit:
+                await self.clock.sleep(LOOK_US)
+            return bool(self.witness.next[int(streams[0])] > numbers[0])
+        raise OutcomeUnknown(
+            "the store cannot be reached, and what became of an append is not known"
+        )
+
+    def _goes_on(self) -> bool:
+        overlap_us = int(self.turn_us * OVERLAP)
+        return not self.stopping.is_set() and (self._is_on(0) or self._is_on(overlap_us))
+
+    def _is_on(self, ago_us: int) -> bool:
+        """Say whether it is, or was a moment ago, this one's turn."""
+        passed_us = self.clock.monotonic_us() - self.begun_us - ago_us
+        return passed_us // self.turn_us % self.writers == self.number
+
+
+async def settle_log(log: Log) -> None:
+    """Open a log for writing, so that what was under way when its writer died is there or never."""
+    if log.protocol == "slot":
+        with suppress(LogSealed):
+            await Opener(store=log.store, clock=log.clock, writer=log.writer).open(lanes=1, alpha=8)
+        return
+    await Committer(store=log.store, clock=log.clock, writer=log.writer).open()
+
+
+def raise_unless_stopped(error: TidelogError, stopping: asyncio.Event) -> None:
+    if not stopping.is_set():
+        raise error

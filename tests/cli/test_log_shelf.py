@@ -1,0 +1,262 @@
+"""``tidelog log fork``, ``copy``, ``adopt``, ``rebuild``, ``destroy`` and ``describe``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Cli
+from cli.test_log_upkeep import fill, refused
+from goldens import objects
+from tidelog.wal.manifest import MANIFEST
+
+
+def bodies(cli: Cli, name: str) -> list[str]:
+    return cli.done("log", "scan", name, "--format", "raw").out.splitlines()
+
+
+def names(cli: Cli) -> list[str]:
+    return [one["name"] for one in cli.done("log", "list").objects]
+
+
+def append(cli: Cli, name: str, line: str) -> None:
+    path = cli.folder / "more"
+    path.write_text(line + "\n")
+    cli.done("log", "append", name, path)
+
+
+def golden(cli: Cli, place: str, *, of: str = "") -> Path:
+    """Give a folder with a log that Chroma wrote."""
+    folder = cli.folder / place
+    found = objects(of or place)
+    assert found
+    for key, data in found.items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(data)
+    return folder
+
+
+def test_a_fork_goes_its_own_way(cli: Cli) -> None:
+    """And holds its source, which says so when it is to be destroyed."""
+    fill(cli, "a", 2, 2)
+    made = cli.done("log", "fork", "a", "b", "--from", "3").object
+    assert (made["name"], made["oldest"], made["next"]) == ("b", 3, 5)
+    append(cli, "b", "mine")
+    assert bodies(cli, "b") == ["a 1.0", "a 1.1", "mine"]
+    assert bodies(cli, "a") == ["a 0.0", "a 0.1", "a 1.0", "a 1.1"]
+
+    refused(cli("log", "destroy", "a", "--yes", "--grace", "0"), "destroy these first: b")
+    refused(cli("log", "pin", "release", "a", "b"), "is a fork")
+    told = cli.done("log", "describe", "b").object
+    assert told["origin"] == {"log": "a", "pin": "b"}
+    assert cli.done("log", "destroy", "b", "--yes", "--grace", "0").object["log"] == "b"
+    assert names(cli) == ["a"]
+    cli.done("log", "destroy", "a", "--yes", "--grace", "0")
+    assert names(cli) == []
+
+
+def test_a_pin_that_a_fork_left_is_released_by_force(cli: Cli) -> None:
+    """Of one that was begun and never finished there is no log to destroy."""
+    fill(cli, "a", 2)
+    cli.done("log", "fork", "a", "b")
+    (cli.folder / "lake" / "log" / "b" / MANIFEST).unlink()
+
+    assert cli.done("log", "pin", "release", "a", "b", "--force").object["released"] == "b"
+    cli.done("log", "collect", "a", "--grace", "0")
+    assert names(cli) == ["a"]
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+@pytest.mark.parametrize("target", [None, "slot", "manifest"])
+def test_a_copy_has_what_the_source_has(cli: Cli, protocol: str, target: str | None) -> None:
+    """In the protocol that is asked for, or its own."""
+    fill(cli, "a", 2, 3, protocol=protocol)
+    wanted = [] if target is None else ["--protocol", target]
+
+    made = cli.done("log", "copy", "a", "b", *wanted).object
+
+    assert (made["protocol"], made["records"]) == (target or protocol, 5)
+    assert bodies(cli, "b") == bodies(cli, "a")
+    part = cli.done("log", "copy", "a", "c", *wanted, "--from", "3").object
+    assert (part["oldest"], part["next"]) == (3, 6)
+    append(cli, "c", "more")
+    assert bodies(cli, "c")[-2:] == ["a 1.2", "more"]
+
+
+def test_a_log_of_chromas_is_adopted_and_given_back(cli: Cli, tmp_path: Path) -> None:
+    """By a path or a file URL; the location is made, if what is to be adopted is there."""
+    refused(cli("log", "adopt", str(tmp_path / "nowhere")), "no log at")
+    assert not (cli.folder / "lake").exists()
+    source = golden(cli, "c0_before_gc")
+    made = cli.done("log", "adopt", source).object
+    assert (made["name"], made["protocol"]) == ("c0_before_gc", "manifest")
+    again = cli.done("log", "adopt", source.as_uri(), "mine").object
+    assert again["records"] == made["records"] > 0
+    assert cli.done("log", "scrub", "mine").object["problems"] == []
+
+    back = tmp_path / "back"
+    given = cli.done("log", "adopt", "mine", "--to", back).object
+    assert (given["records"], given["to"]) == (made["records"], str(back))
+    fragments = list(back.rglob("*.parquet"))
+    assert fragments
+    for path in fragments:
+        assert path.read_bytes() == (source / path.relative_to(back)).read_bytes()
+    fill(cli, "s", 4, 4)
+    part = cli.done("log", "adopt", "s", "--to", (tmp_path / "s").as_uri(), "--from", "5").object
+    assert (part["protocol"], part["oldest"], part["next"]) == ("manifest", 5, 9)
+
+
+def test_a_lost_manifest_is_made_again(cli: Cli) -> None:
+    """From the slots: until then there is no such log."""
+    fill(cli, "a", 2, 2)
+    before = bodies(cli, "a")
+    cli.done("log", "cursor", "create", "a", "x", "--at", "2")
+    (cli.folder / "lake" / "log" / "a" / MANIFEST).unlink()
+    refused(cli("log", "scan", "a"), "no log")
+
+    made = cli.done("log", "rebuild", "a")
+
+    assert made.object["records"] == 4
+    assert "scrub a" in made.err
+    assert bodies(cli, "a") == before
+    assert cli.done("log", "cursor", "list", "a").object["position"] == 2
+    refused(cli("log", "rebuild", "a"), "has a manifest")
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_a_destroyed_log_is_no_more(cli: Cli, protocol: str) -> None:
+    """A slot log's name stays taken, and it may be destroyed again; nobody is asked by --yes."""
+    fill(cli, "a", 3, protocol=protocol)
+    fill(cli, "b", 1)
+
+    found = cli.done("log", "destroy", "a", "--yes", "--grace", "0").object
+
+    assert found["deleted"] > 0
+    assert found["foreign"] == []
+    assert names(cli) == ["b"]
+    told = "was destroyed" if protocol == "slot" else "no log"
+    for verb in (["describe"], ["scan"], ["collect"], ["cursor", "list"], ["scrub"]):
+        refused(cli("log", *verb, "a"), told)
+    again = cli("log", "destroy", "a", "--yes", "--grace", "0")
+    assert again.status == (0 if protocol == "slot" else 2)
+    made = cli("log", "create", "a")
+    assert made.status == (2 if protocol == "slot" else 0)
+
+
+def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal; elsewhere it is misuse, and found before anything is looked at."""
+    fill(cli, "a", 3)
+    refused(cli.run("--location", "s3://no-such/x", "log", "destroy", "a"), "--yes")
+    before = cli.contents()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    asked: list[str] = []
+    answers = [False, True]
+
+    def confirm(question: str, *, err: bool) -> bool:
+        asked.append(question)
+        return answers.pop(0)
+
+    monkeypatch.setattr("typer.confirm", confirm)
+    no = cli("log", "destroy", "a", "--grace", "0")
+    assert (no.status, no.err.strip()) == (1, "Nothing was destroyed.")
+    assert cli.contents() == before
+    refused(cli("log", "destroy", "nosuch", "--grace", "0"), "no log")
+    cli.done("log", "destroy", "a", "--grace", "0")
+    assert asked == ["Destroy the log 'a' for ever: 3 records, positions 1 to 3?"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["fork", "nosuch", "b"], "no log"),
+        (["fork", "a", "a"], "already"),
+        (["fork", "a", "b-c"], "names no pin"),
+        (["fork", "a", "../b"], "cannot be the name of a log"),
+        (["fork", "a", "b", "--from", "-1"], "count from 1"),
+        (["fork", "a", "b", "--from", "99"], "no such position"),
+        (["fork", "w", "b"], "copy it"),
+        (["copy", "nosuch", "b"], "no log"),
+        (["copy", "a", "w"], "at the target"),
+        (["copy", "w", "a"], "at the target"),
+        (["copy", "a", ".b"], "cannot be the name of a log"),
+        (["copy", "a", "b", "--protocol", "raft"], "slot, manifest"),
+        (["copy", "a", "b", "--from", "99"], "no such position"),
+        (["copy", "w", "b", "--from", "99"], "no such position"),
+        (["rebuild", "a"], "has a manifest"),
+        (["rebuild", "nosuch"], "no slots"),
+        (["rebuild", ".x"], "cannot be the name of a log"),
+        (["destroy", "a"], "--yes"),
+        (["destroy", "nosuch", "--yes", "--grace", "0"], "no log"),
+        (["destroy", "a", "--yes", "--grace", "-1"], "no time"),
+        (["adopt", "memory://x", "b"], "ends with the command"),
+        (["adopt", "ftp://host/x", "b"], "not known here"),
+        (["adopt", "/", "b/c"], "cannot be the name of a log"),
+        (["adopt", "/"], "write one after it"),
+        (["adopt", "somewhere", "b", "--from", "2"], "belongs to --to"),
+        (["adopt", "a", "b", "--to", "somewhere"], "too much"),
+        (["adopt", "nosuch", "--to", "somewhere"], "no log"),
+        (["adopt", "a", "--to", "memory://x"], "ends with the command"),
+        (["adopt", "a", "--to", "somewhere", "--from", "99"], "no such position"),
+        (["describe", "nosuch"], "no log"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_with_whole_logs_are_told(
+    cli: Cli, arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With status 2, and nothing is made, lost or changed."""
+    fill(cli, "a", 3)
+    fill(cli, "w", 2, protocol="manifest")
+    before = cli.contents()
+    monkeypatch.chdir(cli.folder)
+
+    refused(cli("log", *arguments), told)
+    assert cli.contents() == before
+    assert not (cli.folder / "somewhere").exists()
+
+
+def test_a_log_is_drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tree, epochs, cursors and pins, for people; and the same as values."""
+    cli.done("log", "adopt", golden(cli, "c0_before_gc"), "c")
+    fill(cli, "a", 2, 2)
+    cli.done("log", "cursor", "create", "a", "x", "--at", "3")
+    cli.done("log", "pin", "create", "a", "p", "--to", "3")
+    cli.done("log", "fork", "a", "b")
+    cli.done("log", "seal", "b", "--successor", "a")
+
+    told = cli.done("log", "describe", "a").object
+    assert [(c["cursor"], c["position"], c["records"]) for c in told["cursors"]] == [("x", 3, 2)]
+    assert [(p["pin"], p["start"], p["limit"], p["holder"]) for p in told["pins"]] == [
+        ("b", 1, 5, "b"),
+        ("p", 1, 3, None),
+    ]
+    assert [epoch["number"] for epoch in told["epochs"]] == [0, 1, 2]
+    assert told["tree"][0]["kind"] == "fragments"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = cli.done("log", "describe", "a").out
+    assert "records   4, positions 1 to 4; the next is 5\n" in shown
+    assert "cursors   x at 3, holds 2 records\n" in shown
+    assert "pins      b: 1 to 4, for the fork b\n          p: 1 to 2\n" in shown
+    fork = cli.done("log", "describe", "b").out
+    assert "fork of   a, which holds it by the pin b\n" in fork
+    assert "of the log a, opened by" in fork
+    assert "sealed    yes; goes on in a\n" in fork
+    classic = cli.done("log", "describe", "c").out
+    assert "epochs" not in classic
+    assert "pins" not in classic
+
+
+def test_the_whole_tree_is_drawn_if_asked_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot's children stand below it; without --deep nothing of them is read."""
+    cli.done("log", "create", "first")
+    golden(cli, "lake/log/w", of="b_snapshots")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    flat = cli.done("log", "describe", "w").out
+    deep = cli.done("log", "describe", "w", "--deep").out
+
+    assert "├─ snapshot of depth" in flat
+    assert len(deep.splitlines()) > len(flat.splitlines())
+    assert "│  └─ " in deep

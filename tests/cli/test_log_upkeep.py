@@ -1,0 +1,205 @@
+"""``tidelog log cursor``, ``pin`` and ``collect``: what holds a log's records, and what erases."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Cli, Said
+
+
+def fill(cli: Cli, name: str, *counts: int, protocol: str = "slot") -> None:
+    """Make a log with so many objects, of so many records each."""
+    cli.done("log", "create", name, "--protocol", protocol)
+    for number, count in enumerate(counts):
+        path = cli.folder / f"{name}-{number}"
+        path.write_text("".join(f"{name} {number}.{line}\n" for line in range(count)))
+        cli.done("log", "append", name, path)
+
+
+def refused(said: Said, *words: str, status: int = 2) -> None:
+    assert said.status == status, said.err
+    for word in words:
+        assert word in said.complaint, said.complaint
+
+
+def objects_of(cli: Cli, name: str) -> list[Path]:
+    return list((cli.folder / "lake" / "log" / name).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
+    """Its position, and how many records it holds, are told each time."""
+    fill(cli, "a", 4, 3, protocol=protocol)
+
+    assert cli.done("log", "cursor", "list", "a").objects == []
+    made = cli.done("log", "cursor", "create", "a", "x").object
+    assert (made["log"], made["cursor"], made["position"], made["records"]) == ("a", "x", 1, 7)
+    moved = cli.done("log", "cursor", "move", "a", "x", "--at", "5").object
+    assert (moved["from"], moved["position"], moved["records"]) == (1, 5, 3)
+    back = cli.done("log", "cursor", "move", "a", "x", "--at", "2", "--back").object
+    assert (back["from"], back["position"]) == (5, 2)
+    assert cli.done("log", "cursor", "create", "a", "b", "--at", "next").object["position"] == 8
+    listed = cli.done("log", "cursor", "list", "a").objects
+    assert [(one["cursor"], one["position"]) for one in listed] == [("b", 8), ("x", 2)]
+    gone = cli.done("log", "cursor", "delete", "a", "x").object
+    assert gone == {"log": "a", "deleted": "x", "left": ["b"]}
+    assert len(cli.done("log", "cursor", "list", "a").objects) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["create", "a", "x"], "has a cursor 'x' already"),
+        (["create", "a", "x-y"], "letters, digits and _"),
+        (["create", "a", "y", "--at", "9"], "right after the last"),
+        (["create", "a", "y", "--at", "0"], "count from 1"),
+        (["create", "a", "y", "--at", "-3"], "count from 1"),
+        (["create", "a", "y", "--at", "soon"], "oldest, or next"),
+        (["create", "nosuch", "y"], "no log"),
+        (["create", "../a", "y"], "cannot be the name of a log"),
+        (["move", "a", "x", "--at", "2"], "--back"),
+        (["move", "a", "x", "--at", "99"], "right after the last"),
+        (["move", "a", "x"], "--at"),
+        (["move", "a", "nosuch", "--at", "2"], "no such cursor"),
+        (["delete", "a", "nosuch"], "no cursor 'nosuch'"),
+        (["list", "nosuch"], "no log"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_with_cursors_are_told(cli: Cli, arguments: list[str], told: str) -> None:
+    """And the cursor that there is stays where it stood."""
+    fill(cli, "a", 4)
+    cli.done("log", "cursor", "create", "a", "x", "--at", "3")
+
+    refused(cli("log", "cursor", *arguments), told)
+    (only,) = cli.done("log", "cursor", "list", "a").objects
+    assert (only["cursor"], only["position"]) == ("x", 3)
+
+
+def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
+    """It is read by its name, until it is released and its objects are collected as well."""
+    fill(cli, "a", 3, 3, 3)
+    made = cli.done("log", "pin", "create", "a", "p", "--from", "2", "--to", "5").object
+    assert (made["start"], made["limit"], made["records"], made["is_sure"]) == (2, 5, 3, True)
+    cli.done("log", "cursor", "create", "a", "x", "--at", "next")
+    found = cli.done("log", "collect", "a", "--grace", "0").object
+    assert (found["fragments"], found["pinned"], found["oldest"]) == (2, 2, 7)
+    assert [one["position"] for one in cli.done("log", "scan", "a").objects] == [7, 8, 9]
+
+    pinned = cli.done("log", "scan", "a", "--pin", "p", "--format", "raw").out
+    assert pinned.splitlines() == ["a 0.1", "a 0.2", "a 1.0"]
+    (listed,) = cli.done("log", "pin", "list", "a").objects
+    assert listed == made
+    before = len(objects_of(cli, "a"))
+    assert cli.done("log", "pin", "release", "a", "p").object == {"log": "a", "released": "p"}
+    assert cli.done("log", "pin", "list", "a").objects == []
+    cli.done("log", "collect", "a", "--grace", "0")
+    assert len(objects_of(cli, "a")) == before - 2
+    refused(cli("log", "scan", "a", "--pin", "p"), "no such pin")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pin", "create", "a", "p-q"], "letters, digits and _"),
+        (["pin", "create", "a", "p"], "such a pin already"),
+        (["pin", "create", "a", "q", "--from", "-1"], "count from 1"),
+        (["pin", "create", "a", "q", "--from", "3", "--to", "3"], "no position"),
+        (["pin", "create", "a", "q", "--to", "1"], "no position"),
+        (["pin", "create", "a", "q", "--to", "99"], "those that the log has"),
+        (["pin", "create", "nosuch", "q"], "no log"),
+        (["pin", "create", "w", "q"], "wal3's form"),
+        (["pin", "list", "w"], "wal3's form"),
+        (["pin", "release", "w", "q"], "wal3's form"),
+        (["pin", "release", "a", "nosuch"], "no such pin"),
+        (["scan", "w", "--pin", "p"], "wal3's form"),
+        (["scan", "a", "--pin", "nosuch"], "no such pin"),
+        (["scan", "a", "--pin", "p-q"], "letters, digits and _"),
+        (["scan", "a", "--pin", "p", "--from", "2"], "leave the other options out"),
+        (["collect", "nosuch"], "no log"),
+        (["collect", "a", "--grace", "-1"], "no time"),
+        (["collect", "a", "--grace", "nan"], "no time"),
+        (["collect", "a", "--keep-from", "0"], "count from 1"),
+        (["collect", "a", "--keep-records", "-1"], "no number of records"),
+        (["collect", "a", "--share-max", "0"], "no share"),
+        (["collect", "a", "--share-max", "1.5"], "no share"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_with_pins_and_collections_are_told(
+    cli: Cli, arguments: list[str], told: str
+) -> None:
+    """With status 2, and nothing is changed."""
+    fill(cli, "a", 4)
+    fill(cli, "w", 2, protocol="manifest")
+    cli.done("log", "pin", "create", "a", "p")
+    before = cli.contents()
+
+    refused(cli("log", *arguments), told)
+    assert cli.contents() == before
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_a_collection_says_what_it_did_and_what_holds_it(cli: Cli, protocol: str) -> None:
+    """And what to do where it may do nothing."""
+    fill(cli, "a", 2, 2, 2, 2, protocol=protocol)
+    nothing = cli.done("log", "collect", "a", "--grace", "0").object
+    assert (nothing["held_by"], nothing["fragments"], nothing["records"]) == (None, 0, 0)
+    cli.done("log", "cursor", "create", "a", "x", "--at", "6")
+    cli.done("log", "cursor", "create", "a", "y", "--at", "next")
+
+    found = cli.done("log", "collect", "a", "--grace", "0", "--keep-from", "4", "--sweep").object
+
+    assert (found["records"], found["fragments"], found["oldest"]) == (2, 1, 3)
+    assert (found["held_by"], found["held_at"]) == ("x", 6)
+    assert found["swept"]["foreign"] == []
+    kept = cli.done("log", "collect", "a", "--grace", "0", "--keep-records", "6").object
+    assert (kept["records"], kept["oldest"]) == (0, 3)
+    share = cli("log", "collect", "a", "--grace", "0", "--share-max", "0.2")
+    refused(share, "would erase", "force it")
+    forced = cli.done("log", "collect", "a", "--grace", "0", "--share-max", "0.2", "--force")
+    assert (forced.object["records"], forced.object["oldest"]) == (2, 5)
+    refused(cli("log", "scan", "a", "--from", "2"), "were collected", status=1)
+    refused(cli("log", "cursor", "move", "a", "x", "--at", "2", "--back"), "collected", status=1)
+
+
+def test_people_are_told_in_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do next; tables and lines of the terminal."""
+    fill(cli, "a", 2, 2)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    assert "cursor create a" in cli.done("log", "cursor", "list", "a").err
+    assert "pin create a" in cli.done("log", "pin", "list", "a").err
+    assert "Make one: tidelog log cursor create a" in cli.done("log", "collect", "a").err
+    assert "made at 1; it holds 4 records" in cli.done("log", "cursor", "create", "a", "x").err
+    assert "No whole object" in cli.done("log", "collect", "a").err
+    assert "moved to 3" in cli.done("log", "cursor", "move", "a", "x", "--at", "3").err
+    assert "scan a --pin p" in cli.done("log", "pin", "create", "a", "p").err
+    listed = cli.done("log", "pin", "list", "a").out.splitlines()
+    assert listed[2].split()[:5] == ["p", "1", "4", "4", "holds"]
+    told = cli.done("log", "collect", "a", "--grace", "0", "--sweep").err
+    assert "2 records in 1 object collected; the log now begins at 3." in told
+    assert "The cursor 'x' holds all from 3 on." in told
+    assert "1 object left to pins." in told
+    assert "0 objects swept" in told
+    shown = cli.done("log", "cursor", "list", "a").out.splitlines()
+    assert shown[2].split()[:4] == ["x", "3", "2", "records"]
+    assert "collect a" in cli.done("log", "pin", "release", "a", "p").err
+    assert "none is left" in cli.done("log", "cursor", "delete", "a", "x").err
+
+
+def test_what_lies_beside_cursors_is_told(cli: Cli) -> None:
+    """It holds nothing, whatever somebody thought it would."""
+    fill(cli, "a", 2)
+    stray = cli.folder / "lake" / "log" / "a" / "cursor" / "my-cursor.json"
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text(json.dumps({}))
+
+    assert "cursor/my-cursor.json" in cli.done("log", "cursor", "list", "a").err
+    found: dict[str, Any] = cli.done("log", "collect", "a", "--grace", "0").object
+    assert found["foreign"] == ["cursor/my-cursor.json"]
