@@ -88,8 +88,8 @@ class Log:
     def create_pin(self, name: str, *, start: int = 0, limit: int | None = None) -> PinWitness:
         return self._portal.run(self._inner.create_pin(name, start=start, limit=limit))
 
-    def release_pin(self, name: str) -> None:
-        self._portal.run(self._inner.release_pin(name))
+    def release_pin(self, name: str, *, force: bool = False) -> None:
+        self._portal.run(self._inner.release_pin(name, force=force))
 
     def pins(self) -> dict[str, Pin]:
         return self._portal.run(self._inner.pins())

@@ -63,9 +63,12 @@ class Upkeep(Closing):
         """Keep records readable, all that there are now unless it is said; see `Pins.create`."""
         return await self._pins().create(name, start=start, limit=limit)
 
-    async def release_pin(self, name: str) -> None:
-        """Let go of what a pin holds; see `Pins.release`."""
-        await self._pins().release(name)
+    async def release_pin(self, name: str, *, force: bool = False) -> None:
+        """Let go of what a pin holds; see `Pins.release`.
+
+        With ``force`` also what a fork reads: only where whoever began the fork died over it.
+        """
+        await self._pins().release(name, force=force)
 
     async def pins(self) -> dict[str, Pin]:
         """Read all pins, by name."""
