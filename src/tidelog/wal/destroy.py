@@ -21,6 +21,7 @@ from tidelog.clock import Clock
 from tidelog.errors import (
     ContentionError,
     LogSealed,
+    NoSuchPin,
     ObjectChanged,
     OutcomeUnknown,
     UsageError,
@@ -77,6 +78,7 @@ async def destroy_log(
         with suppress(LogSealed):
             await Opener(store=store, clock=clock, writer=writer).seal()
         await _bury(store, clock, writer)
+    await _let_go_of_pins(Pins(store=store, clock=clock, writer=writer))
     await clock.sleep(grace_us)
     if isinstance(store, Within):
         await let_go_of_origin(store, clock=clock, writer=writer)
@@ -104,6 +106,22 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
             await replace(store, MANIFEST, data, e_tag=head.e_tag, clock=clock)
             return
     raise ContentionError("others replaced the manifest at every try to destroy the log")
+
+
+async def _let_go_of_pins(pins: Pins) -> None:
+    """Release all pins but those of forks, which read what they hold.
+
+    A fork whose pin is not sure yet has no manifest; once it is released, it never comes to be.
+    """
+    for _ in range(TRIES_MAX):
+        held = await pins.list()
+        names = [name for name, pin in held.items() if not (pin.holder and pin.is_sure)]
+        if not names:
+            return
+        for name in names:
+            with suppress(NoSuchPin, ObjectChanged):
+                await pins.release(name, force=True)
+    raise ContentionError("others changed the log's pins at every try to destroy it")
 
 
 def tombstone(head: Head, *, writer: str) -> Manifest:
