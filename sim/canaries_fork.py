@@ -138,7 +138,7 @@ def destroy_does_not_look_for_forks() -> Iterator[None]:
 def destroy_keeps_the_pins_of_readers() -> Iterator[None]:
     """What a pin held stays for ever, in the log and in that of which it was a fork."""
 
-    async def nothing(_: Pins) -> None:
+    async def nothing(*_: object) -> None:
         return
 
     with patch.object(destroy, "_let_go_of_pins", nothing):

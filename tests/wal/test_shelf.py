@@ -461,6 +461,50 @@ def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
     asyncio.run(work())
 
 
+def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever destroys had read that it was not; the fork came about since."""
+
+    async def none(*_: object) -> None:
+        """Take the log for one without forks: the pin is not there yet."""
+
+    monkeypatch.setattr("tidelog.wal.destroy._refuse_forks", none)
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 14)
+        before_it = await contents(store, "a")
+        unsure, go_on = asyncio.Event(), asyncio.Event()
+
+        async def fork() -> Log:
+            put = 0
+
+            async def before(op: str, key: str) -> None:
+                nonlocal put
+                if (op, key) == ("put", "log/a/pin/b.json"):
+                    put += 1
+                    if put == 2:
+                        unsure.set()
+                        await go_on.wait()
+
+            return await shelf_on(Interposed(store, before=before)).fork("a", "b")
+
+        forking = asyncio.create_task(fork())
+        await unsure.wait()
+
+        async def after(op: str, key: str) -> None:
+            if (op, key) == ("get", "log/a/pin/b.json") and not go_on.is_set():
+                go_on.set()
+                await forking
+
+        await shelf_on(Interposed(store, after=after)).destroy("a", grace_us=0)
+        assert go_on.is_set()
+        assert await contents(store, "b") == before_it
+
+    asyncio.run(work())
+
+
 def test_a_log_in_wal3s_form_goes_whole() -> None:
     """Its name is free again; what is not of a log stops it before anything is deleted."""
 
