@@ -99,7 +99,8 @@ class Shelf:
         Positions stay. A cursor or a pin should hold the source meanwhile.
 
         Raises:
-            UsageError: there is no such protocol; or the source has streams, which wal3 has not.
+            UsageError: there is no such protocol, or no such position yet; or the source has
+            streams, which wal3 has not.
             NameTaken: there is a log of the name. NoSuchLog: there is no source.
             PositionCollected: ``start`` was collected, or came to be. CorruptionError: the source
             is not what was written. LocationError: the store failed; copy again.
@@ -146,12 +147,12 @@ class Shelf:
             raise UsageError(
                 f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}"
             )
-        if isinstance(log, ManifestLog) and protocol == "manifest":
-            await copy_log(Wal3Reader(store=log.store, clock=self.clock), target, start=start)
-            return
         bounds = await log.bounds()
         if start > bounds.next:
             raise UsageError("the log has no such position yet", start=start, next=bounds.next)
+        if isinstance(log, ManifestLog) and protocol == "manifest":
+            await copy_log(Wal3Reader(store=log.store, clock=self.clock), target, start=start)
+            return
         begin = start or bounds.oldest
         records = log.scan(begin, limit=bounds.next)
         scribe = Transcriber(target=target, clock=self.clock, writer=self.writer)
