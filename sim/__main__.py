@@ -19,12 +19,14 @@ from sim.canaries import innermost
 from sim.crash_points import visit
 from sim.scenario_collect import CollectStory, simulate_collect, simulate_collect_slots
 from sim.scenario_consensus import simulate_consensus
+from sim.scenario_fork import simulate_fork
 from sim.scenario_ingest import simulate_ingest
 from sim.scenario_log import simulate_log
 from sim.scenario_race import simulate_pin_race, simulate_race
 from sim.scenario_shard import simulate_shard
 from sim.scenario_slot import SlotPlot, simulate_slots
 from sim.stories import STORIES
+from sim.stories_fork import ForkStory, RebuildStory
 
 SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "consensus": simulate_consensus,
@@ -36,6 +38,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "collect slots": simulate_collect_slots,
     "race": simulate_race,
     "pin race": simulate_pin_race,
+    "fork": simulate_fork,
 }
 FAILURES_MAX: Final = 10
 
@@ -78,7 +81,8 @@ def _run_seeds(
 
 def _visit_all(seed: int) -> int:
     failed = 0
-    for story in (*STORIES, CollectStory(), CollectStory(name="collect slots", plot_of=SlotPlot)):
+    slots = CollectStory(name="collect slots", plot_of=SlotPlot)
+    for story in (*STORIES, CollectStory(), slots, ForkStory(), RebuildStory()):
         begin = time.monotonic()
         try:
             found = visit(story, seed=seed)

@@ -18,9 +18,19 @@ from typing import Final
 
 import pyarrow as pa
 
+from sim.crash_points import VICTIM
 from sim.fates import Dice
 from sim.invariants import demand
-from sim.scenario_log import LogReader, LogWriter, Plot, Report, simulate_log
+from sim.scenario_log import (
+    LogReader,
+    LogStory,
+    LogWriter,
+    Plot,
+    Report,
+    finish,
+    persist,
+    simulate_log,
+)
 from sim.world import Client
 from tidelog.errors import Fenced, LocationError, LogSealed, TidelogError, UsageError
 from tidelog.store.conditional import Resend
@@ -211,3 +221,41 @@ def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes
         del is_open[name]
     else:
         is_open[name] = b64decode(said["meta"])
+
+
+@dataclass(slots=True)
+class SealStory(LogStory):
+    """A writer who seals the log, while another writes; an heir seals it, if it was not."""
+
+    name: str = "seal"
+    plot_of: type[Plot] = SlotPlot
+
+    async def _play(self, plot: Plot) -> None:
+        world = plot.world
+        victim, other = world.client(VICTIM), world.client("other")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._live(plot, other, 4), name="other")
+            await victim.live(self._append_and_seal(plot, victim))
+            plot.bury(victim)
+        heir = world.client("heir")
+        await self._append_and_seal(plot, heir)
+        refused = plot.history.appends[-1]
+        demand(refused.is_never, "a sealed log took a record")
+        await finish(plot, world.client("last"))
+        bounds = await SlotReader(store=world.store, clock=heir.clock).bounds()
+        demand(bounds.seal is not None, "the log is not sealed")
+        demand(bounds.seal is None or bounds.seal.successor == "next", "its successor is another")
+
+    async def _append_and_seal(self, plot: Plot, client: Client) -> None:
+        await self._live(plot, client, 2)
+
+        async def seal() -> None:
+            opener = Opener(store=client.store, clock=client.clock, writer=client.name)
+            with suppress(LogSealed):
+                await opener.seal(successor="next")
+
+        await persist(client, seal)
+        writer = plot.writer(client)
+        await plot.append(client, writer, [f"{client.name} too late".encode()])
+        with suppress(LogSealed):
+            await writer.close()

@@ -1,4 +1,8 @@
-"""The stories whose crash points are visited: of a shard, a source, the catalog; and a log's."""
+"""The stories whose crash points are visited: of a shard, a source, the catalog; and a log's.
+
+A collection's is in `sim.scenario_collect`, a fork's and that of a lost manifest in
+`sim.stories_fork`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from sim.loop import run
 from sim.scenario_ingest import demand_same
 from sim.scenario_log import LogStory
 from sim.scenario_shard import SCHEMA, table_of
-from sim.scenario_slot import SlotPlot
+from sim.scenario_slot import SealStory, SlotPlot
 from sim.small import Limits, limited
 from sim.sources import (
     SimSource,
@@ -283,4 +287,5 @@ STORIES: Final[tuple[StoryOf, ...]] = (
     CatalogStory(),
     LogStory(),
     LogStory(name="slot log", plot_of=SlotPlot),
+    SealStory(),
 )

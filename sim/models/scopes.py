@@ -33,6 +33,7 @@ CANARIES: Final[tuple[Scope, ...]] = (
     SlotScope(records=1, openers=1, broken="unfence"),
     SlotScope(records=1, openers=1, broken="unproven"),
     SlotScope(records=2, openers=0, sealer=True, broken="unproven"),
+    SlotScope(records=1, openers=1, broken="upstart"),
     SlotScope(records=1, openers=1, broken="noverify"),
     SlotScope(records=1, openers=0, sealer=True, broken="noverify"),
     SlotScope(records=1, openers=1, broken="eager"),

@@ -34,12 +34,14 @@ from sim.models.slot_world import (
     World,
     Writing,
     by_place,
+    number_of,
     walk,
 )
 
 BROKEN: Final = {
     "unfence": "the collector erases fences that ended an epoch",
     "unproven": "the collector takes what lies past any fence for void, recorded or not",
+    "upstart": "a sweep takes each epoch that the manifest does not know for one that it went past",
     "noverify": "who has fenced does not look at the manifest again",
     "eager": "who has fenced believes its first fence that landed, whatever lies below it",
     "before": "a writer that meets a fence takes every slot below for its own, answered or not",
@@ -100,8 +102,10 @@ def _erasable(slots: frozenset[Slot], manifest: Manifest, broken: str | None) ->
     """Give what the manifest proves dead.
 
     That is, whatever lies in the place of a record that was rolled up, and whatever lies in an
-    epoch past the fence that is recorded as its end. A collector that goes by an older manifest
-    erases nothing else, since neither is ever taken back.
+    epoch past the fence that is recorded as its end. A sweep erases besides what lies in an epoch
+    that the manifest does not know, though it knows one of that number or a later one: fences of
+    openers who walked into a stray. A collector that goes by an older manifest erases nothing else,
+    since none of these is ever taken back.
     """
     dead = []
     for slot in slots:
@@ -111,7 +115,9 @@ def _erasable(slots: frozenset[Slot], manifest: Manifest, broken: str | None) ->
             is_void = end is not None and slot.slot >= end[1]
         elif broken == "unproven":
             is_void |= any(e == slot.epoch and s < slot.slot and h != DATA for e, s, h in slots)
-        if is_void or manifest.keeps(slot.epoch, slot.slot):
+        is_known = slot.epoch in {epoch for epoch, _ in manifest.epochs}
+        is_passed = number_of(slot.epoch) <= manifest.number or broken == "upstart"
+        if is_void or manifest.keeps(slot.epoch, slot.slot) or (not is_known and is_passed):
             dead.append(slot)
     return dead
 

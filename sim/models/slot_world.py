@@ -41,6 +41,11 @@ class Manifest(NamedTuple):
     def epoch(self) -> int:
         return self.epochs[-1][0]
 
+    @property
+    def number(self) -> int:
+        """Give the number of the last epoch; a seal is none."""
+        return max(number_of(epoch) for epoch, _ in self.epochs)
+
     def end_of(self, epoch: int) -> tuple[int, int] | None:
         """Give what ended an epoch, if it is recorded: the next epoch, and the fence's slot."""
         for (each, _), after in zip(self.epochs, self.epochs[1:], strict=False):
@@ -189,6 +194,12 @@ class Scope:
         """Give what the fences of an agent say that it puts into an epoch."""
         is_sealer = self.sealer and me == self.openers + 1
         return SEAL if is_sealer else epoch * AGENTS_MAX + me
+
+
+@lru_cache(maxsize=1 << 12)
+def number_of(epoch: int) -> int:
+    """Give how many epochs came before one; see `Scope.opens`, which names them."""
+    return 0 if epoch <= 0 else 1 + number_of(epoch // AGENTS_MAX)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -11,6 +11,7 @@ places, and such a manifest put an append without a position.
 | (not there) of a new log's manifest | test_a_log_is_made_whatever_is_answered |
 | (not there) of a plan, and of deletes | test_a_collection_is_finished_whatever_is_answered |
 | (not there) of a cursor | test_a_cursor_is_where_its_witness_says |
+| (not there) of a fork's pin and its manifest | test_a_fork_is_whole_whatever_is_answered |
 | upload faults | wal/test_log.py: test_lost_answers_neither_lose_nor_double_a_record |
 """
 
@@ -21,14 +22,17 @@ from itertools import cycle
 
 import pytest
 
-from logs import CLOCK, WAL3, Kind, contents
+from logs import CLOCK, SLOTS, Kind, contents
 from tidelog.errors import LocationError
 from tidelog.store.port import Store
+from tidelog.store.within import Within
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
 from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
+from tidelog.wal.collector import Collected
 from tidelog.wal.cursors import Cursors
+from tidelog.wal.protocols import open_log
+from tidelog.wal.shelf import Shelf
 
 FATES = {
     "stored, not answered": [Fault(told=False)],
@@ -94,13 +98,13 @@ def test_a_log_is_made_whatever_is_answered(kind: Kind, store: Store, fates: lis
     asyncio.run(work())
 
 
-def collector_on(store: Store) -> Collector:
-    return Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1)
+async def collect(store: Store) -> Collected:
+    log = await open_log(store, name="x", clock=CLOCK, writer="gc")
+    return await log.collect(keep=Keep(share_max=1), grace_us=1)
 
 
 @EVERY_FATE
-@pytest.mark.parametrize("prefix", ["gc/", "manifest/", "snapshot/", "log/"])
-@pytest.mark.parametrize("kind", [WAL3], ids=str)
+@pytest.mark.parametrize("prefix", ["gc/", "manifest/", "snapshot/", "data"])
 def test_a_collection_is_finished_whatever_is_answered(
     kind: Kind, store: Store, prefix: str, fates: list[Fault]
 ) -> None:
@@ -112,11 +116,12 @@ def test_a_collection_is_finished_whatever_is_answered(
             for number in range(13):
                 await writer.append([b"%d" % number])
         await Cursors(store=store, clock=CLOCK, writer="me").create("x", 8)
+        prefixes = ("log/", "epoch/") if prefix == "data" else (prefix,)
         try:
-            await collector_on(troubled(store, (prefix,), fates)).collect()
+            await collect(troubled(store, prefixes, fates))
         except LocationError:
-            assert prefix in ("snapshot/", "log/"), "only a delete may end it"
-        await collector_on(store).collect()
+            assert prefix in ("snapshot/", "data"), "only a delete may end it"
+        await collect(store)
         assert list(await contents(kind, store)) == list(range(8, 14))
         assert (await kind.scrub(store)).unnamed == []
 
@@ -124,7 +129,6 @@ def test_a_collection_is_finished_whatever_is_answered(
 
 
 @EVERY_FATE
-@pytest.mark.parametrize("kind", [WAL3], ids=str)
 def test_a_cursor_is_where_its_witness_says(kind: Kind, store: Store, fates: list[Fault]) -> None:
     """Made, moved on, and set back."""
 
@@ -141,6 +145,29 @@ def test_a_cursor_is_where_its_witness_says(kind: Kind, store: Store, fates: lis
             witness = await one.save(witness, position, allow_back=True)
             assert witness.position == position
             assert await other.load("reader") == witness
+
+    asyncio.run(work())
+
+
+@EVERY_FATE
+@pytest.mark.parametrize("key", ["pin/", "log/b/manifest/", "log/b/snapshot/"])
+def test_a_fork_is_whole_whatever_is_answered(store: Store, key: str, fates: list[Fault]) -> None:
+    """It is made by the first who asks for it; its pin and its manifest are what they say."""
+
+    async def work() -> None:
+        source = Within(store, "log/a")
+        await SLOTS.make(source)
+        async with SLOTS.writer(source) as writer:
+            for number in range(13):
+                await writer.append([b"%d" % number])
+        prefix = "log/a/pin/" if key == "pin/" else key
+        shelf = Shelf(store=troubled(store, (prefix,), fates), clock=CLOCK, writer="me")
+        fork = await shelf.fork("a", "b", start=3)
+        assert list(await contents(SLOTS, Within(store, "log/b"))) == list(range(3, 14))
+        (pin,) = (await (await shelf.open("a")).pins()).values()
+        assert (pin.start, pin.limit, pin.is_sure, pin.holder) == (3, 14, True, "b")
+        await fork.create_pin("p")
+        assert list(await fork.pins()) == ["p"]
 
     asyncio.run(work())
 

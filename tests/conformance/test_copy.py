@@ -1,8 +1,9 @@
-"""Copies.
+"""Copies, in the same protocol and between the two.
 
 | scenario of wal3's | shown by |
 | --- | --- |
-| a plain copy: equal scrub setsum, equal descriptors | test_a_copy_has_what_its_source_has |
+| a plain copy: equal scrub setsum | test_a_copy_has_what_its_source_has |
+| equal descriptors, field by field | test_a_copy_in_wal3s_form_is_described_alike |
 | one fragment, deep snapshots, right after making | test_a_copy_has_what_its_source_has |
 | large fragments | test_large_fragments_are_copied |
 | after all was collected: offsets and numbers go on | test_a_copy_of_what_was_collected |
@@ -10,149 +11,222 @@
 | appends to the source, or to the copy, later | test_source_and_copies_go_their_own_ways |
 | several independent copies | test_source_and_copies_go_their_own_ways |
 | a copy of an empty log races a writer | test_a_copy_beside_a_writer |
+| (not there) a copy beside a collection | test_a_copy_beside_a_collection |
 | bytes and all are Chroma's | wal/test_copy.py: test_a_copy_is_chromas_to_the_byte |
-| a fork of the service, with its cursor | not yet: forks are written elsewhere |
-| destroy: dangling fragments, unknown objects | not yet: destroy is written elsewhere |
-"""
+| a fork of the service, with its cursor | not ours: cursors are a log's own; those of Chroma's are adopted with it |
+| bootstrap with 1000 records at 42; with none | not ours: a log begins at 1; a copy from a position goes on from there |
+"""  # noqa: E501
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
-from logs import CLOCK, WAL3, Kind, contents, wal3_reader
+from logs import CLOCK, KINDS, WAL3, Kind, contents, wal3_reader
+from tidelog.errors import NameTaken, PositionCollected, UsageError
+from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
+from tidelog.store.within import Within
 from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
-from tidelog.wal.copy import copy_log
-from tidelog.wal.cursors import Cursors
+from tidelog.wal.head import load_head
+from tidelog.wal.shelf import Shelf
 
-pytestmark = pytest.mark.parametrize("kind", [WAL3], ids=str)
 MIB = 1024 * 1024
+TO = pytest.mark.parametrize("to", KINDS, ids=lambda kind: f"to {kind}")
 
 
-async def write(kind: Kind, store: Store, count: int, *, size: int = 2) -> None:
-    """Append fragments of so many records each."""
-    await kind.make(store)
-    async with kind.writer(store) as writer:
-        for number in range(count):
-            await writer.append([b"%d-%d" % (number, n) for n in range(size)])
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Logs of one store, by name; ``kinds`` of each."""
+
+    store: Store
+    kinds: dict[str, Kind]
+
+    def log(self, name: str) -> Within:
+        return Within(self.store, f"log/{name}")
+
+    @property
+    def shelf(self) -> Shelf:
+        return Shelf(store=self.store, clock=CLOCK, writer="me")
+
+    async def write(self, name: str, count: int, *, size: int = 2) -> None:
+        """Append fragments of so many records each."""
+        async with self.kinds[name].writer(self.log(name)) as writer:
+            for number in range(count):
+                await writer.append([b"%s %d-%d" % (name.encode(), number, n) for n in range(size)])
+
+    async def copy(self, name: str, *, start: int = 0) -> None:
+        await self.shelf.copy("a", name, protocol=self.kinds[name].name, start=start)
+
+    async def contents(self, name: str) -> dict[int, bytes]:
+        return await contents(self.kinds[name], self.log(name))
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 17])
-def test_a_copy_has_what_its_source_has(
-    kind: Kind, new_store: Callable[[], Store], count: int
-) -> None:
-    """Records, setsum, and each fragment as it is described."""
+async def place_of(store: Store, kind: Kind, to: Kind, count: int) -> Place:
+    """Give a place with a log ``a`` of so many fragments of two records."""
+    place = Place(store, {"a": kind, **dict.fromkeys("bcd", to)})
+    await kind.make(place.log("a"))
+    if count:
+        await place.write("a", count)
+    return place
+
+
+@TO
+@pytest.mark.parametrize("count", [0, 1, 17])
+def test_a_copy_has_what_its_source_has(store: Store, kind: Kind, to: Kind, count: int) -> None:
+    """All records and their setsum, and nothing else; the source is as it was."""
 
     async def work() -> None:
-        source, target = new_store(), new_store()
-        await write(kind, source, count)
-        await copy_log(wal3_reader(source), target)
-        assert await contents(kind, target) == await contents(kind, source)
-        one, other = await kind.scrub(source), await kind.scrub(target)
-        assert (one.setsum, one.bytes_read) == (other.setsum, other.bytes_read)
-        assert await wal3_reader(source).fragments() == await wal3_reader(target).fragments()
+        place = await place_of(store, kind, to, count)
+        before = await place.contents("a")
+        await place.copy("b")
+        assert await place.contents("b") == await place.contents("a") == before
+        one, other = await kind.scrub(place.log("a")), await to.scrub(place.log("b"))
+        assert (one.records, one.problems) == (other.records, other.problems)
+        assert one.setsum == other.setsum or kind is not to, "of streams wal3's sums know nothing"
         assert other.unnamed == []
+        for name in ("a", "b"):
+            with pytest.raises(NameTaken):
+                await place.copy(name)
 
     asyncio.run(work())
 
 
-def test_large_fragments_are_copied(kind: Kind, new_store: Callable[[], Store]) -> None:
+@pytest.mark.parametrize("kind", [WAL3], ids=str)
+def test_a_copy_in_wal3s_form_is_described_alike(store: Store, kind: Kind) -> None:
+    """Fragment by fragment, with equal bytes; a slot's object says its epoch, which is another."""
+
+    async def work() -> None:
+        place = await place_of(store, kind, kind, 17)
+        await place.copy("b")
+        source, target = (wal3_reader(place.log(name)) for name in "ab")
+        assert await source.fragments() == await target.fragments()
+
+    asyncio.run(work())
+
+
+@TO
+def test_large_fragments_are_copied(store: Store, kind: Kind, to: Kind) -> None:
     """Above the size at which S3's clients begin to put in parts."""
 
     async def work() -> None:
-        source, target = new_store(), new_store()
-        await kind.make(source)
-        async with kind.writer(source) as writer:
+        place = await place_of(store, kind, to, 0)
+        async with kind.writer(place.log("a")) as writer:
             await writer.append([b"x" * (6 * MIB)])
             await writer.append([b"y" * 100, b"z" * MIB])
-        await copy_log(wal3_reader(source), target)
-        assert await contents(kind, target) == await contents(kind, source)
+        await place.copy("b")
+        assert await place.contents("b") == await place.contents("a")
 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("start", [1, 7, 8, 20, 33, 34, 35])
-def test_a_copy_from_a_position(kind: Kind, new_store: Callable[[], Store], start: int) -> None:
-    """A fragment in which it lies is copied whole; the bounds and numbers are the source's."""
+@TO
+@pytest.mark.parametrize("start", [1, 7, 8, 33, 34, 35])
+def test_a_copy_from_a_position(kind: Kind, to: Kind, start: int) -> None:
+    """In wal3's form a fragment in which it lies is copied whole; the bounds are the source's."""
 
     async def work() -> None:
-        source, target = new_store(), new_store()
-        await write(kind, source, 17)
-        copied = await copy_log(wal3_reader(source), target, start=start)
-        oldest = start if start % 2 else start - 1
-        assert (copied.oldest, copied.next, copied.next_seq_no) == (oldest, 35, 18)
-        found, whole = await contents(kind, target), await contents(kind, source)
-        assert found == {n: body for n, body in whole.items() if n >= oldest}
-        async with kind.writer(target) as writer:
+        place = await place_of(MemoryStore(), kind, to, 17)
+        whole = await place.contents("a")
+        await place.copy("b", start=start)
+        is_split = kind is to is WAL3 and start % 2 == 0
+        found = await place.contents("b")
+        assert found == {n: body for n, body in whole.items() if n >= start - is_split}
+        manifest = (await load_head(place.log("b"))).manifest
+        assert (manifest.oldest, manifest.next) == (start - is_split, 35)
+        async with to.writer(place.log("b")) as writer:
             assert await writer.append([b"new"]) == 35
+        with pytest.raises(UsageError, match="no such position"):
+            await place.copy("c", start=36)
 
     asyncio.run(work())
 
 
-def test_a_copy_of_what_was_collected(kind: Kind, new_store: Callable[[], Store]) -> None:
+@TO
+def test_a_copy_of_what_was_collected(store: Store, kind: Kind, to: Kind) -> None:
     """Of nothing there is a copy too, and it goes on where the source does."""
 
     async def work() -> None:
-        source, target = new_store(), new_store()
-        await write(kind, source, 6)
-        await Cursors(store=source, clock=CLOCK, writer="me").create("x", 13)
-        keep = Keep(share_max=1)
-        await Collector(store=source, clock=CLOCK, writer="gc", keep=keep, grace_us=1).collect()
-        copied = await copy_log(wal3_reader(source), target)
-        assert (copied.oldest, copied.next, copied.next_seq_no) == (13, 13, 7)
-        async with kind.writer(target) as writer:
+        place = await place_of(store, kind, to, 6)
+        log = await place.shelf.open("a")
+        await log.create_cursor("x", 13)
+        await log.collect(keep=Keep(share_max=1), grace_us=1)
+        with pytest.raises(PositionCollected):
+            await place.copy("b", start=3)
+        await place.copy("b", start=13)
+        assert await place.contents("b") == {}
+        async with to.writer(place.log("b")) as writer:
             assert await writer.append([b"new"]) == 13
-        assert await contents(kind, target) == {13: b"new"}
+        assert await place.contents("b") == {13: b"new"}
+        await place.copy("c")
+        assert await place.contents("c") == await place.contents("a")
 
     asyncio.run(work())
 
 
-def test_source_and_copies_go_their_own_ways(kind: Kind, new_store: Callable[[], Store]) -> None:
+@TO
+def test_source_and_copies_go_their_own_ways(store: Store, kind: Kind, to: Kind) -> None:
     """What is appended to one is in no other."""
 
     async def work() -> None:
-        source, *copies = (new_store() for _ in range(4))
-        await write(kind, source, 5)
-        before = await contents(kind, source)
-        for copy in copies:
-            await copy_log(wal3_reader(source), copy)
-        for number, log in enumerate((source, *copies)):
-            async with kind.writer(log) as writer:
-                for _ in range(number + 1):
-                    await writer.append([b"log %d" % number])
-        for number, log in enumerate((source, *copies)):
-            own = [b"log %d" % number] * (number + 1)
-            assert list((await contents(kind, log)).values()) == [*before.values(), *own]
+        place = await place_of(store, kind, to, 3)
+        before = await place.contents("a")
+        for name in "bcd":
+            await place.copy(name)
+        for number, name in enumerate("abcd"):
+            await place.write(name, number + 1, size=1)
+        for number, name in enumerate("abcd"):
+            own = [b"%s %d-0" % (name.encode(), n) for n in range(number + 1)]
+            assert list((await place.contents(name)).values()) == [*before.values(), *own]
 
     asyncio.run(work())
 
 
+@TO
 @pytest.mark.parametrize("steps", [0, 3, 6, 12, 25])
-def test_a_copy_beside_a_writer(kind: Kind, new_store: Callable[[], Store], steps: int) -> None:
+def test_a_copy_beside_a_writer(kind: Kind, to: Kind, steps: int) -> None:
     """It has some first part of the source, whole, and goes on by itself."""
 
     async def work() -> None:
-        source, target = new_store(), new_store()
-        await kind.make(source)
-
-        async def append() -> None:
-            async with kind.writer(source) as writer:
-                for number in range(5):
-                    await writer.append([b"%d" % number])
-
-        writing = asyncio.create_task(append())
+        place = await place_of(MemoryStore(), kind, to, 0)
+        writing = asyncio.create_task(place.write("a", 5))
         for _ in range(steps):
             await asyncio.sleep(0)
-        await copy_log(wal3_reader(source), target)
+        await place.copy("b")
         await writing
-        found, whole = await contents(kind, target), await contents(kind, source)
-        assert len(whole) == 5
+        found, whole = await place.contents("b"), await place.contents("a")
+        assert len(whole) == 10
         assert found == {n: whole[n] for n in range(1, len(found) + 1)}
-        async with kind.writer(target) as writer:
+        async with to.writer(place.log("b")) as writer:
             assert await writer.append([b"mine"]) == len(found) + 1
+
+    asyncio.run(work())
+
+
+@TO
+@pytest.mark.parametrize("steps", [2, 9, 30, 80])
+def test_a_copy_beside_a_collection(kind: Kind, to: Kind, steps: int) -> None:
+    """It has what it was to have, or there is none, and it says so; never a part."""
+
+    async def work() -> None:
+        place = await place_of(MemoryStore(), kind, to, 17)
+        whole = await place.contents("a")
+        log = await place.shelf.open("a")
+        await log.create_cursor("x", 21)
+        copying = asyncio.create_task(place.copy("b"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await log.collect(keep=Keep(share_max=1), grace_us=1)
+        try:
+            await copying
+        except PositionCollected:
+            # In wal3's form what was broken off is in the way: its places have no other names.
+            await place.copy("c", start=21)
+            assert list(await place.contents("c")) == list(range(21, 35))
+        else:
+            found = await place.contents("b")
+            assert found == {n: whole[n] for n in range(min(found), 35)}
 
     asyncio.run(work())

@@ -16,13 +16,11 @@ import json
 
 import pytest
 
-from logs import CLOCK, WAL3, Kind
+from logs import CLOCK, Kind
 from tidelog.errors import CursorMoved, NoSuchCursor, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.cursor import INTRINSIC, cursor_path
 from tidelog.wal.cursors import Cursors
-
-pytestmark = pytest.mark.parametrize("kind", [WAL3], ids=str)
 
 
 async def log_with_cursors(kind: Kind, store: Store) -> tuple[Cursors, Cursors]:
@@ -94,6 +92,22 @@ def test_back_only_by_force(kind: Kind, store: Store) -> None:
         for position in (0, 12):
             with pytest.raises(UsageError):
                 await one.save(witness, position, allow_back=True)
+
+    asyncio.run(work())
+
+
+def test_a_cursor_on_a_log_that_goes_on(kind: Kind, store: Store) -> None:
+    """It may stand right after the last record, wherever the manifest is."""
+
+    async def work() -> None:
+        one, _ = await log_with_cursors(kind, store)
+        witness = await one.create("reader", 11)
+        async with kind.writer(store, name="more") as writer:
+            await writer.append([b"y"])
+            witness = await one.save(witness, 12)
+            with pytest.raises(UsageError):
+                await one.save(witness, 13)
+        assert (await one.load("reader")).position == 12
 
     asyncio.run(work())
 

@@ -24,17 +24,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from logs import CLOCK, WAL3, Kind, wal3_reader
+from logs import CLOCK, WAL3, Kind, Reader
 from tidelog.errors import CorruptionError, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
 from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
-from tidelog.wal.cursors import Cursors
 from tidelog.wal.log import Log
 from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest
 from tidelog.wal.protocols import open_log
+from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.slot_reader import SlotReader
 from tidelog.wal.slot_writer import Shape
 from tidelog.wal.transitions import Rollover
 
@@ -132,7 +132,15 @@ async def rest_of(scan: AsyncIterator[pa.Table]) -> list[int]:
     raise AssertionError("nobody was told that records are gone")
 
 
-@pytest.mark.parametrize("kind", [WAL3], ids=str)
+async def collect_to(store: Store, position: int) -> None:
+    log = await open_log(store, name="x", clock=CLOCK, writer="gc")
+    if (await log.cursors()).cursors:
+        await log.save_cursor(await log.load_cursor("x"), position)
+    else:
+        await log.create_cursor("x", position)
+    await log.collect(keep=Keep(share_max=1), grace_us=1)
+
+
 def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
     """It goes on where the rest begins, or is told that its records are gone; never a hole."""
 
@@ -141,15 +149,10 @@ def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
         async with kind.writer(store, batch_bytes=1) as writer:
             for number in range(24):
                 await writer.append([b"%d" % number])
-        cursors = Cursors(store=store, clock=CLOCK, writer="me")
-        reader = wal3_reader(store)
-        reader.reads = 2
+        reader = reader_of(kind, store)
         scan = reader.scan()
         seen = [row["position"] for row in (await anext(scan)).to_pylist()]
-        await cursors.create("x", 20)
-        await Collector(
-            store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1
-        ).collect()
+        await collect_to(store, 20)
         seen += await rest_of(scan)
         assert seen == list(range(1, len(seen) + 1))
         assert len(seen) < 19
@@ -157,11 +160,14 @@ def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
         assert [row["position"] for row in found] == list(range(20, 25))
         late = reader.scan(20)
         seen = [row["position"] for row in (await anext(late)).to_pylist()]
-        await cursors.save(await cursors.load("x"), 21)
-        await Collector(
-            store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1
-        ).collect()
+        await collect_to(store, 21)
         seen += [row["position"] async for table in late for row in table.to_pylist()]
         assert seen == list(range(20, 25))
 
     asyncio.run(work())
+
+
+def reader_of(kind: Kind, store: Store) -> Reader:
+    """Give a reader that reads two objects ahead."""
+    make = Wal3Reader if kind is WAL3 else SlotReader
+    return make(store=store, clock=CLOCK, reads=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,18 +11,20 @@ from typing import Any
 import pytest
 
 from interposed import Interposed
-from logs import CLOCK, KINDS, Kind, make_slots, slot_reader, slot_writer
+from logs import CLOCK, KINDS, SLOTS, WAL3, Kind, make_slots, slot_reader, slot_writer, wal3_reader
 from tidelog.errors import PositionCollected, UsageError
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.metered import Metered
 from tidelog.store.port import Store
+from tidelog.wal.collection import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, decode_manifest, encode_manifest
 from tidelog.wal.protocols import open_log
 from tidelog.wal.slot_scrub import scrub_slots
 from tidelog.wal.walk import chain_of
 
+ALL = Keep(share_max=1)
 BOTH = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
@@ -200,5 +203,137 @@ def test_who_writes_meanwhile_gives_no_false_alarm() -> None:
         assert found.problems == []
         assert found.records == 1
         assert (await scrub_slots(slot_reader(inner))).records == 3
+
+    asyncio.run(work())
+
+
+async def collect_to(store: Store, position: int) -> None:
+    log = await opened(store)
+    if (await log.cursors()).cursors:
+        await log.save_cursor(await log.load_cursor("x"), position)
+    else:
+        await log.create_cursor("x", position)
+    await log.collect(keep=ALL, grace_us=0)
+
+
+class Collected(Interposed):
+    """A store whose log is collected right before it is asked for some of its objects.
+
+    ``at`` says how many requests for fragments, or for snapshots, come before which collection.
+    """
+
+    def __init__(self, store: Store, at: dict[tuple[str, int], int]) -> None:
+        super().__init__(store, before=self._meddle)
+        self.inner = store
+        self.at = dict(at)
+        self.asked = Counter[str]()
+
+    async def _meddle(self, op: str, key: str) -> None:
+        kind = "snapshot" if key.startswith("snapshot/") else "fragment"
+        if op == "get" and key.startswith(("snapshot/", "log/", "epoch/")):
+            position = self.at.pop((kind, self.asked[kind]), None)
+            self.asked[kind] += 1
+            if position is not None:
+                await collect_to(self.inner, position)
+
+
+MEANWHILE = {
+    "fragments go": {("fragment", 3): 9},
+    "a snapshot goes": {("snapshot", 1): 50},
+    "before the first is read": {("fragment", 0): 57},
+    "twice": {("fragment", 2): 7, ("fragment", 12): 41},
+    "each time again": {("snapshot", n): 3 + 3 * n for n in range(1, 19)},
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", MEANWHILE)
+def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str) -> None:
+    """What it took away is no damage: the newer manifest says so."""
+
+    async def work() -> None:
+        inner = MemoryStore()
+        await written(kind, inner, 30)
+        store = Collected(inner, MEANWHILE[name])
+        found = await (await opened(store)).scrub()
+        assert store.at.keys() < MEANWHILE[name].keys()
+        assert found.problems == []
+        assert 2 <= found.records <= 60
+        # A range whose start went is refused, as if it had been gone before.
+        if name == "before the first is read":
+            inner = MemoryStore()
+            await written(kind, inner, 30)
+            with pytest.raises(PositionCollected, match="the oldest is 57"):
+                await (await opened(Collected(inner, MEANWHILE[name]))).scrub(2, limit=9)
+
+    asyncio.run(work())
+
+
+@BOTH
+@pytest.mark.parametrize("name", MEANWHILE)
+def test_damage_is_told_whatever_is_collected_meanwhile(kind: Kind, name: str) -> None:
+    """All that is left of it, and nothing else."""
+
+    async def work() -> None:
+        inner = MemoryStore()
+        await written(kind, inner, 30)
+        paths = [fragment.path for fragment in await fragments_of(kind, inner)]
+        lost, changed_one = paths[-1], paths[-2]
+        await inner.delete([lost])
+        data = (await inner.get(changed_one)).data
+        await inner.put(changed_one, data[:-20] + bytes(20))
+        clean = {problem.path for problem in (await (await opened(inner)).scrub()).problems}
+        assert clean == {lost, changed_one}
+        found = await (await opened(Collected(inner, MEANWHILE[name]))).scrub()
+        assert {problem.path for problem in found.problems} == clean
+
+    asyncio.run(work())
+
+
+async def fragments_of(kind: Kind, store: Store) -> list[Fragment]:
+    reader = wal3_reader(store) if kind is WAL3 else slot_reader(store).tree
+    return await reader.fragments()
+
+
+def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
+    """Though what it held was swept; what one still holds that is not there is told."""
+
+    async def work() -> None:
+        inner = MemoryStore()
+        await written(SLOTS, inner, 30)
+        log = await opened(inner)
+        await log.create_pin("p", start=1, limit=41)
+        await log.create_pin("q", start=11, limit=15)
+        held = [f.path for f in await fragments_of(SLOTS, inner) if 11 <= f.start < 15]
+        await collect_to(inner, 51)
+        met: list[str] = []
+
+        async def before(op: str, key: str) -> None:
+            if op == "get" and key.endswith(f"{5:016x}.parquet") and not met:
+                met.append(key)
+                await log.release_pin("p")
+                await log.collect(keep=ALL, grace_us=0)
+
+        found = await (await opened(Interposed(inner, before=before))).scrub()
+        assert met
+        assert found.problems == []
+        await inner.delete(held)
+        found = await log.scrub()
+        assert {problem.path for problem in found.problems} == set(held)
+
+    asyncio.run(work())
+
+
+def test_a_collection_does_not_hide_what_a_pin_has_lost() -> None:
+    """A fragment that the log itself no longer needs, and a pin does."""
+
+    async def work() -> None:
+        inner = MemoryStore()
+        await written(SLOTS, inner, 30)
+        await (await opened(inner)).create_pin("p", start=1, limit=9)
+        lost = (await fragments_of(SLOTS, inner))[1].path
+        await inner.delete([lost])
+        found = await (await opened(Collected(inner, {("fragment", 4): 21}))).scrub()
+        assert {problem.path for problem in found.problems} == {lost}
 
     asyncio.run(work())

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goldens import NAMES, objects
+from interposed import Interposed
 from logs import CLOCK
 from tidelog.errors import (
+    ContentionError,
     LocationError,
     LogSealed,
     NameTaken,
@@ -89,7 +91,7 @@ def test_a_fork_has_what_it_began_with_and_goes_its_own_way(
         store = MemoryStore()
         await log_of(store, "a", count)
         before = await contents(store, "a")
-        if start > count > 0:
+        if start > max(count, 1):
             with pytest.raises(UsageError, match="no such position"):
                 await shelf_on(store).fork("a", "b", start=start)
             return
@@ -168,7 +170,7 @@ def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
             except NoSuchLog:
                 log = await shelf_on(store).open("a")
                 if "b" in await log.pins():
-                    await log._pins().release("b", force=True)
+                    await log.release_pin("b", force=True)
                 await log.collect(keep=ALL, grace_us=0)
                 await shelf_on(store).fork("a", "b")
                 found = await contents(store, "b")
@@ -185,6 +187,11 @@ def test_what_cannot_be_forked_is_told() -> None:
     async def work() -> None:
         store = MemoryStore()
         await log_of(store, "a", 9)
+        await log_of(store, "none", 0)
+        await log_of(store, "gone", 3)
+        await shelf_on(store).fork("gone", "end", start=0)
+        await shelf_on(store).destroy("end", grace_us=0)
+        await shelf_on(store).destroy("gone", grace_us=0)
         await log_of(store, "w", 3, protocol="manifest")
         await collect_to(store, "a", 4)
         keys = set(store.objects)
@@ -197,6 +204,9 @@ def test_what_cannot_be_forked_is_told() -> None:
             (lambda: shelf.fork("no", "b"), NoSuchLog, "no log"),
             (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest is 4"),
             (lambda: shelf.fork("a", "b", start=99), UsageError, "no such position"),
+            (lambda: shelf.fork("none", "b", start=2), UsageError, "no such position"),
+            (lambda: shelf.fork("gone", "b"), NoSuchLog, "was destroyed"),
+            (lambda: shelf.fork("gone", "b", start=4), NoSuchLog, "was destroyed"),
         ]
         for call, kind, match in cases:
             with pytest.raises(kind, match=match):
@@ -352,6 +362,145 @@ def test_a_destroyed_log_leaves_its_fences() -> None:
         with pytest.raises(NameTaken, match="stays taken"):
             await shelf.create("a")
         assert (await shelf.destroy("a", grace_us=0)).deleted <= 1, "what the sleeper left"
+
+    asyncio.run(work())
+
+
+def test_a_destroyed_log_lets_go_of_its_pins() -> None:
+    """Nobody could any more; and a fork's own pins held what it shares."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 9)
+        shelf = shelf_on(store)
+        fork = await shelf.fork("a", "b")
+        await fork.create_pin("p", start=2, limit=5)
+        await (await shelf.open("a")).create_pin("q", start=1, limit=4)
+        await shelf.destroy("b", grace_us=0)
+        assert list(await (await shelf.open("a")).pins()) == ["q"]
+        await shelf.destroy("a", grace_us=0)
+        left = set(store.objects)
+        assert {key for key in left if not key.endswith(MANIFEST)} == {
+            key for key in left if "/epoch/" in key
+        }
+        assert (await shelf.destroy("a", grace_us=0)).deleted == 0
+
+    asyncio.run(work())
+
+
+def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> None:
+    """It is told that the name is taken; and its source may be destroyed."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 9)
+        made: list[Log] = []
+
+        async def before(op: str, key: str) -> None:
+            if (op, key) == ("put", f"log/b/{MANIFEST}"):
+                made.append(await shelf_on(store).create("b"))
+
+        with pytest.raises(NameTaken, match="just now"):
+            await shelf_on(Interposed(store, before=before)).fork("a", "b")
+        assert made
+        assert await (await shelf_on(store).open("a")).pins() == {}
+        await shelf_on(store).destroy("a", grace_us=0)
+        assert await contents(store, "b") == {}
+
+    asyncio.run(work())
+
+
+def test_a_fork_that_is_quicker_than_the_tombstone_keeps_what_it_shares() -> None:
+    """Whoever destroyed its source had looked for forks a moment before."""
+
+    async def work() -> None:
+        store, forked = MemoryStore(), list[Log]()
+        await log_of(store, "a", 14)
+        before_it = await contents(store, "a")
+
+        async def before(op: str, key: str) -> None:
+            if (op, key) == ("put", f"log/a/{MANIFEST}") and not forked:
+                forked.append(await shelf_on(store).fork("a", "b"))
+
+        found = await shelf_on(Interposed(store, before=before)).destroy("a", grace_us=0)
+        assert forked
+        assert found.kept > 14
+        assert await contents(store, "b") == before_it
+        await shelf_on(store).destroy("b", grace_us=0)
+        await shelf_on(store).destroy("a", grace_us=0)
+        assert not [key for key in store.objects if "/pin/" in key or "/snapshot/" in key]
+
+    asyncio.run(work())
+
+
+def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has seen the log as it was, and would name what is gone."""
+
+    async def none(*_: object) -> None:
+        """Take the log for one without forks: the pin is not there yet."""
+
+    monkeypatch.setattr("tidelog.wal.destroy._refuse_forks", none)
+
+    async def work() -> None:
+        store, puts = MemoryStore(), list[str]()
+        await log_of(store, "a", 14)
+
+        async def before(op: str, key: str) -> None:
+            if op == "put" and key.startswith("log/a/pin/"):
+                puts.append(key)
+                if len(puts) == 2:
+                    await shelf_on(store).destroy("a", grace_us=0)
+
+        with pytest.raises(ContentionError):
+            await shelf_on(Interposed(store, before=before)).fork("a", "b")
+        assert not [key for key in store.objects if key.startswith("log/b/")]
+        assert not [key for key in store.objects if "/pin/" in key]
+
+    asyncio.run(work())
+
+
+def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever destroys had read that it was not; the fork came about since."""
+
+    async def none(*_: object) -> None:
+        """Take the log for one without forks: the pin is not there yet."""
+
+    monkeypatch.setattr("tidelog.wal.destroy._refuse_forks", none)
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 14)
+        before_it = await contents(store, "a")
+        unsure, go_on = asyncio.Event(), asyncio.Event()
+
+        async def fork() -> Log:
+            put = 0
+
+            async def before(op: str, key: str) -> None:
+                nonlocal put
+                if (op, key) == ("put", "log/a/pin/b.json"):
+                    put += 1
+                    if put == 2:
+                        unsure.set()
+                        await go_on.wait()
+
+            return await shelf_on(Interposed(store, before=before)).fork("a", "b")
+
+        forking = asyncio.create_task(fork())
+        await unsure.wait()
+
+        async def after(op: str, key: str) -> None:
+            if (op, key) == ("get", "log/a/pin/b.json") and not go_on.is_set():
+                go_on.set()
+                await forking
+
+        await shelf_on(Interposed(store, after=after)).destroy("a", grace_us=0)
+        assert go_on.is_set()
+        assert await contents(store, "b") == before_it
 
     asyncio.run(work())
 

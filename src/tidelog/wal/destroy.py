@@ -37,7 +37,7 @@ from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.opener import Opener
 from tidelog.wal.pin import pin_name
-from tidelog.wal.pins import Pins, paths_pinned
+from tidelog.wal.pins import Pins, each_pin, paths_pinned, replace_pin
 from tidelog.wal.roller import roll_up_tail
 from tidelog.wal.sweep import SNAPSHOT, Verdict, judge_fragment
 from tidelog.wal.walk import chain_of
@@ -85,6 +85,7 @@ async def destroy_log(
         with suppress(LogSealed):
             await Opener(store=store, clock=clock, writer=writer).seal()
         await _bury(store, clock, writer)
+    await _let_go_of_pins(store, clock, writer)
     await clock.sleep(grace_us)
     if isinstance(store, Within):
         await let_go_of_origin(store, clock=clock, writer=writer)
@@ -112,6 +113,25 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
             await replace(store, MANIFEST, data, e_tag=head.e_tag, clock=clock)
             return
     raise ContentionError("others replaced the manifest at every try to destroy the log")
+
+
+async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
+    """Release all pins but those of forks, which read what they hold.
+
+    A fork whose pin is not sure yet has no manifest; once it is released, it never comes to be.
+    That it is not is said of the very version that is replaced.
+    """
+    for _ in range(TRIES_MAX):
+        held = [found async for found in each_pin(store) if found.pin.is_held]
+        idle = [found for found in held if not (found.pin.holder and found.pin.is_sure)]
+        if not idle:
+            return
+        for found in idle:
+            pin = found.pin
+            released = changed(pin, start=pin.limit, writer=f"{writer} {clock.unique()}")
+            with suppress(ObjectChanged, OutcomeUnknown):
+                await replace_pin(store, clock, found, released)
+    raise ContentionError("others changed the log's pins at every try to destroy it")
 
 
 def tombstone(head: Head, *, writer: str) -> Manifest:

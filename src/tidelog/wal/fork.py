@@ -18,7 +18,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import NameTaken, ObjectExists, ObjectNotFound, UsageError
+from tidelog.errors import (
+    NameTaken,
+    NoSuchLog,
+    NoSuchPin,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    PositionCollected,
+    UsageError,
+)
 from tidelog.store.conditional import create
 from tidelog.store.within import Within
 from tidelog.wal.epoch import Chain, Epoch, Origin
@@ -61,8 +70,10 @@ class Fork:
         Raises:
             UsageError: no pin could have the fork's name, the source has no such position, or is in
             wal3's form. NameTaken: there is such a log, or a fork of the name was begun and not
-            finished: release its pin, collect, and fork again. NoSuchLog: there is no source.
-            PositionCollected: ``start`` was collected. LocationError: a store failed.
+            finished: release its pin, collect, and fork again. NoSuchLog: there is no source, or
+            it was destroyed.
+            PositionCollected: ``start`` was collected. ContentionError: the source was being
+            destroyed. LocationError: a store failed.
         """
         pin_path(self.name)
         target = self.store.sibling(self.name)
@@ -88,6 +99,8 @@ class Fork:
             data = encode_manifest(manifest)
             await create(target, MANIFEST, data, clock=self.clock, replaceable=True)
         except ObjectExists as error:
+            with suppress(NoSuchPin, ObjectChanged):
+                await pins.release(self.name, force=True)
             raise NameTaken(f"another made a log {self.name!r} just now") from error
         return manifest
 
@@ -192,11 +205,18 @@ def refuse_unshareable(source: Manifest, start: int) -> None:
     """Refuse a source that cannot be forked, or not from there.
 
     Raises:
-        UsageError: so it is.
+        UsageError, NoSuchLog, PositionCollected: so it is.
     """
     if source.chain is None:
         raise UsageError("a log in wal3's form cannot be forked: copy it")
-    if start >= source.next > source.oldest:
+    if source.chain.is_destroyed:
+        raise NoSuchLog("the log to fork was destroyed")
+    if 0 < start < source.oldest:
+        raise PositionCollected(
+            f"records from {start} on were collected: the oldest is {source.oldest}",
+            oldest=source.oldest,
+        )
+    if start > source.next or start == source.next > source.oldest:
         raise UsageError("the log has no such position yet", start=start, next=source.next)
 
 

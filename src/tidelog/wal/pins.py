@@ -212,9 +212,13 @@ async def replace_pin(store: Store, clock: Clock, witness: PinWitness, pin: Pin)
 async def each_pin(store: Store) -> AsyncIterator[PinWitness]:
     """Read one pin after the other, also those that hold nothing any more."""
     for key in [entry.key async for entry in store.list(PINS)]:
-        if (name := pin_name(key)) is not None:
+        if (name := pin_name(key)) is None:
+            continue
+        try:
             found = await store.get(key)
-            yield PinWitness(name, decode_pin(found.data, where=key), found.e_tag)
+        except ObjectNotFound:
+            continue  # Its log was destroyed.
+        yield PinWitness(name, decode_pin(found.data, where=key), found.e_tag)
 
 
 async def paths_pinned(store: Store, clock: Clock) -> set[str]:

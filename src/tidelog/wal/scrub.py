@@ -4,15 +4,20 @@ What is checked: the manifest's and each snapshot's sums, bounds, depths and nam
 size, positions, time and records; cursors. Objects that the log does not name are told, and are no
 fault: a crash leaves such, and so does a collection under way. For a range the manifest is checked,
 and what it names of the range; cursors, plan and other objects are not looked at.
+
+A collection that goes past meanwhile takes away what the manifest named when it was read. Where a
+snapshot is missing, a newer manifest says how to go on. Who finds problems reads the manifest
+again: those of fragments that were collected since are none; if there are others, and the log
+begins later than it did, all is read anew.
 Source: wal3, "Scrub"; docs/wal3.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound, PositionCollected, UsageError
@@ -30,6 +35,8 @@ from tidelog.wal.manifest import (
     problems_of_snapshot,
 )
 from tidelog.wal.reader import Wal3Reader
+
+RUNS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +126,41 @@ async def scrub(
 
     Raises:
         UsageError: there is no position in the range. NoSuchLog: there is no log.
-        PositionCollected: ``start`` was collected. CorruptionError: the manifest cannot be read, so
-        that nothing says what there should be. LocationError: the store failed.
+        PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
+        cannot be read, so that nothing says what there should be. LocationError: the store failed.
     """
     within = Range(start, limit)
-    manifest = await reader.manifest()
-    run = (run_by or TreeScrub)(reader, Scrubbed(), problems_and_records, within)
-    await run.tree(manifest)
-    await run.others()
-    return run.found
+
+    async def once(manifest: Manifest) -> Scrubbed:
+        run = (run_by or TreeScrub)(reader, Scrubbed(), problems_and_records, within)
+        await run.tree(manifest)
+        await run.forgive(manifest)
+        await run.others()
+        return run.found
+
+    return await scrub_again(reader.manifest, once)
+
+
+async def scrub_again(
+    load: Callable[[], Awaitable[Manifest]], once: Callable[[Manifest], Awaitable[Scrubbed]]
+) -> Scrubbed:
+    """Scrub until no problem can be due to a collection that went past meanwhile.
+
+    What is told of two manifests is no collection's doing: the second no longer names what one has
+    erased. Where collections are quicker five times over, all that was found is told.
+    """
+    manifest, before = await load(), set[Problem]()
+    found = await once(manifest)
+    for _ in range(RUNS_MAX - 1):
+        problems = set(found.problems)
+        if problems <= before:
+            break
+        newer = await load()
+        if newer.oldest <= manifest.oldest:
+            break
+        manifest, before = newer, problems
+        found = await once(manifest)
+    return found
 
 
 @dataclass(slots=True)
@@ -143,6 +176,9 @@ class TreeScrub:
     within: Range = field(default_factory=Range)
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
     numbers: list[int] = field(default_factory=list)  # Of the fragments that the range has.
+    limits: dict[str, int] = field(default_factory=dict)  # By the paths of these fragments.
+    reached: int = 0  # What lies before this was checked.
+    lost: set[str] = field(default_factory=set)  # Snapshots that are missing, and were told.
 
     async def tree(self, manifest: Manifest) -> None:
         """Check a manifest, and all of the range that it reaches.
@@ -150,39 +186,77 @@ class TreeScrub:
         Raises:
             PositionCollected: the range starts before what is left.
         """
+        is_all = self.within.is_all
+        while True:
+            self._refuse_collected(manifest)
+            for why in problems_of_manifest(manifest):
+                self.tell(MANIFEST, why)
+            gone = manifest.acc_bytes - sum(child.num_bytes for child in manifest.children)
+            try:
+                await self.children(manifest.children, Before(manifest.collected, gone))
+                break
+            except _Missing as missing:
+                newer = await self.reader.manifest()
+                if newer.oldest > manifest.oldest:
+                    # A collection went past, and what was checked may be gone since.
+                    manifest, is_all = newer, False
+                else:
+                    self.tell(missing.pointer.path, "it is not there")
+                    self.lost.add(missing.pointer.path)
+                self.reached = missing.pointer.start
+        await self.settle()
+        reached = self.found.setsum + manifest.collected
+        if is_all and not self.found.problems and reached != manifest.setsum:
+            self.tell(MANIFEST, "its setsum is not that of what it reaches")
+
+    async def forgive(self, manifest: Manifest) -> None:
+        """Drop the problems of fragments that were collected since ``manifest`` was read.
+
+        Raises:
+            PositionCollected: the range starts before what is left by now.
+        """
+        if not self.found.problems:
+            return
+        newer = await self.reader.manifest()
+        if newer.oldest <= manifest.oldest or problems_of_manifest(newer):
+            return
+        self._refuse_collected(newer)
+        gone = {path for path, limit in self.limits.items() if limit <= newer.oldest}
+        self.found.problems = [one for one in self.found.problems if one.path not in gone]
+        # A pin may hold them, and is to tell so.
+        self.named -= gone
+
+    def _refuse_collected(self, manifest: Manifest) -> None:
         if 0 < self.within.start < manifest.oldest:
             raise PositionCollected(
                 f"records from {self.within.start} on were collected: the oldest is "
                 f"{manifest.oldest}",
                 oldest=manifest.oldest,
             )
-        self.found.problems += [Problem(MANIFEST, why) for why in problems_of_manifest(manifest)]
-        gone = manifest.acc_bytes - sum(child.num_bytes for child in manifest.children)
-        await self.children(manifest.children, Before(manifest.collected, gone))
-        await self.settle()
-        reached = self.found.setsum + manifest.collected
-        if self.within.is_all and not self.found.problems and reached != manifest.setsum:
-            self.tell(MANIFEST, "its setsum is not that of what it reaches")
 
     async def children(self, children: list[Pointer | Fragment], before: Before) -> None:
         """Check what a manifest or a snapshot names, after what the log held ``before``."""
         leaves = []
         for child in children:
-            if self.within.holds(child.start, child.limit):
+            if self.within.holds(child.start, child.limit) and child.limit > self.reached:
                 if isinstance(child, Pointer):
                     await self.snapshot(child, before)
                 else:
+                    self.limits[child.path] = child.limit
                     leaves.append(partial(self.fragment, child, before))
             before = Before(before.setsum + child.setsum, before.bytes + child.num_bytes)
         await run_all(leaves, at_once=self.reader.reads)
 
     async def snapshot(self, pointer: Pointer, before: Before) -> None:
         """Check a snapshot, and what it names."""
-        self.named.add(pointer.path)
-        data = await self._get(pointer.path)
-        if data is None:
+        if pointer.path in self.lost:
             return
-        self.found.snapshots += 1
+        try:
+            data = (await self.reader.store.get(pointer.path)).data
+        except ObjectNotFound as error:
+            raise _Missing(pointer) from error
+        self.found.snapshots += pointer.path not in self.named
+        self.named.add(pointer.path)
         try:
             snapshot = decode_snapshot(data, where=pointer.path)
         except CorruptionError as error:
@@ -260,7 +334,17 @@ class TreeScrub:
 
     def tell(self, path: str, why: str) -> None:
         """Report a problem."""
-        self.found.problems.append(Problem(path, why))
+        problem = Problem(path, why)
+        if problem not in self.found.problems:
+            self.found.problems.append(problem)
+
+
+class _Missing(Exception):
+    """A snapshot is not there."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        super().__init__(pointer.path)
+        self.pointer = pointer
 
 
 StartScrub: TypeAlias = Callable[[Wal3Reader, Scrubbed, Check, Range], TreeScrub]

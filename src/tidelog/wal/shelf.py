@@ -105,7 +105,8 @@ class Shelf:
         Positions stay. A cursor or a pin should hold the source meanwhile.
 
         Raises:
-            UsageError: there is no such protocol; or the source has streams, which wal3 has not.
+            UsageError: there is no such protocol, or no such position yet; or the source has
+            streams, which wal3 has not.
             NameTaken: there is a log of the name. NoSuchLog: there is no source.
             PositionCollected: ``start`` was collected, or came to be. CorruptionError: the source
             is not what was written. LocationError: the store failed; copy again.

@@ -20,10 +20,18 @@ from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.epoch import Epoch, Seal, place_of
 from tidelog.wal.link import DataLink, FenceLink, Tail
-from tidelog.wal.manifest import Fragment, Manifest, Pointer
+from tidelog.wal.manifest import Fragment, Manifest
 from tidelog.wal.pin import PINS, decode_pin, pin_name
 from tidelog.wal.pins import reached_by
-from tidelog.wal.scrub import Before, Range, Scrubbed, StartScrub, TreeScrub
+from tidelog.wal.scrub import (
+    Before,
+    Problem,
+    Range,
+    Scrubbed,
+    StartScrub,
+    TreeScrub,
+    scrub_again,
+)
 from tidelog.wal.slot import decode_data, decode_link, problems_of_data
 from tidelog.wal.slot_reader import SlotReader
 from tidelog.wal.walk import chain_of, tail_of
@@ -41,23 +49,27 @@ async def scrub_slots(
 
     Raises:
         UsageError: there is no position in the range. NoSuchLog: there is no log.
-        PositionCollected: ``start`` was collected. CorruptionError: the manifest cannot be read, so
-        that nothing says what there should be. LocationError: the store failed.
+        PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
+        cannot be read, so that nothing says what there should be. LocationError: the store failed.
     """
     within = Range(start, limit)
-    manifest = await reader.manifest()
-    run = (run_by or TreeScrub)(reader.tree, Scrubbed(), _examined, within)
-    await run.tree(manifest)
-    await _fences(run, manifest)
-    tail = await _tail(run, manifest)
-    await run.settle()
-    await _pins(run)
-    await run.others()
-    if tail is not None and _beyond(run.found.unnamed, tail):
-        tail = await _end(reader)  # It may only be newer than what was walked.
-        for path in _beyond(run.found.unnamed, tail):
-            run.tell(path, f"the log ends before it, at {tail.path}: what was there is missing")
-    return run.found
+
+    async def once(manifest: Manifest) -> Scrubbed:
+        run = (run_by or TreeScrub)(reader.tree, Scrubbed(), _examined, within)
+        await run.tree(manifest)
+        await _fences(run, manifest)
+        tail = await _tail(run, manifest)
+        await run.settle()
+        await run.forgive(manifest)
+        await _pins(run)
+        await run.others()
+        if tail is not None and _beyond(run.found.unnamed, tail):
+            tail = await _end(reader)  # It may only be newer than what was walked.
+            for path in _beyond(run.found.unnamed, tail):
+                run.tell(path, f"the log ends before it, at {tail.path}: what was there is missing")
+        return run.found
+
+    return await scrub_again(reader.manifest, once)
 
 
 async def _fences(run: TreeScrub, manifest: Manifest) -> None:
@@ -79,38 +91,58 @@ async def _pins(run: TreeScrub) -> None:
     """Check what pins hold, as far as the log itself does not name it any more."""
     if not run.within.is_all:
         return
-    reader = run.reader
-    async for entry in reader.store.list(PINS):
+    async for entry in run.reader.store.list(PINS):
         if pin_name(entry.key) is None:
             continue
         run.named.add(entry.key)
-        try:
-            pin = decode_pin((await reader.store.get(entry.key)).data, where=entry.key)
-            if not pin.is_held:
-                continue
-            held = [child async for child in reached_by(reader.store, reader.clock, pin)]
-        except CorruptionError as error:
-            run.tell(entry.key, str(error))
-            continue
-        for child in held:
-            if child.limit > pin.start and child.path not in run.named:
-                await _pinned(run, child)
+        e_tag, problems, paths = "", list[Problem](), set[str]()
+        while True:
+            try:
+                found = await run.reader.store.get(entry.key)
+            except ObjectNotFound:
+                break  # The log is being destroyed.
+            if found.e_tag == e_tag:
+                run.found.problems += problems
+                break
+            # Who finds any looks again: it may have been let go of meanwhile, and swept.
+            e_tag = found.e_tag
+            problems, paths = await _problems_of_pin(run, entry.key, found.data)
+            if not problems:
+                break
+        run.named |= paths
 
 
-async def _pinned(run: TreeScrub, child: Pointer | Fragment) -> None:
-    run.named.add(child.path)
-    if isinstance(child, Pointer):
-        return  # To reach what it names, it was read, and checked.
+async def _problems_of_pin(run: TreeScrub, key: str, data: bytes) -> tuple[list[Problem], set[str]]:
+    """Give what is wrong with a pin, and the paths that it holds."""
+    reader = run.reader
     try:
-        data = (await run.reader.store.get(child.path)).data
-        link, records = decode_data(data, path=child.path)
-    except ObjectNotFound:
-        run.tell(child.path, "a pin holds it, and it is not there")
+        pin = decode_pin(data, where=key)
+        if not pin.is_held:
+            return [], set()
+        held = [child async for child in reached_by(reader.store, reader.clock, pin)]
     except CorruptionError as error:
-        run.tell(child.path, str(error))
-    else:
-        for why in problems_of_data(records, link, len(data), child):
-            run.tell(child.path, why)
+        return [Problem(key, str(error))], set()
+    children = [child for child in held if child.limit > pin.start and child.path not in run.named]
+    # To reach what the snapshots name, these were read, and checked.
+    problems = [
+        problem
+        for child in children
+        if isinstance(child, Fragment)
+        for problem in await _problems_of_pinned(run, child)
+    ]
+    return problems, {child.path for child in children}
+
+
+async def _problems_of_pinned(run: TreeScrub, fragment: Fragment) -> list[Problem]:
+    path = fragment.path
+    try:
+        data = (await run.reader.store.get(path)).data
+        link, records = decode_data(data, path=path)
+    except ObjectNotFound:
+        return [Problem(path, "a pin holds it, and it is not there")]
+    except CorruptionError as error:
+        return [Problem(path, str(error))]
+    return [Problem(path, why) for why in problems_of_data(records, link, len(data), fragment)]
 
 
 async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Seal) -> None:

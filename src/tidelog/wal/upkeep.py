@@ -64,7 +64,10 @@ class Upkeep(Closing):
         return await self._pins().create(name, start=start, limit=limit)
 
     async def release_pin(self, name: str, *, force: bool = False) -> None:
-        """Let go of what a pin holds; see `Pins.release`."""
+        """Let go of what a pin holds; see `Pins.release`.
+
+        With ``force`` also what a fork reads: only where whoever began the fork died over it.
+        """
         await self._pins().release(name, force=force)
 
     async def pins(self) -> dict[str, Pin]:

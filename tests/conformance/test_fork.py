@@ -1,0 +1,188 @@
+"""Forks: as wal3's copies, but that they share the source's objects. Of slot logs alone.
+
+| scenario of wal3's | shown by |
+| --- | --- |
+| a plain copy: equal scrub setsum | test_a_fork_has_what_its_source_has |
+| descriptors equal, field by field | test_a_fork_has_what_its_source_has |
+| one fragment, deep snapshots, right after making | test_a_fork_has_what_its_source_has |
+| large fragments | test_a_fork_costs_no_data |
+| after all was collected: offsets and numbers go on | test_a_fork_of_what_was_collected |
+| from an offset; from within a fragment | test_a_fork_from_a_position |
+| appends to the source, or to the copy, later | test_source_and_forks_go_their_own_ways |
+| several independent copies | test_source_and_forks_go_their_own_ways |
+| a copy of an empty log races a writer | test_a_fork_beside_a_writer |
+| (not there) crashes, and races with collections | sim/test_fork.py: test_what_is_shared_is_read_and_goes_when_nobody_needs_it |
+| (not there) a fork of wal3's form | test_a_log_in_wal3s_form_is_not_forked |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from logs import CLOCK, SLOTS, WAL3, contents, slot_reader
+from tidelog.errors import UsageError
+from tidelog.store.memory import MemoryStore
+from tidelog.store.metered import Metered
+from tidelog.store.port import Store
+from tidelog.store.within import Within
+from tidelog.wal.collection import Keep
+from tidelog.wal.head import load_head
+from tidelog.wal.manifest import Fragment
+from tidelog.wal.shelf import Shelf
+
+
+def shelf_on(store: Store) -> Shelf:
+    return Shelf(store=store, clock=CLOCK, writer="me")
+
+
+def log_in(store: Store, name: str) -> Within:
+    return Within(store, f"log/{name}")
+
+
+async def write(store: Store, name: str, count: int, *, size: int = 2) -> None:
+    async with SLOTS.writer(log_in(store, name)) as writer:
+        for number in range(count):
+            await writer.append([b"%s %d-%d" % (name.encode(), number, n) for n in range(size)])
+
+
+async def make(store: Store, count: int) -> None:
+    await SLOTS.make(log_in(store, "a"))
+    if count:
+        await write(store, "a", count)
+
+
+async def records(store: Store, name: str) -> dict[int, bytes]:
+    return await contents(SLOTS, log_in(store, name))
+
+
+async def fragments(store: Store, name: str) -> list[Fragment]:
+    return await slot_reader(log_in(store, name)).tree.fragments()
+
+
+@pytest.mark.parametrize("count", [0, 1, 17])
+def test_a_fork_has_what_its_source_has(store: Store, count: int) -> None:
+    """Records, setsum, and each fragment as it is described, but for where it lies."""
+
+    async def work() -> None:
+        await make(store, count)
+        await shelf_on(store).fork("a", "b")
+        assert await records(store, "b") == await records(store, "a")
+        one, other = [await SLOTS.scrub(log_in(store, name)) for name in "ab"]
+        assert (one.setsum, one.bytes_read) == (other.setsum, other.bytes_read)
+        assert other.unnamed == []
+        theirs = [replace(f, path=f"../a/{f.path}") for f in await fragments(store, "a")]
+        assert await fragments(store, "b") == theirs
+
+    asyncio.run(work())
+
+
+def test_a_fork_costs_no_data() -> None:
+    """However large the source is: some requests, and no fragment is read or written."""
+
+    async def work() -> None:
+        inner = MemoryStore()
+        await make(inner, 0)
+        async with SLOTS.writer(log_in(inner, "a")) as writer:
+            for _ in range(12):
+                await writer.append([bytes(range(256)) * 4_000])
+        store = Metered(inner, clock=CLOCK)
+        await shelf_on(store).fork("a", "b")
+        usage = store.usage()
+        assert usage.requests_count < 40
+        assert usage.read_bytes + usage.written_bytes < 100_000
+        assert await records(inner, "b") == await records(inner, "a")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("start", [1, 7, 8, 33, 34])
+def test_a_fork_from_a_position(start: int) -> None:
+    """A fragment in which it lies is shared whole; the bounds and numbers are the source's."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await make(store, 17)
+        await shelf_on(store).fork("a", "b", start=start)
+        oldest = start if start % 2 else start - 1
+        source, fork = [(await load_head(log_in(store, name))).manifest for name in "ab"]
+        assert (fork.oldest, fork.next, fork.next_seq_no) == (oldest, 35, source.next_seq_no)
+        whole = await records(store, "a")
+        assert await records(store, "b") == {n: whole[n] for n in range(oldest, 35)}
+        await write(store, "b", 1)
+        assert list(await records(store, "b"))[-2:] == [35, 36]
+
+    asyncio.run(work())
+
+
+def test_a_fork_of_what_was_collected(store: Store) -> None:
+    """Of the one object that always stays, and of a fork that has none of its own."""
+
+    async def work() -> None:
+        await make(store, 6)
+        log = await shelf_on(store).open("a")
+        await log.create_cursor("x", 13)
+        await log.collect(keep=Keep(share_max=1), grace_us=1)
+        await shelf_on(store).fork("a", "b")
+        await shelf_on(store).fork("b", "c")
+        for name in "bc":
+            assert list(await records(store, name)) == [11, 12]
+            await write(store, name, 1)
+            assert list(await records(store, name)) == [11, 12, 13, 14]
+
+    asyncio.run(work())
+
+
+def test_source_and_forks_go_their_own_ways(store: Store) -> None:
+    """What is appended to one, or collected of it, is as it was in all others."""
+
+    async def work() -> None:
+        await make(store, 3)
+        before = await records(store, "a")
+        for source, name in ("ab", "ac", "bd"):
+            await shelf_on(store).fork(source, name)
+        for number, name in enumerate("abcd"):
+            await write(store, name, number + 1, size=1)
+        log = await shelf_on(store).open("a")
+        await log.create_cursor("x", 7)
+        await log.collect(keep=Keep(share_max=1), grace_us=1)
+        assert list(await records(store, "a")) == [7]
+        for number, name in list(enumerate("abcd"))[1:]:
+            own = [b"%s %d-0" % (name.encode(), n) for n in range(number + 1)]
+            assert list((await records(store, name)).values()) == [*before.values(), *own]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("steps", [0, 3, 6, 12, 25, 60])
+def test_a_fork_beside_a_writer(steps: int) -> None:
+    """It has some first part of the source, whole, and goes on by itself."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await make(store, 0)
+        writing = asyncio.create_task(write(store, "a", 5))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await shelf_on(store).fork("a", "b")
+        await writing
+        found, whole = await records(store, "b"), await records(store, "a")
+        assert len(whole) == 10
+        assert found == {n: whole[n] for n in range(1, len(found) + 1)}
+        await write(store, "b", 1, size=1)
+        assert len(await records(store, "b")) == len(found) + 1
+
+    asyncio.run(work())
+
+
+def test_a_log_in_wal3s_form_is_not_forked(store: Store) -> None:
+    """Its bytes have no place for another log's objects."""
+
+    async def work() -> None:
+        await WAL3.make(log_in(store, "a"))
+        with pytest.raises(UsageError, match="copy it"):
+            await shelf_on(store).fork("a", "b")
+
+    asyncio.run(work())

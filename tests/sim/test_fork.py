@@ -1,0 +1,59 @@
+"""Logs that share their objects, under fire: seeds, crash points, and broken builds of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.canaries import Canary, caught_by
+from sim.canaries_fork import FOR_FORKS
+from sim.crash_points import FAILED, KILLED, visit
+from sim.fates import Script
+from sim.scenario_fork import simulate_fork
+from sim.stories_fork import ForkStory, RebuildStory
+from tidelog.errors import TidelogError
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_what_is_shared_is_read_and_goes_when_nobody_needs_it(block: int) -> None:
+    """Whoever collects, pins, forks a fork, destroys, or dies over it."""
+    reports = [simulate_fork(seed) for seed in range(block * 20, block * 20 + 20)]
+
+    # Runs in which nothing happens would prove nothing.
+    assert sum(r.forks for r in reports) > 15
+    assert sum(r.of_forks for r in reports) > 5
+    assert sum(r.has_forks for r in reports) > 3
+    assert sum(r.pins for r in reports) > 20
+    assert sum(r.collections for r in reports) > 20
+    assert sum(r.shared_deleted for r in reports) > 30
+    assert sum(r.deaths for r in reports) > 5
+
+
+@pytest.mark.parametrize(("story", "stride"), [(ForkStory(), 16), (RebuildStory(), 8)])
+def test_whoever_forks_destroys_or_rebuilds_may_die_at_any_request(
+    story: ForkStory | RebuildStory, stride: int
+) -> None:
+    """Or go on with what it was told: the next one finds all that it needs, and leaves nothing."""
+    found = visit(story, fates=(*KILLED, *FAILED), stride=stride)
+
+    assert found.visited == found.struck > found.requests // 3
+
+
+def test_a_run_is_told_again_word_by_word() -> None:
+    """A failure can be looked at twice; a crash point is always the same place."""
+    for story in (ForkStory(), RebuildStory()):
+        first, second = Script(), Script()
+        story.tell(first, seed=0)
+        story.tell(second, seed=0)
+        assert first.seen == second.seen
+
+    assert simulate_fork(1).trace == simulate_fork(1).trace != simulate_fork(2).trace
+
+
+@pytest.mark.parametrize("canary", FOR_FORKS, ids=lambda c: c.__name__)
+def test_a_broken_fork_is_caught(canary: Canary) -> None:
+    """The watch would see it, had we such a bug."""
+    found = caught_by(canary, simulate_fork, seeds=60)
+
+    assert found is not None, "a broken build passed"
+    # A canary that fails by its own clumsiness would prove nothing.
+    assert isinstance(found[1], AssertionError | TidelogError), found
