@@ -9,6 +9,7 @@ import pytest
 
 from cli.conftest import Cli
 from cli.test_log_upkeep import refused
+from servers import SeaweedServer
 from tidelog.verify.checker import Checker, LogDiffers, first_cut
 
 
@@ -33,6 +34,23 @@ def test_it_runs_in_memory(cli: Cli) -> None:
 
     assert said.status == 0, said.err
     assert said.object["takeovers"] == 0
+
+
+@pytest.mark.timeout(60)
+def test_it_runs_on_s3(cli: Cli, seaweed: SeaweedServer) -> None:
+    """As on any location; and a log goes to wal3's form there, and back."""
+    url = seaweed.url("verified")
+    said = cli.run("--location", url, "verify", "--seconds", "1", "--keep", "--seed", "8")
+
+    assert said.status == 0, said.err
+    assert said.object["records"] > 0
+    place = seaweed.url("given")
+    there = cli.run("--location", url, "log", "adopt", "verify-8-cuts", "--to", place)
+    assert there.status == 0, there.err
+    assert "secret" not in there.out + there.err
+    back = cli.done("log", "adopt", place).object
+    assert back["name"] == "given"
+    assert back["records"] == there.object["records"] > 0
 
 
 def test_a_run_that_was_kept_goes_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

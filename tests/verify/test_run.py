@@ -85,6 +85,9 @@ class Lying:
             # What was acknowledged is not there, and nothing else is missing.
             return (await self.inner.bounds()).next
         position = await self.inner.append_arrow(bodies)
+        if self.harm == "misplace" and not self.harmed:
+            self.harmed.append("append")
+            return position - 1
         if self.harm == "double" and not self.harmed:
             self.harmed.append("append")
             await self.inner.append_arrow(bodies)
@@ -124,6 +127,7 @@ class Harmed(Verification):
     [
         ("lose", "writer-0", "is missing"),
         ("double", "writer-1", "comes again"),
+        ("misplace", "writer-0", "acknowledged at this position"),
         ("change", "reader-1", "was changed"),
         ("change", "late reader", "was changed"),
         ("reorder", "reader-0", "is missing"),

@@ -67,8 +67,8 @@ class Checker:
     next: Words
     name: str = ""
 
-    def take(self, table: pa.Table) -> None:
-        """Compare the records that come next.
+    def take(self, table: pa.Table) -> Words:
+        """Compare the records that come next; give their first words.
 
         Raises:
             LogDiffers: one is not what was appended there.
@@ -88,8 +88,9 @@ class Checker:
                     np.uint64
                 )
                 self.position += len(positions)
-                return
+                return keys
         self._refuse(bodies, keys, known)
+        return keys
 
     def check_reached(self, acknowledged: Mapping[int, int], acknowledged_to: int) -> None:
         """Check that all that was acknowledged was read.
@@ -115,6 +116,26 @@ class Checker:
                 f"position {acknowledged_to - 1} was acknowledged, and the log ends before it",
                 position=self.position,
             )
+
+    def check_places(self, places: dict[int, int], start: int, keys: Words) -> None:
+        """Check that what was acknowledged at positions stands there, and forget these.
+
+        ``keys`` are the first words of the records from ``start`` on.
+
+        Raises:
+            LogDiffers: another record does.
+        """
+        for position in [place for place in places if start <= place < start + len(keys)]:
+            told, found = places.pop(position), int(keys[position - start])
+            if told != found:
+                streams, numbers = split_keys(np.array([told, found], dtype=np.uint64))
+                raise self._differs(
+                    f"an append was acknowledged at this position, where record {numbers[1]} of "
+                    f"stream {streams[1]} stands",
+                    position=position,
+                    stream=int(streams[0]),
+                    sequence=int(numbers[0]),
+                )
 
     def refuse_collected(self, oldest: object) -> LogDiffers:
         """Give what there is to say of a log that was collected past what its cursor holds."""

@@ -40,7 +40,7 @@ from tidelog.verify.checker import (
     first_cut,
 )
 from tidelog.verify.figures import Figures
-from tidelog.verify.sequence import author_of
+from tidelog.verify.sequence import Words, author_of
 from tidelog.verify.writing import Acknowledged, Script, Writer, settle_log
 from tidelog.wal.collection import Keep
 from tidelog.wal.log import Log
@@ -54,6 +54,7 @@ T = TypeVar("T")
 AUTHORS: Final = 8  # Of each writer: so many appends are under way.
 STREAMS_MAX: Final = 10_000
 CURSOR: Final = "cut"
+ROUNDS: Final = 4
 GRACE_US: Final = 200_000
 BEHIND_US: Final = 60_000_000
 LOOK_US: Final = 50_000
@@ -300,7 +301,7 @@ class Verification:
     async def _collect_often(self, checker: Checker) -> None:
         """Read to the end, again and again, cut there, and collect what all have passed."""
         period_us = int(min(max(self.settings.seconds / 20, 0.5), 15) * 1e6)
-        cuts = deque[Cut]()
+        cuts, rounds = deque[Cut](), deque[tuple[int, Words]](maxlen=ROUNDS)
         due_us = self.clock.monotonic_us() + period_us
         while not self.stopping.is_set():
             await self.clock.sleep(LOOK_US)
@@ -308,7 +309,13 @@ class Verification:
                 continue
             due_us += period_us
             try:
-                await self._replay(await self.open_log(checker.name), checker)
+                start = checker.position
+                rounds.append(
+                    (start, await self._replay(await self.open_log(checker.name), checker))
+                )
+                for begin, keys in rounds:
+                    # An answer may come long after what it is about was read.
+                    checker.check_places(self._acknowledged.places, begin, keys)
                 cuts.append(checker.cut())
                 passed = min(reader.position for reader in self._readers)
                 while len(cuts) > 1 and cuts[1].position <= passed:
@@ -344,19 +351,25 @@ class Verification:
         found = [t async for t in log.scan((await log.bounds()).next - 1)]
         return decode_cut(found[-1].column("body")[-1].as_py())
 
-    async def _replay(self, log: Log, checker: Checker) -> None:
-        """Read all that there is now: what was acknowledged before must be in it."""
-        before = self._acknowledged.copy()
+    async def _replay(self, log: Log, checker: Checker) -> Words:
+        """Read all that there is now: what was acknowledged before must be in it.
+
+        Gives the first words of what was read.
+        """
+        before, read = self._acknowledged.copy(), [np.array([], dtype=np.uint64)]
 
         async def scan() -> None:
             try:
                 async for table in log.scan(checker.position):
-                    self._take(checker, table, is_live=False)
+                    # One by one: what was read before a failure stays.
+                    keys = self._take(checker, table, is_live=False)
+                    read.append(keys)
             except PositionCollected as error:
                 raise checker.refuse_collected(error.facts.get("oldest")) from error
 
         await self._patiently(scan)
         checker.check_reached(before.numbers, before.limit)
+        return np.concatenate(read)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do again what the store fails, up to some half a minute."""
@@ -367,13 +380,14 @@ class Verification:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
         return await work()
 
-    def _take(self, checker: Checker, table: pa.Table, *, is_live: bool = True) -> None:
-        checker.take(table)
+    def _take(self, checker: Checker, table: pa.Table, *, is_live: bool = True) -> Words:
+        keys = checker.take(table)
         self.figures.reads += 1
         self.figures.records_read += table.num_rows
         if is_live:
             times = np.asarray(table.column("timestamp_us")).astype(np.int64)
             self.figures.lags.note(self.clock.now_us() - times)
+        return keys
 
     async def open_log(self, who: str) -> Log:
         """Open the log under a name for people: each writer and reader has a handle of its own."""

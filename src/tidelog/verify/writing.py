@@ -37,16 +37,23 @@ SETTLES_MAX: Final = 60
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What the log has said it has: of each stream the last number, and where all of it ends."""
+    """What the log has said it has: of each stream the last number, and where all of it ends.
+
+    ``places`` has, by the position that was told, the first word of what must stand there; the
+    collector takes out what it has looked at.
+    """
 
     numbers: dict[int, int] = field(default_factory=dict)
     limit: int = 1
+    places: dict[int, int] = field(default_factory=dict)
 
     def note(self, keys: Words, limit: int) -> None:
         streams, numbers = split_keys(keys)
         # Of a stream's numbers the last stays: they rise.
         self.numbers.update(zip(streams.tolist(), numbers.tolist(), strict=True))
         self.limit = max(self.limit, limit)
+        if limit:
+            self.places[limit - len(keys)] = int(keys[0])
 
     def copy(self) -> Acknowledged:
         return Acknowledged(dict(self.numbers), self.limit)
