@@ -42,11 +42,13 @@ from tidelog.wal.collector import Collected
 from tidelog.wal.destroy import Destroyed
 from tidelog.wal.manifest import MANIFEST
 from tidelog.wal.pins import Pins
+from tidelog.wal.selection import Selection
 from tidelog.wal.shelf import Shelf, log_folder
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_reader import SlotReader
 
 LOGS_MAX = 6
+EVERYTHING = Selection(control=True)
 LATE_US = 60_000_000  # Longer than any put is under way.
 TROUBLE = (LocationError, ContentionError, BusyError)
 
@@ -118,7 +120,11 @@ class Game:
         within = ClientIn(client, name)
         reader = SlotReader(store=within.store, clock=within.clock, reads=2)
         try:
-            rows = [row async for table in reader.scan(start) for row in table.to_pylist()]
+            rows = [
+                row
+                async for table in reader.scan(start, selection=EVERYTHING)
+                for row in table.to_pylist()
+            ]
         except PositionCollected:
             self.report.refused += 1
             demand(start < folder.manifest.oldest, f"{name} refused {start}, and has it")
