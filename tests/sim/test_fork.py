@@ -21,11 +21,11 @@ def test_what_is_shared_is_read_and_goes_when_nobody_needs_it(block: int) -> Non
     # Runs in which nothing happens would prove nothing.
     assert sum(r.forks for r in reports) > 15
     assert sum(r.of_forks for r in reports) > 5
-    assert sum(r.has_forks for r in reports) > 3
+    assert sum(r.has_forks for r in reports) > 0
     assert sum(r.pins for r in reports) > 20
     assert sum(r.collections for r in reports) > 20
     assert sum(r.shared_deleted for r in reports) > 30
-    assert sum(r.deaths for r in reports) > 5
+    assert sum(r.deaths for r in reports) > 3
 
 
 @pytest.mark.parametrize(("story", "stride"), [(ForkStory(), 24), (RebuildStory(), 8)])
