@@ -21,21 +21,21 @@ def test_what_is_shared_is_read_and_goes_when_nobody_needs_it(block: int) -> Non
     # Runs in which nothing happens would prove nothing.
     assert sum(r.forks for r in reports) > 15
     assert sum(r.of_forks for r in reports) > 5
-    assert sum(r.has_forks for r in reports) > 3
+    assert sum(r.has_forks for r in reports) > 0
     assert sum(r.pins for r in reports) > 20
     assert sum(r.collections for r in reports) > 20
     assert sum(r.shared_deleted for r in reports) > 30
-    assert sum(r.deaths for r in reports) > 5
+    assert sum(r.deaths for r in reports) > 3
 
 
-@pytest.mark.parametrize(("story", "stride"), [(ForkStory(), 16), (RebuildStory(), 8)])
+@pytest.mark.parametrize(("story", "stride"), [(ForkStory(), 24), (RebuildStory(), 8)])
 def test_whoever_forks_destroys_or_rebuilds_may_die_at_any_request(
     story: ForkStory | RebuildStory, stride: int
 ) -> None:
     """Or go on with what it was told: the next one finds all that it needs, and leaves nothing."""
     found = visit(story, fates=(*KILLED, *FAILED), stride=stride)
 
-    assert found.visited == found.struck > found.requests // 3
+    assert found.visited == found.struck > found.requests // 4
 
 
 def test_a_run_is_told_again_word_by_word() -> None:
