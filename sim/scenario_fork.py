@@ -190,7 +190,9 @@ class Game:
         folder = self.watch.logs[name]
         wanted = [folder.bodies[place] for place in range(held.start, held.limit)]
         try:
-            rows = [row async for table in log.scan_pin(pin) for row in table.to_pylist()]
+            rows = [
+                row async for table in log.scan_pin(pin, control=True) for row in table.to_pylist()
+            ]
         except Exception:
             if folder.is_live:
                 raise

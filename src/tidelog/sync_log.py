@@ -145,9 +145,11 @@ class Log:
     def pins(self) -> dict[str, Pin]:
         return self._portal.run(self._inner.pins())
 
-    def scan_pin(self, name: str) -> Iterator[pa.Table]:
+    def scan_pin(
+        self, name: str, *, stream: bytes | None = None, control: bool = False
+    ) -> Iterator[pa.Table]:
         """Give the records that a pin holds, whatever was collected since."""
-        return self._portal.iterate(self._inner.scan_pin(name))
+        return self._portal.iterate(self._inner.scan_pin(name, stream=stream, control=control))
 
     def collect(
         self, *, keep: Keep | None = None, grace_us: int = GRACE_US, force: bool = False

@@ -6,7 +6,7 @@
 | with an unknown object: an error | test_what_is_none_of_a_log_stays |
 | without a manifest: nothing is done | test_what_is_not_there_is_not_destroyed |
 | a neighbour whose name begins alike counts as left | not ours: it is another log, and stays |
-| (not there) a crash at any request | wal/test_shelf.py: test_whoever_destroys_may_die_at_any_request |
+| (not there) a crash at any request | wal/test_destroy.py: test_whoever_destroys_may_die_at_any_request |
 | (not there) a writer who slept through it | test_a_writer_who_slept_through_it_acknowledges_nothing |
 | (not there) a log with forks | test_a_log_with_forks_is_not_destroyed |
 """  # noqa: E501

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidelog.wal.held import may_hold
 from tidelog.wal.manifest import Fragment
-from tidelog.wal.streams import CONTROL
+from tidelog.wal.streams import CONTROL, check_stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +39,14 @@ class Selection:
 
 
 ALL = Selection()
+
+
+def select(stream: bytes | None, *, control: bool) -> Selection:
+    """Give what is asked for by the id of a stream, or none, and whether control records are.
+
+    Raises:
+        UsageError: no stream can have the id.
+    """
+    if stream is not None:
+        check_stream(stream)
+    return Selection(stream=stream, control=control)

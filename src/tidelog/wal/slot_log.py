@@ -19,11 +19,11 @@ from tidelog.wal.opener import Opener
 from tidelog.wal.position import position_at
 from tidelog.wal.reader import limited
 from tidelog.wal.scrub import Scrubbed
-from tidelog.wal.selection import Selection
+from tidelog.wal.selection import select
 from tidelog.wal.slot_reader import Bounds, SlotReader
 from tidelog.wal.slot_scrub import scrub_slots
 from tidelog.wal.slot_writer import SlotWriter
-from tidelog.wal.streams import Control, StreamInfo, check_stream
+from tidelog.wal.streams import Control, StreamInfo
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class SlotLog(Log):
         control: bool = False,
     ) -> AsyncIterator[pa.Table]:
         """See `Log`. What holds none of a stream's records is not read."""
-        selection = _selection(stream, control=control)
+        selection = select(stream, control=control)
         found = self._reader.scan(start, limit=limit, selection=selection, eager=limits is None)
         return self._in_range(found if limits is None else limited(found, limits), start)
 
@@ -83,7 +83,7 @@ class SlotLog(Log):
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False
     ) -> AsyncIterator[pa.Table]:
         """See `Log`."""
-        return self._reader.follow(start, selection=_selection(stream, control=control))
+        return self._reader.follow(start, selection=select(stream, control=control))
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """See `Log`; those past the manifest, too."""
@@ -113,9 +113,3 @@ class SlotLog(Log):
     async def close(self) -> None:
         """See `Log`."""
         await self._writer.close()
-
-
-def _selection(stream: bytes | None, *, control: bool) -> Selection:
-    if stream is not None:
-        check_stream(stream)
-    return Selection(stream=stream, control=control)

@@ -22,6 +22,7 @@ from tidelog.wal.fork import let_go_of_origin
 from tidelog.wal.pin import Pin
 from tidelog.wal.pins import Pins, PinWitness
 from tidelog.wal.roller import roll_up_tail
+from tidelog.wal.selection import select
 from tidelog.wal.slot_reader import scan_pinned
 from tidelog.wal.sweep import Swept, sweep
 
@@ -74,15 +75,21 @@ class Upkeep(Closing):
         """Read all pins, by name."""
         return await self._pins().list()
 
-    async def scan_pin(self, name: str) -> AsyncIterator[pa.Table]:
+    async def scan_pin(
+        self, name: str, *, stream: bytes | None = None, control: bool = False
+    ) -> AsyncIterator[pa.Table]:
         """Give the records that a pin holds, in order, whatever was collected since.
 
+        ``stream`` asks for those of one stream alone; control records are left out unless asked
+        for.
+
         Raises:
-            NoSuchPin, BusyError: see `Pins.load`. CorruptionError: an object is missing, or is not
-            what was written.
+            UsageError: no stream can have the id. NoSuchPin, BusyError: see `Pins.load`.
+            CorruptionError: an object is missing, or is not what was written.
         """
         pin = (await self._pins().load(name)).pin
-        async for records in scan_pinned(self.store, self.clock, pin):
+        selection = select(stream, control=control)
+        async for records in scan_pinned(self.store, self.clock, pin, selection=selection):
             yield records
 
     async def collect(

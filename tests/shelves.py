@@ -1,0 +1,56 @@
+"""Logs on a shelf, for tests: written one record a fragment, read whole, collected."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from logs import CLOCK
+from tidelog.store.port import Store
+from tidelog.wal.batching import Batching
+from tidelog.wal.collection import Keep
+from tidelog.wal.log import Log
+from tidelog.wal.shelf import Shelf
+from tidelog.wal.slot_writer import Shape
+from tidelog.wal.transitions import Rollover
+
+ALL = Keep(share_max=1)
+SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
+
+
+def shelf_on(store: Store) -> Shelf:
+    return Shelf(store=store, clock=CLOCK, writer="me")
+
+
+async def append(store: Store, name: str, count: int) -> None:
+    """Append records one by one, each a fragment."""
+    log = await shelf_on(store).open(name, shape=SHAPE, batching=Batching(interval_us=0))
+    async with log:
+        for number in range(count):
+            await log.append([f"{name} {number}".encode()])
+
+
+async def log_of(store: Store, name: str, count: int, *, protocol: str = "slot") -> None:
+    await shelf_on(store).create(name, protocol=protocol)
+    await append(store, name, count)
+
+
+async def contents(store: Store, name: str) -> dict[int, bytes]:
+    """Give all bodies by position; a log that scrub complains of has none."""
+    log = await shelf_on(store).open(name)
+    assert (await log.scrub()).problems == []
+    return {row["position"]: row["body"] async for table in log.scan() for row in table.to_pylist()}
+
+
+async def collect_to(store: Store, name: str, position: int) -> Log:
+    log = await shelf_on(store).open(name)
+    if (await log.cursors()).cursors:
+        await log.save_cursor(await log.load_cursor("x"), position)
+    else:
+        await log.create_cursor("x", position)
+    await log.collect(keep=ALL, grace_us=0)
+    return log
+
+
+async def keys_in(store: Store, prefix: str) -> AsyncIterator[str]:
+    async for entry in store.list(prefix):
+        yield entry.key

@@ -1,0 +1,289 @@
+"""Destroying logs: what is left, who is told, and that nobody who shares loses anything."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from interposed import Interposed
+from shelves import SHAPE, contents, keys_in, log_of, shelf_on
+from tidelog.errors import (
+    ContentionError,
+    LocationError,
+    LogSealed,
+    NameTaken,
+    NoSuchLog,
+    UsageError,
+)
+from tidelog.store.memory import MemoryStore
+from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing.faulty import Request
+from tidelog.wal.batching import Batching
+from tidelog.wal.log import Log
+from tidelog.wal.manifest import MANIFEST
+
+
+def test_a_destroyed_log_leaves_its_fences() -> None:
+    """They keep a writer who slept through it from taking an empty slot for its own."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 6)
+        shelf = shelf_on(store)
+        sleeper = await shelf.open("a", shape=SHAPE, batching=Batching(interval_us=0))
+        await sleeper.append([b"before"])
+        await sleeper.create_cursor("x", 1)
+        await shelf.fork("a", "b")
+        with pytest.raises(UsageError, match="destroy these first: b"):
+            await shelf.destroy("a", grace_us=0)
+        await shelf.destroy("b", grace_us=0)
+        assert (await sleeper.pins()) == {}
+        found = await shelf.destroy("a", grace_us=0)
+        assert found.deleted > 8
+        left = [key async for key in keys_in(store, "log/a/")]
+        assert all(key.endswith((MANIFEST, ".parquet")) for key in left)
+        assert len(left) == 1 + found.kept
+        for call in (lambda: sleeper.append([b"after"]), sleeper.close):
+            try:
+                await call()
+            except LogSealed:
+                continue
+        with pytest.raises(NoSuchLog, match="was destroyed"):
+            await shelf.open("a")
+        with pytest.raises(NameTaken, match="stays taken"):
+            await shelf.create("a")
+        assert (await shelf.destroy("a", grace_us=0)).deleted <= 1, "what the sleeper left"
+
+    asyncio.run(work())
+
+
+def test_a_destroyed_log_lets_go_of_its_pins() -> None:
+    """Nobody could any more; and a fork's own pins held what it shares."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 9)
+        shelf = shelf_on(store)
+        fork = await shelf.fork("a", "b")
+        await fork.create_pin("p", start=2, limit=5)
+        await (await shelf.open("a")).create_pin("q", start=1, limit=4)
+        await shelf.destroy("b", grace_us=0)
+        assert list(await (await shelf.open("a")).pins()) == ["q"]
+        await shelf.destroy("a", grace_us=0)
+        left = set(store.objects)
+        assert {key for key in left if not key.endswith(MANIFEST)} == {
+            key for key in left if "/epoch/" in key
+        }
+        assert (await shelf.destroy("a", grace_us=0)).deleted == 0
+
+    asyncio.run(work())
+
+
+def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> None:
+    """It is told that the name is taken; and its source may be destroyed."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 9)
+        made: list[Log] = []
+
+        async def before(op: str, key: str) -> None:
+            if (op, key) == ("put", f"log/b/{MANIFEST}"):
+                made.append(await shelf_on(store).create("b"))
+
+        with pytest.raises(NameTaken, match="just now"):
+            await shelf_on(Interposed(store, before=before)).fork("a", "b")
+        assert made
+        assert await (await shelf_on(store).open("a")).pins() == {}
+        await shelf_on(store).destroy("a", grace_us=0)
+        assert await contents(store, "b") == {}
+
+    asyncio.run(work())
+
+
+def test_a_fork_that_is_quicker_than_the_tombstone_keeps_what_it_shares() -> None:
+    """Whoever destroyed its source had looked for forks a moment before."""
+
+    async def work() -> None:
+        store, forked = MemoryStore(), list[Log]()
+        await log_of(store, "a", 14)
+        before_it = await contents(store, "a")
+
+        async def before(op: str, key: str) -> None:
+            if (op, key) == ("put", f"log/a/{MANIFEST}") and not forked:
+                forked.append(await shelf_on(store).fork("a", "b"))
+
+        found = await shelf_on(Interposed(store, before=before)).destroy("a", grace_us=0)
+        assert forked
+        assert found.kept > 14
+        assert await contents(store, "b") == before_it
+        await shelf_on(store).destroy("b", grace_us=0)
+        await shelf_on(store).destroy("a", grace_us=0)
+        assert not [key for key in store.objects if "/pin/" in key or "/snapshot/" in key]
+
+    asyncio.run(work())
+
+
+def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has seen the log as it was, and would name what is gone."""
+
+    async def none(*_: object) -> None:
+        """Take the log for one without forks: the pin is not there yet."""
+
+    monkeypatch.setattr("tidelog.wal.destroy._refuse_forks", none)
+
+    async def work() -> None:
+        store, puts = MemoryStore(), list[str]()
+        await log_of(store, "a", 14)
+
+        async def before(op: str, key: str) -> None:
+            if op == "put" and key.startswith("log/a/pin/"):
+                puts.append(key)
+                if len(puts) == 2:
+                    await shelf_on(store).destroy("a", grace_us=0)
+
+        with pytest.raises(ContentionError):
+            await shelf_on(Interposed(store, before=before)).fork("a", "b")
+        assert not [key for key in store.objects if key.startswith("log/b/")]
+        assert not [key for key in store.objects if "/pin/" in key]
+
+    asyncio.run(work())
+
+
+def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever destroys had read that it was not; the fork came about since."""
+
+    async def none(*_: object) -> None:
+        """Take the log for one without forks: the pin is not there yet."""
+
+    monkeypatch.setattr("tidelog.wal.destroy._refuse_forks", none)
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 14)
+        before_it = await contents(store, "a")
+        unsure, go_on = asyncio.Event(), asyncio.Event()
+
+        async def fork() -> Log:
+            put = 0
+
+            async def before(op: str, key: str) -> None:
+                nonlocal put
+                if (op, key) == ("put", "log/a/pin/b.json"):
+                    put += 1
+                    if put == 2:
+                        unsure.set()
+                        await go_on.wait()
+
+            return await shelf_on(Interposed(store, before=before)).fork("a", "b")
+
+        forking = asyncio.create_task(fork())
+        await unsure.wait()
+
+        async def after(op: str, key: str) -> None:
+            if (op, key) == ("get", "log/a/pin/b.json") and not go_on.is_set():
+                go_on.set()
+                await forking
+
+        await shelf_on(Interposed(store, after=after)).destroy("a", grace_us=0)
+        assert go_on.is_set()
+        assert await contents(store, "b") == before_it
+
+    asyncio.run(work())
+
+
+def test_a_log_in_wal3s_form_goes_whole() -> None:
+    """Its name is free again; what is not of a log stops it before anything is deleted."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 6, protocol="manifest")
+        await store.put("log/a/notes.txt", b"?")
+        keys = set(store.objects)
+        with pytest.raises(UsageError, match="none of it"):
+            await shelf_on(store).destroy("a", grace_us=0)
+        assert set(store.objects) == keys
+        await store.delete(["log/a/notes.txt"])
+        await shelf_on(store).destroy("a", grace_us=0)
+        assert [key async for key in keys_in(store, "log/a/")] == []
+        with pytest.raises(NoSuchLog):
+            await shelf_on(store).destroy("a", grace_us=0)
+        await log_of(store, "a", 1, protocol="manifest")
+        assert await contents(store, "a") == {1: b"a 0"}
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool) -> None:
+    """Its manifest goes first: what is left without one is still deleted by destroying it again."""
+
+    async def work() -> None:
+        start = MemoryStore()
+        await log_of(start, "a", 5, protocol="manifest")
+        counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
+        await shelf_on(counted).destroy("a", grace_us=0)
+        for number in range(len(counted.records)):
+            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+
+            def toss(request: Request, last: int = number) -> Fault:
+                alive = request.index < last
+                return Fault(happened=alive or (happened and request.index == last), told=alive)
+
+            with pytest.raises(LocationError):
+                await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+            with suppress(NoSuchLog):
+                await shelf_on(store).destroy("a", grace_us=0)
+            assert store.objects == {}
+
+    asyncio.run(work())
+
+
+def test_slots_without_a_manifest_are_not_destroyed() -> None:
+    """They can be made a log again."""
+
+    async def work() -> None:
+        store = MemoryStore()
+        await log_of(store, "a", 3)
+        await store.delete([f"log/a/{MANIFEST}"])
+        keys = set(store.objects)
+        with pytest.raises(NoSuchLog):
+            await shelf_on(store).destroy("a", grace_us=0)
+        assert set(store.objects) == keys
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
+    """To destroy it again finishes it; in between it reads as it was, or is gone."""
+
+    async def work() -> None:
+        start = MemoryStore()
+        await log_of(start, "a", 9)
+        before = await contents(start, "a")
+        smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+        counted = Recorded(smooth)
+        await shelf_on(counted).destroy("a", grace_us=0)
+        for number in range(len(counted.records)):
+            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+
+            def toss(request: Request, last: int = number) -> Fault:
+                alive = request.index < last
+                return Fault(happened=alive or (happened and request.index == last), told=alive)
+
+            with pytest.raises(LocationError):
+                await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+            with suppress(NoSuchLog):
+                assert await contents(store, "a") == before
+            await shelf_on(store).destroy("a", grace_us=0)
+            left = {key.rpartition("/")[2] for key in store.objects}
+            assert left == {key.rpartition("/")[2] for key in smooth.objects}
+
+    asyncio.run(work())
