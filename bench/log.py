@@ -38,12 +38,13 @@ from tidelog.wal.batching import Batching
 from tidelog.wal.epoch import Chain, Epoch
 from tidelog.wal.head import load_head
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, encode_manifest, encode_snapshot
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.opener import Opener
 from tidelog.wal.protocols import create_log, open_log
 from tidelog.wal.roller import Roller, roll_all
 from tidelog.wal.slot import place_slot_records, setsum_of_slot_records
 from tidelog.wal.slot_writer import Shape
+from tidelog.wal.snapshot import Fragment, encode_snapshot
 from tidelog.wal.transitions import Rollover
 
 CLOCK: Final = SystemClock()

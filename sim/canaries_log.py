@@ -11,8 +11,9 @@ from unittest.mock import patch
 from tidelog.store.port import Store
 from tidelog.wal import committer
 from tidelog.wal.committer import Committer
-from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.snapshot import Fragment
 
 
 @contextmanager

@@ -39,11 +39,11 @@ from tidelog.wal.cursor import INTRINSIC
 from tidelog.wal.cursors import Cursors, Witness
 from tidelog.wal.garbage import GARBAGE, decode_garbage
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import fragment_path
 from tidelog.wal.pins import Pins
 from tidelog.wal.roller import roll_up_tail
 from tidelog.wal.selection import Selection
 from tidelog.wal.slot_reader import scan_pinned
+from tidelog.wal.snapshot import fragment_path
 from tidelog.wal.sweep import sweep
 
 

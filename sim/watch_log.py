@@ -16,17 +16,9 @@ from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.cursor import CURSORS
 from tidelog.wal.fragment import decode_fragment
-from tidelog.wal.manifest import (
-    MANIFEST,
-    Fragment,
-    Manifest,
-    Pointer,
-    decode_manifest,
-    decode_snapshot,
-    problems_of_manifest,
-    problems_of_snapshot,
-)
+from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, problems_of_manifest
 from tidelog.wal.slot import decode_data
+from tidelog.wal.snapshot import Fragment, Pointer, decode_snapshot, problems_of_snapshot
 
 
 @dataclass(slots=True)

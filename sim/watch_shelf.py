@@ -11,18 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.manifest import (
-    MANIFEST,
-    Fragment,
-    Manifest,
-    Pointer,
-    decode_manifest,
-    decode_snapshot,
-    problems_of_manifest,
-    problems_of_snapshot,
-)
+from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, problems_of_manifest
 from tidelog.wal.pin import Pin, decode_pin, pin_name
 from tidelog.wal.slot import decode_data
+from tidelog.wal.snapshot import Fragment, Pointer, decode_snapshot, problems_of_snapshot
 from tidelog.wal.walk import chain_of
 
 LOGS = "log/"

@@ -20,11 +20,12 @@ from tidelog.store.local import LocalStore
 from tidelog.wal.batching import Batching
 from tidelog.wal.head import load_head
 from tidelog.wal.log import LOG_RECORDS, Log
-from tidelog.wal.manifest import MANIFEST, encode_manifest, sum_of
+from tidelog.wal.manifest import MANIFEST, encode_manifest
 from tidelog.wal.roller import Roller
 from tidelog.wal.scrub import Scrubbed
 from tidelog.wal.shelf import log_folder
 from tidelog.wal.slot_writer import Shape
+from tidelog.wal.snapshot import sum_of
 from tidelog.wal.transitions import Rollover
 from tidelog.wal.walk import Step, tail_of
 from tidelog.wal.walker import Walker

@@ -13,13 +13,11 @@ from tidelog.wal.collection import (
     plan_collection,
 )
 from tidelog.wal.garbage import Garbage
-from tidelog.wal.manifest import (
-    MANIFEST,
+from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest
+from tidelog.wal.snapshot import (
     Fragment,
-    Manifest,
     Pointer,
     Snapshot,
-    decode_manifest,
     decode_snapshot,
     fragment_path,
     problems_of_snapshot,

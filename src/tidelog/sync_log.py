@@ -15,11 +15,11 @@ from tidelog.wal.collector import GRACE_US, Collected
 from tidelog.wal.cursors import Listed, Witness
 from tidelog.wal.epoch import Seal
 from tidelog.wal.limits import Limits
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.pin import Pin
 from tidelog.wal.pins import PinWitness
 from tidelog.wal.scrub import Scrubbed
 from tidelog.wal.slot_reader import Bounds
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import StreamInfo
 from tidelog.wal.sweep import Swept
 

@@ -37,9 +37,10 @@ from tidelog.store.port import Store
 from tidelog.wal.batching import Batching
 from tidelog.wal.fragment import decode_fragment, encode_fragment, place_records
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, fragment_path
+from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest
 from tidelog.wal.protocols import open_log
 from tidelog.wal.slot_writer import Shape
+from tidelog.wal.snapshot import fragment_path
 from tidelog.wal.transitions import Rollover
 
 MIB = 1024 * 1024

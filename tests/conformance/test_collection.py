@@ -38,8 +38,9 @@ from tidelog.wal.collector import Collected
 from tidelog.wal.cursor import INTRINSIC
 from tidelog.wal.cursors import Cursors
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import MANIFEST, decode_manifest, fragment_path
+from tidelog.wal.manifest import MANIFEST, decode_manifest
 from tidelog.wal.protocols import open_log
+from tidelog.wal.snapshot import fragment_path
 from tidelog.wal.sweep import sweep
 
 

@@ -23,8 +23,9 @@ from tidelog.errors import NameTaken, NoSuchLog, TidelogError, UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import MANIFEST, fragment_path
+from tidelog.wal.manifest import MANIFEST
 from tidelog.wal.shelf import Shelf
+from tidelog.wal.snapshot import fragment_path
 
 
 def shelf_on(store: Store) -> Shelf:

@@ -30,8 +30,8 @@ from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.collection import Keep
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.shelf import Shelf
+from tidelog.wal.snapshot import Fragment
 
 
 def shelf_on(store: Store) -> Shelf:

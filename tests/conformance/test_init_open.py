@@ -24,8 +24,9 @@ from tidelog.errors import ContentionError, NameTaken, NoSuchLog, ObjectChanged
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.fragment import encode_fragment, place_records
-from tidelog.wal.manifest import MANIFEST, decode_manifest, fragment_path
+from tidelog.wal.manifest import MANIFEST, decode_manifest
 from tidelog.wal.protocols import create_log, open_log
+from tidelog.wal.snapshot import fragment_path
 
 
 async def keys(store: Store) -> list[str]:

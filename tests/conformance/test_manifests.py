@@ -43,12 +43,10 @@ from tidelog.wal.manifest import (
     MANIFEST,
     Manifest,
     decode_manifest,
-    decode_snapshot,
     encode_manifest,
-    fragment_path,
     problems_of_manifest,
-    snapshot_path,
 )
+from tidelog.wal.snapshot import decode_snapshot, fragment_path, snapshot_path
 from trees import Tree
 
 TREE = objects("b_snapshots")

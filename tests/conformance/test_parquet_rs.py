@@ -34,7 +34,7 @@ from tidelog.wal.collection import Keep
 from tidelog.wal.collector import Collector
 from tidelog.wal.cursors import Cursors
 from tidelog.wal.fragment import decode_fragment, encode_fragment, place_records, setsum_of_records
-from tidelog.wal.manifest import fragment_path
+from tidelog.wal.snapshot import fragment_path
 
 TIME_US = 1_700_000_000_000_000
 BATCHES = {

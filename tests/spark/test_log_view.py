@@ -20,10 +20,11 @@ from tidelog.store.port import Store
 from tidelog.wal.epoch import Epoch
 from tidelog.wal.head import load_head
 from tidelog.wal.link import FenceLink
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, encode_manifest
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.roller import Roller
 from tidelog.wal.slot import encode_fence
 from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.walk import Step, chain_of, tail_of
 from tidelog.wal.walker import Walker
 

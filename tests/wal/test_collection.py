@@ -20,14 +20,8 @@ from tidelog.wal.collection import (
     paths_to_delete,
 )
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
-from tidelog.wal.manifest import (
-    MANIFEST,
-    decode_manifest,
-    encode_manifest,
-    fragment_path,
-    problems_of_manifest,
-    sum_of,
-)
+from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest, problems_of_manifest
+from tidelog.wal.snapshot import fragment_path, sum_of
 from tidelog.wal.transitions import check_manifest
 from trees import Tree, golden_tree
 

@@ -30,16 +30,9 @@ from tidelog.wal.collector import Collector
 from tidelog.wal.cursors import Cursors
 from tidelog.wal.fragment import encode_fragment, place_records
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
-from tidelog.wal.manifest import (
-    MANIFEST,
-    Manifest,
-    Snapshot,
-    decode_manifest,
-    encode_manifest,
-    encode_snapshot,
-    fragment_path,
-)
+from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
 from tidelog.wal.scrub import scrub
+from tidelog.wal.snapshot import Snapshot, encode_snapshot, fragment_path
 from tidelog.wal.tree import paths_named
 
 ALL = Keep(share_max=1)

@@ -26,7 +26,8 @@ from tidelog.wal.collection import Keep
 from tidelog.wal.collector import Collector
 from tidelog.wal.copy import copy_log
 from tidelog.wal.cursors import Cursors
-from tidelog.wal.manifest import MANIFEST, fragment_path
+from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.snapshot import fragment_path
 
 
 async def collected(store: MemoryStore, position: int) -> None:

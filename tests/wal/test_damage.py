@@ -13,9 +13,10 @@ from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-from tidelog.wal.manifest import MANIFEST, decode_manifest, decode_snapshot
+from tidelog.wal.manifest import MANIFEST, decode_manifest
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.scrub import scrub
+from tidelog.wal.snapshot import decode_snapshot
 
 # A manifest, a fragment; and one with snapshots, cursors, and a plan of what to collect.
 TINY, TREE = "a_tiny", "c1_gc_phase1"

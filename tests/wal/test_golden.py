@@ -18,16 +18,10 @@ from tidelog.store.urls import open_store
 from tidelog.wal.cursor import decode_cursor, encode_cursor
 from tidelog.wal.fragment import RECORDS
 from tidelog.wal.garbage import decode_garbage, encode_garbage
-from tidelog.wal.manifest import (
-    MANIFEST,
-    decode_manifest,
-    decode_snapshot,
-    encode_manifest,
-    encode_snapshot,
-    problems_of_manifest,
-)
+from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest, problems_of_manifest
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.scrub import Scrubbed, scrub
+from tidelog.wal.snapshot import decode_snapshot, encode_snapshot
 
 EVERY = pytest.mark.parametrize("name", NAMES)
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from goldens import objects
 from tidelog.wal.collection import COLLECTOR, apply_garbage
 from tidelog.wal.garbage import GARBAGE, Garbage, encode_garbage
-from tidelog.wal.manifest import Fragment, Manifest, Pointer, Snapshot, sum_of
+from tidelog.wal.manifest import Manifest
+from tidelog.wal.snapshot import Fragment, Pointer, Snapshot, sum_of
 from tidelog.wal.transitions import pointer_to, snapshot_over
 from trees import Tree, golden_tree
 

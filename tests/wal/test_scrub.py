@@ -19,9 +19,10 @@ from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.wal.collection import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
 from tidelog.wal.protocols import open_log
 from tidelog.wal.slot_scrub import scrub_slots
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.walk import chain_of
 
 ALL = Keep(share_max=1)

@@ -22,10 +22,11 @@ from tidelog.store.memory import MemoryStore
 from tidelog.wal.batching import Batching
 from tidelog.wal.epoch import Chain, Epoch
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import MANIFEST, decode_manifest, decode_snapshot, encode_manifest
+from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest
 from tidelog.wal.roller import Roller
 from tidelog.wal.slot import decode_data, decode_link
 from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.snapshot import decode_snapshot
 from tidelog.wal.transitions import Rollover
 from tidelog.wal.walk import Step, tail_of
 from tidelog.wal.walker import Walker

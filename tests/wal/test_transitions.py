@@ -13,14 +13,12 @@ from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.manifest import (
     MANIFEST,
-    Fragment,
     Manifest,
     decode_manifest,
     encode_manifest,
-    encode_snapshot,
-    fragment_path,
     problems_of_manifest,
 )
+from tidelog.wal.snapshot import Fragment, encode_snapshot, fragment_path
 from tidelog.wal.transitions import Rollover, add_fragment, check_manifest, roll_over
 
 

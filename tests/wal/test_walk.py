@@ -19,7 +19,6 @@ from tidelog.wal.epoch import Chain, Epoch, Seal
 from tidelog.wal.link import DataLink, FenceLink, Tail
 from tidelog.wal.manifest import (
     CHAIN,
-    Fragment,
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -36,6 +35,7 @@ from tidelog.wal.slot import (
     setsum_of_slot_records,
 )
 from tidelog.wal.slot_reader import checked_data
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.transitions import Rollover
 from tidelog.wal.walk import Step, extend, has_passed, step, tail_of
 

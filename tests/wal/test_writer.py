@@ -17,7 +17,8 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.wal.fragment import encode_fragment, place_records
-from tidelog.wal.manifest import MANIFEST, fragment_path
+from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.snapshot import fragment_path
 from tidelog.wal.writer import Wal3Writer
 
 

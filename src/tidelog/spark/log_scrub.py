@@ -23,12 +23,12 @@ from tidelog.spark.place import url_for_executors
 from tidelog.spark.worker import use_one_core
 from tidelog.store.within import Within
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.scrub import Before, Check, Scrubbed, TreeScrub, scrub
 from tidelog.wal.shelf import log_folder
 from tidelog.wal.slot_reader import SlotReader
 from tidelog.wal.slot_scrub import scrub_slots
+from tidelog.wal.snapshot import Fragment
 
 
 def scrub_log(spark: SparkSession, location_url: str, name: str) -> Scrubbed:

@@ -20,11 +20,11 @@ from tidelog.spark.scan import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 from tidelog.store.within import Within
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.manifest_log import as_log_records
 from tidelog.wal.reader import Wal3Reader, records_between
 from tidelog.wal.selection import ALL
 from tidelog.wal.shelf import log_folder
+from tidelog.wal.snapshot import Fragment
 
 SHARE_BYTES: Final = 32 * 1024 * 1024
 WINDOW_BYTES: Final = 16 * 1024 * 1024

@@ -28,8 +28,8 @@ from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
 from tidelog.store.within import Within
 from tidelog.wal.log import LOG_RECORDS
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.shelf import log_folder
+from tidelog.wal.snapshot import Fragment
 
 LOG_SCHEMA: Final = spark_schema(LOG_RECORDS)
 

@@ -16,9 +16,10 @@ from tidelog.store.port import Store
 from tidelog.wal.epoch import Seal
 from tidelog.wal.head import Head, load_head, no_such_log
 from tidelog.wal.link import Tail
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, decode_manifest
+from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.slot_reader import checked_data
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.walk import tail_of
 from tidelog.wal.walker import Walker
 

@@ -28,16 +28,8 @@ from tidelog.store.within import BESIDE
 from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import Garbage
 from tidelog.wal.held import may_hold
-from tidelog.wal.manifest import (
-    Fragment,
-    Manifest,
-    Pointer,
-    Snapshot,
-    is_named_by_its_sum,
-    path_of,
-    problems_of_manifest,
-    sum_of,
-)
+from tidelog.wal.manifest import Manifest, path_of, problems_of_manifest
+from tidelog.wal.snapshot import Fragment, Pointer, Snapshot, is_named_by_its_sum, sum_of
 from tidelog.wal.streams import CONTROL, Controls, Streams, apply_controls
 from tidelog.wal.transitions import pointer_to, snapshot_over
 

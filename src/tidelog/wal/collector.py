@@ -56,17 +56,11 @@ from tidelog.wal.cursors import Cursors
 from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.head import Head, load_head
-from tidelog.wal.manifest import (
-    MANIFEST,
-    Fragment,
-    Manifest,
-    Snapshot,
-    encode_manifest,
-    encode_snapshot,
-)
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.pins import paths_pinned, sweep_pins
 from tidelog.wal.reader import Wal3Reader, tree_reader
 from tidelog.wal.slot import controls_of
+from tidelog.wal.snapshot import Fragment, Snapshot, encode_snapshot
 from tidelog.wal.streams import Controls
 from tidelog.wal.transitions import pointer_to
 from tidelog.wal.tree import paths_named

@@ -39,15 +39,9 @@ from tidelog.wal.fragment import (
     setsum_of_records,
 )
 from tidelog.wal.head import Head, load_head, refuse_slots
-from tidelog.wal.manifest import (
-    MANIFEST,
-    Fragment,
-    Manifest,
-    encode_manifest,
-    encode_snapshot,
-    fragment_path,
-)
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.snapshot import Fragment, encode_snapshot, fragment_path
 from tidelog.wal.transitions import Rollover, add_fragment, check_manifest, roll_over
 
 TRIES_MAX: Final = 100

@@ -26,8 +26,9 @@ from tidelog.errors import (
 from tidelog.setsum import Setsum
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, encode_manifest, sum_of
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.reader import Wal3Reader, checked_fragment
+from tidelog.wal.snapshot import Fragment, sum_of
 from tidelog.wal.transitions import check_manifest
 
 COPIER: Final = "copy task"  # As in Chroma's copies.

@@ -32,22 +32,14 @@ from tidelog.store.conditional import create
 from tidelog.store.within import Within
 from tidelog.wal.epoch import Chain, Epoch, Origin
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import (
-    MANIFEST,
-    Fragment,
-    Manifest,
-    Pointer,
-    encode_manifest,
-    encode_snapshot,
-    path_of,
-    sum_of,
-)
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest, path_of
 from tidelog.wal.pin import Pin, pin_path
 from tidelog.wal.pins import Pins
 from tidelog.wal.reader import tree_reader
 from tidelog.wal.replay import streams_at
 from tidelog.wal.roller import roll_up_tail
 from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.snapshot import Fragment, Pointer, encode_snapshot, sum_of
 from tidelog.wal.transitions import check_manifest, pointer_to, snapshot_over
 from tidelog.wal.walk import chain_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tidelog.errors import CorruptionError
 from tidelog.setsum import Setsum
 
 U64_MAX: Final = 2**64 - 1
+CHECK: Final = "check"  # A field of our own: the sum of an object without it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,14 @@ def render(found: Mapping[str, Any]) -> bytes:
 def render_bytes(value: bytes) -> str:
     """Write bytes as text."""
     return base64.b64encode(value).decode("ascii")
+
+
+def check_of(found: Mapping[str, Any]) -> str:
+    """Give a checksum of an object without the field that will hold it."""
+    try:
+        return hashlib.blake2b(render(found), digest_size=16).hexdigest()
+    except UnicodeEncodeError:
+        return ""  # Half a character, by an escape that we never write.
 
 
 def position(offset: int) -> dict[str, int]:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum, record_item, setsum_of
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.records import FOREIGN, open_parquet, read_records
+from tidelog.wal.snapshot import Fragment
 
 OFFSET: Final = "offset"
 _FIELDS: list[pa.Field[Any]] = [

@@ -11,8 +11,8 @@ from typing import Any, Final
 from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.form import parse, position, render
-from tidelog.wal.manifest import (
-    FIRST_POSITION,
+from tidelog.wal.manifest import FIRST_POSITION
+from tidelog.wal.snapshot import (
     Pointer,
     Snapshot,
     decode_pointer,

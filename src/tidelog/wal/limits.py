@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
-from tidelog.wal.manifest import TIME_MAX_US
+from tidelog.wal.snapshot import TIME_MAX_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

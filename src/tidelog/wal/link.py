@@ -13,7 +13,7 @@ from tidelog.setsum import Setsum
 from tidelog.wal.epoch import Epoch, decode_epoch, encode_epoch
 from tidelog.wal.form import Fields
 from tidelog.wal.held import Held, encode_held, held_in
-from tidelog.wal.manifest import TIME_MAX_US, Fragment
+from tidelog.wal.snapshot import TIME_MAX_US, Fragment
 from tidelog.wal.streams import Controls, Streams, decode_controls, encode_controls
 
 

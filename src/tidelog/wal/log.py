@@ -20,11 +20,12 @@ from tidelog.wal.batching import Batching
 from tidelog.wal.epoch import Seal
 from tidelog.wal.head import load_head
 from tidelog.wal.limits import Limits
-from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.scrub import Scrubbed
 from tidelog.wal.slot import SLOT_RECORDS
 from tidelog.wal.slot_reader import Bounds
 from tidelog.wal.slot_writer import Shape
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import CLOSE, META, OPEN, Control, StreamInfo
 from tidelog.wal.upkeep import Upkeep
 

@@ -1,87 +1,39 @@
-"""The manifest of a wal3 log, and the snapshots under it, as values and as bytes. Pure.
+"""The manifest of a log: the root of its tree, as a value and as bytes. Pure.
 
-A manifest lists fragments, newest last, and before them pointers to snapshots: immutable objects
-that list older fragments, or further snapshots. Setsums tie all of it together: the manifest's is
-what was collected, plus the sum of all that it names.
+A manifest lists fragments, newest last, and before them pointers to snapshots. Setsums tie all of
+it together: the manifest's is what was collected, plus the sum of all that it names.
 
-Invariants: see `problems_of_manifest` and `problems_of_snapshot`. Bytes that were written by wal3
-come out of parsing and rendering as they went in.
+Invariants: see `problems_of_manifest`. Bytes that were written by wal3 come out of parsing and
+rendering as they went in.
 Source: wal3, "Data Structures"; docs/wal3.md.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final
 
-from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.epoch import Chain, decode_chain, encode_chain, problems_of_chain
-from tidelog.wal.form import Fields, parse, position, render
-from tidelog.wal.held import Held, encode_held, held_in
+from tidelog.wal.form import CHECK, Fields, check_of, parse, position, render
+from tidelog.wal.snapshot import (
+    Fragment,
+    Pointer,
+    decode_fragment,
+    decode_pointer,
+    encode_fragment,
+    encode_pointer,
+    fragment_path,
+    gaps,
+    seq_no_in,
+    sum_of,
+)
 
 MANIFEST: Final = "manifest/MANIFEST"
 FIRST_POSITION: Final = 1
 FIRST_SEQ_NO: Final = 1
-BUCKET_FRAGMENTS: Final = 4_096
-DEPTH_MAX: Final = 255
-TIME_MAX_US: Final = 2**63 - 1
 CHAIN: Final = "tidelog"  # The one field that wal3 does not know, and passes over.
-CHECK: Final = "check"  # In that field, last: of the manifest's bytes without it.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
-    """An immutable file of the records ``[start, limit)``; size in bytes.
-
-    ``last_us`` is the greatest time of its records, and ``streams`` which streams it holds: both
-    are known in logs of slot commits only, and None elsewhere.
-    """
-
-    path: str
-    seq_no: int
-    start: int
-    limit: int
-    num_bytes: int
-    setsum: Setsum
-    last_us: int | None = None
-    streams: Held | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
-    """A snapshot as its parent knows it.
-
-    ``num_bytes`` is the sum over its direct children, ``last_us`` the greatest of theirs.
-    """
-
-    setsum: Setsum
-    path: str
-    depth: int
-    start: int
-    limit: int
-    num_bytes: int
-    last_us: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A list of fragments, or of further snapshots."""
-
-    path: str
-    depth: int
-    setsum: Setsum
-    writer: str
-    snapshots: tuple[Pointer, ...] = ()
-    fragments: tuple[Fragment, ...] = ()
-
-    @property
-    def children(self) -> list[Pointer | Fragment]:
-        """Give all that it names, oldest first."""
-        return [*self.snapshots, *self.fragments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,22 +77,6 @@ class Manifest:
         return max(numbers) + 1 if numbers else self.initial_seq_no or FIRST_SEQ_NO
 
 
-def fragment_path(seq_no: int) -> str:
-    """Give the one place where the fragment of a number lies."""
-    bucket = seq_no // BUCKET_FRAGMENTS * BUCKET_FRAGMENTS
-    return f"log/Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
-
-
-def snapshot_path(setsum: Setsum, depth: int | None = None) -> str:
-    """Give where a snapshot lies; in slot logs its depth is part of its name.
-
-    A roll-up of many slots makes several levels at once, and may lose its race: what it leaves must
-    not be taken for a snapshot of another depth over the same fragments.
-    """
-    level = "" if depth is None else f"{depth:02x}."
-    return f"snapshot/SNAPSHOT.{level}{setsum.hex()}"
-
-
 def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
     """Read a manifest.
 
@@ -157,7 +93,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
         snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
         fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
         initial_offset=found.position("initial_offset") if found.has("initial_offset") else None,
-        initial_seq_no=_seq_no(found, "initial_seq_no") if found.has("initial_seq_no") else None,
+        initial_seq_no=seq_no_in(found, "initial_seq_no") if found.has("initial_seq_no") else None,
         chain=chain,
     )
 
@@ -178,120 +114,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         found["initial_seq_no"] = manifest.initial_seq_no
     if manifest.chain is not None:
         chain = encode_chain(manifest.chain)
-        found[CHAIN] = {**chain, CHECK: _check_of({**found, CHAIN: chain})}
+        found[CHAIN] = {**chain, CHECK: check_of({**found, CHAIN: chain})}
     return render(found)
-
-
-def decode_snapshot(data: bytes, *, where: str) -> Snapshot:
-    """Read a snapshot.
-
-    Raises:
-        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
-    """
-    return snapshot_of(parse(data, where=where))
-
-
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Write a snapshot."""
-    return render(snapshot_fields(snapshot))
-
-
-def snapshot_of(found: Fields) -> Snapshot:
-    """Take a snapshot from the fields of an object, which may be part of a larger one."""
-    children = [*found.children("snapshots"), *found.children("fragments")]
-    has_times = any("last_us" in child.found for child in children)
-    if (has_times or CHECK in found.found) and found.text(CHECK) != _check_of_children(found.found):
-        raise found.wrong(CHECK, "is not that of what the snapshot names")
-    return Snapshot(
-        path=found.text("path"),
-        depth=found.whole("depth", most=DEPTH_MAX),
-        setsum=found.setsum("setsum"),
-        writer=found.text("writer"),
-        snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
-        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
-    )
-
-
-def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """Give plain values; in slot logs with a sum, for times and streams are in no setsum."""
-    found: dict[str, Any] = {
-        "path": snapshot.path,
-        "depth": snapshot.depth,
-        "setsum": snapshot.setsum.hex(),
-        "writer": snapshot.writer,
-        "snapshots": [encode_pointer(child) for child in snapshot.snapshots],
-        "fragments": [encode_fragment(child) for child in snapshot.fragments],
-    }
-    if any(child.last_us is not None for child in snapshot.children):
-        found[CHECK] = _check_of_children(found)
-    return found
-
-
-def _check_of_children(found: Mapping[str, Any]) -> str:
-    return _check_of({name: found[name] for name in ("snapshots", "fragments")})
-
-
-def decode_pointer(found: Fields) -> Pointer:
-    """Take a pointer from the fields of an object, which may be part of a larger one."""
-    return Pointer(
-        setsum=found.setsum("setsum"),
-        path=found.text("path_to_snapshot"),
-        depth=found.whole("depth", most=DEPTH_MAX),
-        start=found.position("start"),
-        limit=found.position("limit"),
-        num_bytes=found.whole("num_bytes"),
-        last_us=_last_us(found),
-    )
-
-
-def encode_pointer(pointer: Pointer) -> dict[str, Any]:
-    """Give plain values."""
-    return {
-        "setsum": pointer.setsum.hex(),
-        "path_to_snapshot": pointer.path,
-        "depth": pointer.depth,
-        "start": position(pointer.start),
-        "limit": position(pointer.limit),
-        "num_bytes": pointer.num_bytes,
-        **({} if pointer.last_us is None else {"last_us": pointer.last_us}),
-    }
-
-
-def decode_fragment(found: Fields) -> Fragment:
-    """Take a fragment from the fields of an object, which may be part of a larger one."""
-    last_us = _last_us(found)
-    return Fragment(
-        path=found.text("path"),
-        seq_no=_seq_no(found, "seq_no"),
-        start=found.position("start"),
-        limit=found.position("limit"),
-        num_bytes=found.whole("num_bytes"),
-        setsum=found.setsum("setsum"),
-        last_us=last_us,
-        # Where the time is known the streams are, and most fragments hold none.
-        streams=None if last_us is None else held_in(found, "streams"),
-    )
-
-
-def encode_fragment(fragment: Fragment) -> dict[str, Any]:
-    """Give plain values."""
-    fields: dict[str, Any] = {
-        "path": fragment.path,
-        "seq_no": fragment.seq_no,
-        "start": position(fragment.start),
-        "limit": position(fragment.limit),
-        "num_bytes": fragment.num_bytes,
-        "setsum": fragment.setsum.hex(),
-    }
-    if fragment.last_us is not None:
-        fields["last_us"] = fragment.last_us
-        if fragment.streams:
-            fields["streams"] = encode_held(fragment.streams)
-    return fields
-
-
-def _last_us(found: Fields) -> int | None:
-    return found.whole("last_us", most=TIME_MAX_US) if found.has("last_us") else None
 
 
 def _decode_chain(found: Fields) -> Chain:
@@ -299,32 +123,15 @@ def _decode_chain(found: Fields) -> Chain:
     chain = decode_chain(fields)
     # What would be read elsewhere for a changed epoch is an empty place: no error, and no records.
     bare = {name: value for name, value in fields.found.items() if name != CHECK}
-    if fields.text(CHECK) != _check_of({**found.found, CHAIN: bare}):
+    if fields.text(CHECK) != check_of({**found.found, CHAIN: bare}):
         raise fields.wrong(CHECK, "is not that of the manifest")
     return chain
-
-
-def _check_of(found: Mapping[str, Any]) -> str:
-    try:
-        return hashlib.blake2b(render(found), digest_size=16).hexdigest()
-    except UnicodeEncodeError:
-        return ""  # Half a character, by an escape that we never write.
-
-
-def _seq_no(found: Fields, name: str) -> int:
-    if isinstance(found.found.get(name), str):
-        raise UsageError(
-            "this is a log of wal3's replicated kind, whose fragments have names instead of "
-            "numbers: only logs of its classic kind can be read",
-            path=found.where,
-        )
-    return found.whole(name)
 
 
 def problems_of_manifest(manifest: Manifest) -> list[str]:
     """Give all that is wrong with a manifest, as far as it alone shows."""
     children = manifest.children
-    problems = list(_gaps(children))
+    problems = list(gaps(children))
     if sum_of(children) + manifest.collected != manifest.setsum:
         problems.append("its setsum is not what was collected plus what it names")
     if manifest.initial_offset is not None and manifest.initial_offset != manifest.oldest:
@@ -351,67 +158,8 @@ def path_of(seq_no: int, chain: Chain | None) -> str:
     return fragment_path(seq_no) if chain is None else chain.of(seq_no).path(seq_no)
 
 
-def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
-    """Give all that is wrong with a snapshot, as it and its parent's pointer show.
-
-    Its depth may be less than the pointer's: a snapshot that was left with one child has that
-    child's name, and the first to be written under a name stays.
-    """
-    children = snapshot.children
-    problems = list(_gaps(children))
-    if snapshot.snapshots and snapshot.fragments:
-        problems.append("it names both snapshots and fragments")
-    if not children:
-        problems.append("it names nothing")
-    elif (children[0].start, children[-1].limit) != (pointer.start, pointer.limit):
-        problems.append("it does not cover what its pointer says")
-    if sum(child.num_bytes for child in children) != pointer.num_bytes:
-        problems.append("its pointer says another size than what it names has")
-    if any(child.depth >= snapshot.depth for child in snapshot.snapshots):
-        problems.append("it is not deeper than the snapshots it names")
-    if snapshot.depth > pointer.depth or not snapshot.depth:
-        problems.append("its depth is not what its pointer says")
-    if pointer.last_us is not None and last_us_of(children) not in (None, pointer.last_us):
-        problems.append("its pointer says another time than the last of what it names")
-    if sum_of(children) != snapshot.setsum:
-        problems.append("its setsum is not that of what it names")
-    if snapshot.setsum != pointer.setsum or not is_named_by_its_sum(snapshot):
-        problems.append("its name is not its setsum")
-    return problems
-
-
-def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
-    """Say whether the path of a snapshot is one that its setsum gives."""
-    depths = (None, snapshot.depth)
-    return snapshot.path in [snapshot_path(snapshot.setsum, depth) for depth in depths]
-
-
-def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
-    """Add up the setsums of fragments and snapshots."""
-    total = Setsum.zero()
-    for child in children:
-        total = total + child.setsum
-    return total
-
-
-def last_us_of(children: Iterable[Pointer | Fragment]) -> int | None:
-    """Give the greatest time in fragments and snapshots; None if it is not known of one."""
-    times = [child.last_us for child in children]
-    known = [time for time in times if time is not None]
-    return max(known) if known and len(known) == len(times) else None
-
-
 def _problems_of_streams(chain: Chain, manifest: Manifest) -> Iterator[str]:
     if any(stream.position >= manifest.oldest for stream in chain.streams_at_start):
         yield "a stream that is open at its start was opened after it"
     if any(stream.position >= manifest.next for stream in chain.streams):
         yield "a stream that is open at its end was opened after it"
-
-
-def _gaps(children: Sequence[Pointer | Fragment]) -> Iterator[str]:
-    for child in children:
-        if child.start >= child.limit:
-            yield f"{child.path} covers no position"
-    for one, other in pairwise(children):
-        if one.limit != other.start:
-            yield f"between {one.path} and {other.path} positions are missing or come twice"

@@ -17,11 +17,12 @@ from tidelog.wal.epoch import Seal
 from tidelog.wal.head import Head, load_head
 from tidelog.wal.limits import Limits, check_time_us
 from tidelog.wal.log import LOG_RECORDS, Log
-from tidelog.wal.manifest import MANIFEST, Fragment
+from tidelog.wal.manifest import MANIFEST
 from tidelog.wal.position import first_at
 from tidelog.wal.reader import Wal3Reader, limited
 from tidelog.wal.scrub import Scrubbed, scrub
 from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US, Bounds
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import Control, StreamInfo
 from tidelog.wal.writer import Wal3Writer
 

@@ -23,9 +23,10 @@ from tidelog.store.port import Store
 from tidelog.wal.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
 from tidelog.wal.head import Head, load_head
 from tidelog.wal.link import FenceLink, Tail
-from tidelog.wal.manifest import MANIFEST, Fragment, Manifest, encode_manifest
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.settle import settle
 from tidelog.wal.slot import decode_link, encode_fence
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.walk import Step, chain_of, has_passed, step, tail_of
 from tidelog.wal.walker import Walker
 

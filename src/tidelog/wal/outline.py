@@ -14,8 +14,8 @@ from tidelog.clock import Clock, run_all
 from tidelog.store.port import Store
 from tidelog.wal.epoch import Chain
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import Fragment, Pointer
 from tidelog.wal.reader import Wal3Reader, tree_reader
+from tidelog.wal.snapshot import Fragment, Pointer
 
 
 async def outline_log(store: Store, clock: Clock, *, deep: bool = False) -> dict[str, Any]:

@@ -11,17 +11,15 @@ collection".
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidelog.errors import UsageError
-from tidelog.wal.form import parse, position, render
-from tidelog.wal.manifest import (
+from tidelog.wal.form import CHECK, check_of, parse, position, render
+from tidelog.wal.manifest import Manifest
+from tidelog.wal.snapshot import (
     Fragment,
-    Manifest,
     Pointer,
     decode_fragment,
     decode_pointer,
@@ -96,9 +94,9 @@ def decode_pin(data: bytes, *, where: str) -> Pin:
         CorruptionError: it is none.
     """
     found = parse(data, where=where)
-    rest = {name: value for name, value in found.found.items() if name != "check"}
-    if found.text("check") != _check_of(rest):
-        raise found.wrong("check", "is not that of the rest")
+    rest = {name: value for name, value in found.found.items() if name != CHECK}
+    if found.text(CHECK) != check_of(rest):
+        raise found.wrong(CHECK, "is not that of the rest")
     pin = Pin(
         start=found.position("start"),
         limit=found.position("limit"),
@@ -128,8 +126,4 @@ def encode_pin(pin: Pin) -> bytes:
         "snapshots": [encode_pointer(child) for child in pin.snapshots],
         "fragments": [encode_fragment(child) for child in pin.fragments],
     }
-    return render({**fields, "check": _check_of(fields)})
-
-
-def _check_of(fields: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(render(fields), digest_size=16).hexdigest()
+    return render({**fields, CHECK: check_of(fields)})

@@ -35,7 +35,7 @@ from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 from tidelog.store.within import BESIDE
 from tidelog.wal.head import load_head
-from tidelog.wal.manifest import FIRST_POSITION, Fragment, Manifest, Pointer
+from tidelog.wal.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.pin import (
     PINS,
     Pin,
@@ -47,6 +47,7 @@ from tidelog.wal.pin import (
 )
 from tidelog.wal.reader import tree_reader
 from tidelog.wal.roller import roll_up_tail
+from tidelog.wal.snapshot import Fragment, Pointer
 from tidelog.wal.tree import paths_named
 
 

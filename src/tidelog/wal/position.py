@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.limits import check_time_us
-from tidelog.wal.manifest import Fragment, Manifest, Pointer
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.reader import Wal3Reader
 from tidelog.wal.slot_reader import SlotReader, checked_data
+from tidelog.wal.snapshot import Fragment, Pointer
 from tidelog.wal.walk import tail_of
 
 

@@ -21,14 +21,8 @@ from tidelog.wal.cursor import CURSORS, Cursor, cursor_name, decode_cursor
 from tidelog.wal.fragment import check_fragment, decode_fragment
 from tidelog.wal.head import load_head, refuse_slots
 from tidelog.wal.limits import Limits, Spent, spend
-from tidelog.wal.manifest import (
-    Fragment,
-    Manifest,
-    Pointer,
-    Snapshot,
-    decode_snapshot,
-    problems_of_snapshot,
-)
+from tidelog.wal.manifest import Manifest
+from tidelog.wal.snapshot import Fragment, Pointer, Snapshot, decode_snapshot, problems_of_snapshot
 
 READS_MAX: Final = 8
 WINDOW_BYTES: Final = 64 * 1024 * 1024

@@ -20,10 +20,11 @@ from tidelog.store.conditional import create
 from tidelog.store.port import Entry, Store
 from tidelog.wal.epoch import EPOCHS, place_of
 from tidelog.wal.link import Link
-from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest, encode_snapshot
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.relink import Found, relink
 from tidelog.wal.roller import roll_all
 from tidelog.wal.slot import link_of_metadata
+from tidelog.wal.snapshot import encode_snapshot
 from tidelog.wal.transitions import Rollover, check_manifest
 
 TAIL_BYTES: Final = 16 * 1024  # Holds the footer of nearly every slot's object.

@@ -7,9 +7,10 @@ from functools import partial
 from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound, PositionCollected
 from tidelog.wal.held import may_hold
-from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.slot import controls_of
 from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import CONTROL, Controls, Streams, apply_controls
 from tidelog.wal.walk import chain_of
 

@@ -24,7 +24,8 @@ from tidelog.errors import (
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 from tidelog.wal.head import Head, load_head
-from tidelog.wal.manifest import MANIFEST, Manifest, Snapshot, encode_manifest, encode_snapshot
+from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.snapshot import Snapshot, encode_snapshot
 from tidelog.wal.transitions import Rollover, check_manifest, roll_over
 from tidelog.wal.walk import Step, chain_of, extend, tail_of
 from tidelog.wal.walker import Walker

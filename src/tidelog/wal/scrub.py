@@ -25,16 +25,9 @@ from tidelog.setsum import Setsum
 from tidelog.wal.cursor import CURSORS, cursor_name, decode_cursor
 from tidelog.wal.fragment import decode_fragment, problems_of_fragment
 from tidelog.wal.garbage import GARBAGE, decode_garbage
-from tidelog.wal.manifest import (
-    MANIFEST,
-    Fragment,
-    Manifest,
-    Pointer,
-    decode_snapshot,
-    problems_of_manifest,
-    problems_of_snapshot,
-)
+from tidelog.wal.manifest import MANIFEST, Manifest, problems_of_manifest
 from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.snapshot import Fragment, Pointer, decode_snapshot, problems_of_snapshot
 
 RUNS_MAX: Final = 5
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.wal.held import may_hold
-from tidelog.wal.manifest import Fragment
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import CONTROL, check_stream
 
 

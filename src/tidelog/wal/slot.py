@@ -26,8 +26,8 @@ from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.form import parse, render
 from tidelog.wal.held import Held, held_of
 from tidelog.wal.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.records import FOREIGN, open_parquet, read_records
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import CONTROL, Controls, decode_control
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"

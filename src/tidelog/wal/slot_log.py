@@ -14,7 +14,6 @@ import pyarrow as pa
 from tidelog.wal.epoch import Seal
 from tidelog.wal.limits import Limits
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.opener import Opener
 from tidelog.wal.position import position_at
 from tidelog.wal.reader import limited
@@ -23,6 +22,7 @@ from tidelog.wal.selection import select
 from tidelog.wal.slot_reader import Bounds, SlotReader
 from tidelog.wal.slot_scrub import scrub_slots
 from tidelog.wal.slot_writer import SlotWriter
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import Control, StreamInfo
 
 

@@ -19,11 +19,12 @@ from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.epoch import Seal
 from tidelog.wal.link import Tail, plain
-from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.pin import Pin
 from tidelog.wal.reader import READS_MAX, WINDOW_BYTES, Wal3Reader, overlaps, records_between
 from tidelog.wal.selection import ALL, Selection
 from tidelog.wal.slot import SLOT_RECORDS, decode_data, problems_of_data
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.walk import tail_of
 from tidelog.wal.walker import Walker
 

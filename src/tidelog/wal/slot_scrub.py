@@ -20,7 +20,7 @@ from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.epoch import Epoch, Seal, place_of
 from tidelog.wal.link import DataLink, FenceLink, Tail
-from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.pin import PINS, decode_pin, pin_name
 from tidelog.wal.pins import reached_by
 from tidelog.wal.scrub import (
@@ -34,6 +34,7 @@ from tidelog.wal.scrub import (
 )
 from tidelog.wal.slot import decode_data, decode_link, problems_of_data
 from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.walk import chain_of, tail_of
 from tidelog.wal.walker import Walker
 

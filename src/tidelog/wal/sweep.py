@@ -21,15 +21,10 @@ from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.collector import GRACE_US
 from tidelog.wal.epoch import EPOCHS, Chain, Place, place_of
-from tidelog.wal.manifest import (
-    Manifest,
-    decode_snapshot,
-    fragment_path,
-    is_named_by_its_sum,
-    sum_of,
-)
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.pins import paths_pinned
 from tidelog.wal.reader import tree_reader
+from tidelog.wal.snapshot import decode_snapshot, fragment_path, is_named_by_its_sum, sum_of
 from tidelog.wal.tree import paths_named
 
 _FRAGMENT: Final = re.compile(r"log/.*FragmentSeqNo=([0-9a-f]{16})\.parquet")

@@ -31,17 +31,10 @@ from tidelog.wal.copy import manifest_of_copy
 from tidelog.wal.epoch import FIRST_SLOT, Chain, Epoch
 from tidelog.wal.fragment import RECORDS, encode_fragment, setsum_of_records
 from tidelog.wal.link import Tail, fragment_of
-from tidelog.wal.manifest import (
-    FIRST_SEQ_NO,
-    MANIFEST,
-    Fragment,
-    Manifest,
-    encode_manifest,
-    encode_snapshot,
-    fragment_path,
-)
+from tidelog.wal.manifest import FIRST_SEQ_NO, MANIFEST, Manifest, encode_manifest
 from tidelog.wal.roller import roll_all
 from tidelog.wal.slot import encode_data
+from tidelog.wal.snapshot import Fragment, encode_snapshot, fragment_path
 from tidelog.wal.streams import Streams
 from tidelog.wal.transitions import Rollover, add_fragment, check_manifest
 from tidelog.wal.walk import extend

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tidelog.errors import CorruptionError, UsageError, require
-from tidelog.wal.manifest import (
+from tidelog.wal.manifest import Manifest, problems_of_manifest
+from tidelog.wal.snapshot import (
     DEPTH_MAX,
     Fragment,
-    Manifest,
     Pointer,
     Snapshot,
     last_us_of,
-    problems_of_manifest,
     snapshot_path,
     sum_of,
 )

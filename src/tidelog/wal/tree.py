@@ -10,8 +10,9 @@ from functools import partial
 
 from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
-from tidelog.wal.manifest import Fragment, Manifest, Pointer
+from tidelog.wal.manifest import Manifest
 from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.snapshot import Fragment, Pointer
 
 
 async def paths_named(reader: Wal3Reader) -> tuple[Manifest, set[str]]:

@@ -21,9 +21,9 @@ from tidelog.wal.epoch import Epoch, Seal
 from tidelog.wal.flight import Flight, answer, launch, meet_fence
 from tidelog.wal.head import load_head
 from tidelog.wal.link import DataLink, Tail
-from tidelog.wal.manifest import Fragment
 from tidelog.wal.settle import settle
 from tidelog.wal.slot import decode_link, encode_data, place_slot_records
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import CONTROL
 from tidelog.wal.walk import has_slot, step
 

@@ -16,7 +16,8 @@ from typing import TypeAlias
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.wal.epoch import Chain, Epoch, Seal
 from tidelog.wal.link import ControlFragment, DataLink, Link, Tail, fragment_of, plain
-from tidelog.wal.manifest import Fragment, Manifest
+from tidelog.wal.manifest import Manifest
+from tidelog.wal.snapshot import Fragment
 from tidelog.wal.streams import Controls, Streams, apply_controls
 from tidelog.wal.transitions import add_fragment
 

@@ -17,7 +17,7 @@ from tidelog.errors import ContentionError, OutcomeUnknown, TidelogError
 from tidelog.wal.batch_writer import BatchWriter
 from tidelog.wal.batching import Work, bodies_of
 from tidelog.wal.committer import Committer
-from tidelog.wal.manifest import Fragment
+from tidelog.wal.snapshot import Fragment
 
 
 @dataclass(frozen=True, slots=True)
