@@ -23,7 +23,8 @@ from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.head import load_head
 from tidelog.wal.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.pin import pin_path
-from tidelog.wal.pins import Pins, paths_pinned
+from tidelog.wal.pinned import paths_pinned
+from tidelog.wal.pins import Pins
 from tidelog.wal.reader import Wal3Reader
 
 

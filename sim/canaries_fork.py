@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from tidelog.clock import Clock
 from tidelog.store.within import Within
-from tidelog.wal import collector, destroy, pins, upkeep
+from tidelog.wal import collector, destroy, pinned, upkeep
 from tidelog.wal.collection import paths_to_delete
 from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import Garbage
@@ -95,16 +95,12 @@ def fork_lets_go_of_what_its_own_forks_read() -> Iterator[None]:
 @contextmanager
 def sweep_of_pins_ignores_other_pins() -> Iterator[None]:
     """What one pin has let go of is deleted, though a fork still reads it."""
-    real = pins.sweep_pins
 
     async def none(*_: object) -> set[str]:
         return set()
 
-    async def alone(*given: Any, **named: Any) -> None:
-        with patch.object(pins, "paths_pinned", none):
-            await real(*given, **named)
-
-    with patch.object(collector, "sweep_pins", alone):
+    # Of this module alone: the collector looks by itself at what pins hold.
+    with patch.object(pinned, "paths_pinned", none):
         yield
 
 

@@ -57,7 +57,7 @@ from tidelog.wal.epoch import Chain
 from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.pins import paths_pinned, sweep_pins
+from tidelog.wal.pinned import paths_pinned, sweep_pins
 from tidelog.wal.reader import Wal3Reader, tree_reader
 from tidelog.wal.slot import controls_of
 from tidelog.wal.snapshot import Fragment, Snapshot, encode_snapshot

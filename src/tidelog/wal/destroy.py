@@ -37,7 +37,8 @@ from tidelog.wal.head import Head, load_head
 from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.opener import Opener
 from tidelog.wal.pin import pin_name
-from tidelog.wal.pins import Pins, each_pin, paths_pinned, replace_pin
+from tidelog.wal.pinned import paths_pinned
+from tidelog.wal.pins import Pins, each_pin, replace_pin
 from tidelog.wal.roller import roll_up_tail
 from tidelog.wal.sweep import SNAPSHOT, Verdict, judge_fragment
 from tidelog.wal.walk import chain_of

@@ -22,7 +22,7 @@ from tidelog.wal.epoch import Epoch, Seal, place_of
 from tidelog.wal.link import DataLink, FenceLink, Tail
 from tidelog.wal.manifest import Manifest
 from tidelog.wal.pin import PINS, decode_pin, pin_name
-from tidelog.wal.pins import reached_by
+from tidelog.wal.pinned import reached_by
 from tidelog.wal.scrub import (
     Before,
     Problem,

@@ -22,7 +22,7 @@ from tidelog.store.port import Store
 from tidelog.wal.collector import GRACE_US
 from tidelog.wal.epoch import EPOCHS, Chain, Place, place_of
 from tidelog.wal.manifest import Manifest
-from tidelog.wal.pins import paths_pinned
+from tidelog.wal.pinned import paths_pinned
 from tidelog.wal.reader import tree_reader
 from tidelog.wal.snapshot import decode_snapshot, fragment_path, is_named_by_its_sum, sum_of
 from tidelog.wal.tree import paths_named
