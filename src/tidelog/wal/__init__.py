@@ -1,5 +1,1 @@
-"""One linearizable log on a store.
-
-So far: logs in the form of Chroma's wal3, read, scrubbed, appended to,
-collected and copied.
-"""
+"""Linearizable logs on a store, by two commit protocols; docs/ARCHITECTURE.md says what is where."""
