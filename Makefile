@@ -10,8 +10,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Much of a test's time is waiting for servers and for killed processes; a file stays with one.
-PYTEST_WORKERS ?= -n 2 --dist loadfile
+# Much of the time is waiting for servers and for killed processes. A file stays with one worker;
+# in the order of names those that take long come first.
+PYTEST_WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 DEMO_ARGS ?=
