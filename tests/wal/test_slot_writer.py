@@ -17,7 +17,7 @@ from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.testing import Delayed, Fault, Faulty
 from tidelog.testing.faulty import Request
-from tidelog.wal.batching import Batching
+from tidelog.wal.batching import Batching, Queue
 from tidelog.wal.manifest import MANIFEST, decode_manifest
 from tidelog.wal.opener import make_log
 from tidelog.wal.slot_writer import Shape, SlotWriter
@@ -316,5 +316,21 @@ def test_bodies_come_back_as_they_were() -> None:
         first = await writer.append_arrow(bodies[1:])
         await writer.close()
         assert await contents(SLOTS, store) == dict(enumerate(bodies[1:].to_pylist(), first))
+
+    asyncio.run(work())
+
+
+def test_a_long_queue_is_sent_in_shares() -> None:
+    """While one batch is sent the next is encoded; a short queue is one request."""
+
+    async def work() -> None:
+        queue = Queue(batching=Batching(batch_bytes=8 * 2**20))
+        body = pa.array([bytes(2**20 - 4)], pa.binary())
+        for _ in range(12):
+            await queue.add(body)
+        assert [len(queue.take(shares=2)) for _ in range(2)] == [6, 6]
+        for _ in range(6):
+            await queue.add(pa.array([b"small"], pa.binary()))
+        assert len(queue.take(shares=2)) == 6
 
     asyncio.run(work())

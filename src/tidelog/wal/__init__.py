@@ -1,1 +1,1 @@
-"""Linearizable logs on a store, by two commit protocols; docs/ARCHITECTURE.md says what is where."""
+"""Linearizable logs, by two commit protocols; docs/ARCHITECTURE.md says what is where."""

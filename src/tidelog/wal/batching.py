@@ -20,6 +20,7 @@ from tidelog.errors import BusyError, HandleError, UsageError
 from tidelog.wal.streams import Control
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+SHARE_BYTES: Final = 1024 * 1024  # Below that, a batch more costs more than it gains.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +110,16 @@ class Queue:
             self.changed.notify_all()
         return work
 
-    def take(self) -> list[Work]:
-        """Take what makes the next batch: at least one, and more while it is not full."""
+    def take(self, *, shares: int = 1) -> list[Work]:
+        """Take what makes the next batch: at least one, and more while it is not full.
+
+        Where several batches can be under way at once, one takes no more than its share of all that
+        is not settled: while one is sent, the next is encoded already.
+        """
+        most = min(self.batching.batch_bytes, max(SHARE_BYTES, self._bytes // shares))
         batch = [self._waiting.popleft()]
         size = batch[0].size
-        while self._waiting and size + self._waiting[0].size <= self.batching.batch_bytes:
+        while self._waiting and size + self._waiting[0].size <= most:
             batch.append(self._waiting.popleft())
             size += batch[-1].size
         return batch

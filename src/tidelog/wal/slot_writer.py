@@ -45,6 +45,7 @@ from tidelog.wal.turn import Sent, Turn
 from tidelog.wal.walk import Step
 
 ROLLUP_LOOK_US: Final = 50_000  # How often a writer looks whether there is enough to roll up.
+SHARES_MAX: Final = 2  # Into so many batches a long queue is parted, if so many puts may go out.
 BEHIND_MAX: Final = 4  # Roll-ups by which the manifest may be late before appends wait for it.
 
 
@@ -195,7 +196,9 @@ class SlotWriter(BatchWriter):
 
     async def _admitted(self, turn: Turn) -> list[Work]:
         """Take the next batch, without what does not fit the streams that are open; tell that."""
-        admitted, refused = admit(turn.tail.streams, self._queue.take())
+        admitted, refused = admit(
+            turn.tail.streams, self._queue.take(shares=min(self.shape.alpha, SHARES_MAX))
+        )
         for work, error in refused:
             await self._queue.fail([work], error)
         return admitted
