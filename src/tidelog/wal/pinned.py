@@ -22,7 +22,7 @@ from tidelog.wal.manifest import Manifest
 from tidelog.wal.pin import (
     Pin,
 )
-from tidelog.wal.pins import each_pin, replace_pin
+from tidelog.wal.pins import PinWitness, each_pin, read_pin, replace_pin
 from tidelog.wal.reader import tree_reader
 from tidelog.wal.snapshot import Fragment, Pointer
 from tidelog.wal.tree import paths_named
@@ -36,10 +36,30 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
     """
     held: set[str] = set()
     async for found in each_pin(store):
-        if found.pin.is_held:
-            below = reached_by(store, clock, found.pin)
-            held |= {child.path async for child in below if child.limit > found.pin.start}
+        now, reached = await _reached(store, clock, found)
+        if now.is_held:
+            held |= {child.path for child in reached if child.limit > now.start}
     return held
+
+
+async def _reached(
+    store: Store, clock: Clock, found: PinWitness
+) -> tuple[Pin, list[Pointer | Fragment]]:
+    """Give all that a pin reaches, and the pin as it was then.
+
+    What it names may be gone because it was let go of since it was read: then it is read again.
+
+    Raises:
+        CorruptionError: it names a snapshot that is not there.
+    """
+    while True:
+        try:
+            return found.pin, [child async for child in reached_by(store, clock, found.pin)]
+        except CorruptionError:
+            newer = await read_pin(store, found.name)
+            if newer is None or newer.e_tag == found.e_tag:
+                raise
+            found = newer
 
 
 async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
@@ -58,8 +78,9 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
     await clock.sleep(grace_us)
     dead = set[Pointer | Fragment]()
     for found in due:
-        gone = [c async for c in reached_by(store, clock, found.pin) if _is_let_go(c, found.pin)]
-        dead |= {c for c in gone if _is_dead(c, manifest) and c.path not in named}
+        _, reached = await _reached(store, clock, found)
+        gone = [child for child in reached if _is_let_go(child, found.pin)]
+        dead |= {child for child in gone if _is_dead(child, manifest) and child.path not in named}
     # What is named goes before what names it, or a crash in between would leave it unknown.
     for depth in sorted({_depth_of(child) for child in dead}):
         await store.delete([child.path for child in dead if _depth_of(child) == depth])

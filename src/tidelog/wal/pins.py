@@ -102,7 +102,7 @@ class Pins:
             NoSuchPin: there is none. BusyError: it is being made, or whoever made it died before it
             was sure. CorruptionError: it cannot be read.
         """
-        found = await self._load(name, pin_path(name))
+        found = await read_pin(self.store, name)
         if found is None or not found.pin.is_held:
             raise NoSuchPin("the log has no such pin: make it", name=name)
         if not found.pin.is_sure:
@@ -120,7 +120,7 @@ class Pins:
             NoSuchPin: there is none. UsageError: it is held for a fork, and ``force`` is False.
             ContentionError: another changed it meanwhile: try again.
         """
-        found = await self._load(name, pin_path(name))
+        found = await read_pin(self.store, name)
         if found is None or not found.pin.is_held:
             raise NoSuchPin("the log has no such pin", name=name)
         if found.pin.holder and not force:
@@ -133,7 +133,7 @@ class Pins:
 
     async def shrink(self, name: str, start: int) -> None:
         """Let go of what a pin holds below ``start``; it holds no more than before."""
-        found = await self._load(name, pin_path(name))
+        found = await read_pin(self.store, name)
         if found is not None and found.pin.start < start:
             await self._replace(found, start=min(start, found.pin.limit))
 
@@ -146,19 +146,12 @@ class Pins:
         return {found.name: found.pin async for found in each_pin(self.store) if found.pin.is_held}
 
     async def _free(self, name: str, path: str) -> PinWitness | None:
-        found = await self._load(name, path)
+        found = await read_pin(self.store, name)
         if found is not None and found.pin.is_held:
             raise NameTaken("the log has such a pin already: release it, or choose another name")
         if found is not None and found.pin.swept < found.pin.limit:
             raise BusyError("the pin of this name was released: collect, then make it again")
         return found
-
-    async def _load(self, name: str, path: str) -> PinWitness | None:
-        try:
-            found = await self.store.get(path)
-        except ObjectNotFound:
-            return None
-        return PinWitness(name, decode_pin(found.data, where=path), found.e_tag)
 
     def _pin(self, manifest: Manifest, start: int, limit: int, holder: str) -> Pin:
         snapshots, fragments = children_between(manifest, start, limit)
@@ -203,16 +196,26 @@ async def replace_pin(store: Store, clock: Clock, witness: PinWitness, pin: Pin)
     return PinWitness(witness.name, pin, e_tag)
 
 
+async def read_pin(store: Store, name: str) -> PinWitness | None:
+    """Read a pin as it is, also one that holds nothing any more; None if there never was one.
+
+    Raises:
+        UsageError: no pin can have the name. CorruptionError: it cannot be read.
+    """
+    path = pin_path(name)
+    try:
+        found = await store.get(path)
+    except ObjectNotFound:
+        return None  # Or its log was destroyed.
+    return PinWitness(name, decode_pin(found.data, where=path), found.e_tag)
+
+
 async def each_pin(store: Store) -> AsyncIterator[PinWitness]:
     """Read one pin after the other, also those that hold nothing any more."""
     for key in [entry.key async for entry in store.list(PINS)]:
-        if (name := pin_name(key)) is None:
-            continue
-        try:
-            found = await store.get(key)
-        except ObjectNotFound:
-            continue  # Its log was destroyed.
-        yield PinWitness(name, decode_pin(found.data, where=key), found.e_tag)
+        name = pin_name(key)
+        if name is not None and (found := await read_pin(store, name)) is not None:
+            yield found
 
 
 def _check_range(manifest: Manifest, start: int, limit: int) -> None:
