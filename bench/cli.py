@@ -37,7 +37,7 @@ class Lake:
         self.environment = {**os.environ, "TIDELOG_LOCATION": (folder / "lake").as_uri()}
 
     def run(self, *words: str) -> str:
-        """Run a command that must succeed; give what it prints."""
+        """Run a command that must succeed; return what it prints."""
         done = subprocess.run(
             [TIDELOG, *words], env=self.environment, check=True, capture_output=True, text=True
         )

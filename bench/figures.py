@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Give the value that ``share`` (0 to 1) of all values do not exceed."""
+    """Return the value that ``share`` (0 to 1) of all values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Run once; give seconds."""
+    """Run once; return seconds."""
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
@@ -30,7 +30,7 @@ def side_by_side(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Give how many times longer theirs took than ours: the median over the rounds."""
+    """Return how many times longer theirs took than ours: the median over the rounds."""
     return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
 
 

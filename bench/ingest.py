@@ -70,7 +70,7 @@ CASES = [Case(envelope, timed) for envelope in ("none", "upsert") for timed in (
 
 
 def write_rows(folder: Path, rows: int) -> int:
-    """Write rows of 8 fields, about 140 bytes each, in time order, ten to a user; give bytes."""
+    """Write rows of 8 fields, about 140 bytes each, in time order, ten to a user; return bytes."""
     folder.mkdir()
     for number in range(FILES):
         start, limit = rows * number // FILES, rows * (number + 1) // FILES

@@ -30,22 +30,23 @@ from latency_picture import draw_latencies
 from tidelog.clock import SystemClock
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing.delayed import Delayed
-from tidelog.wal.batching import Batching
-from tidelog.wal.epoch import Chain, Epoch
-from tidelog.wal.head import load_head
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.slot_object import place_slot_records, setsum_of_slot_records
+from tidelog.wal.format.snapshot import encode_snapshot
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.opener import Opener
-from tidelog.wal.protocols import create_log, open_log
-from tidelog.wal.roller import Roller, roll_all
-from tidelog.wal.slot import place_slot_records, setsum_of_slot_records
-from tidelog.wal.slot_writer import Shape
-from tidelog.wal.snapshot import Fragment, encode_snapshot
-from tidelog.wal.transitions import Rollover
+from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer, roll_all
+from tidelog.wal.slot_protocol.fencing import Fencer
+from tidelog.wal.slot_protocol.writer import Shape
 
 CLOCK: Final = SystemClock()
 PUT_US: Final = 100_000
@@ -56,7 +57,7 @@ CHROMA: Final = {100: 177_367, 1_024: 42_467, 65_536: 688}
 
 
 def noise(count: int, size: int) -> pa.BinaryArray:
-    """Give bodies that cannot be compressed."""
+    """Return bodies that cannot be compressed."""
     block = os.urandom(count * size)
     cut = [block[at : at + size] for at in range(0, count * size, size)]
     bodies: pa.BinaryArray = pa.array(cut, pa.binary())
@@ -212,9 +213,11 @@ async def cost(opens: int) -> None:
     inner = MemoryStore()
     await create_log(inner, name="bench", clock=CLOCK, writer="bench")
     for number in range(opens):
-        opener = Opener(store=inner, clock=CLOCK, writer=f"opener {number}")
+        opener = Fencer(store=inner, clock=CLOCK, writer=f"opener {number}")
         ended = await opener.open(lanes=1, alpha=8)
-        await Roller(store=inner, clock=CLOCK, writer="bench").roll_up(ended.head, ended.steps)
+        await Checkpointer(store=inner, clock=CLOCK, writer="bench").roll_up(
+            ended.head, ended.steps
+        )
     sizes = [len(found.data) for found in inner.objects.values()]
     manifest = len((await inner.get(MANIFEST)).data)
     print(
@@ -301,7 +304,7 @@ async def tail(fragments: int) -> None:
     log = await open_log(store, name="bench", clock=CLOCK, writer="bench")
     await measure("its end", log.bounds)
     await measure("its end, again", log.bounds)
-    opener = Opener(store=store, clock=CLOCK, writer="bench")
+    opener = Fencer(store=store, clock=CLOCK, writer="bench")
     for name in ("open for writing", "open for writing, again"):
         await measure(name, lambda: opener.open(lanes=1, alpha=1))
     print(f"## The end of a log of {fragments:,} fragments\n")

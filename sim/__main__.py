@@ -15,18 +15,18 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from sim.canaries import innermost
-from sim.crash_points import visit
-from sim.scenario_collect import CollectStory, simulate_collect, simulate_collect_slots
-from sim.scenario_consensus import simulate_consensus
-from sim.scenario_fork import simulate_fork
-from sim.scenario_ingest import simulate_ingest
-from sim.scenario_log import simulate_log
-from sim.scenario_race import simulate_pin_race, simulate_race
-from sim.scenario_shard import simulate_shard
-from sim.scenario_slot import SlotPlot, simulate_slots
-from sim.stories import STORIES
-from sim.stories_fork import ForkStory, RebuildStory
+from sim.canaries.builds import innermost
+from sim.crash.points import visit
+from sim.crash.stories import STORIES
+from sim.crash.stories_fork import ForkStory, RebuildStory
+from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
+from sim.workloads.consensus import simulate_consensus
+from sim.workloads.fork import simulate_fork
+from sim.workloads.ingest import simulate_ingest
+from sim.workloads.log import simulate_log
+from sim.workloads.race import simulate_pin_race, simulate_race
+from sim.workloads.shard import simulate_shard
+from sim.workloads.slot import SlotPlot, simulate_slots
 
 SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "consensus": simulate_consensus,

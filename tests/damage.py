@@ -11,10 +11,10 @@ from clocks import SwiftClock
 from tidelog.errors import TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
+from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.protocols import open_log
-from tidelog.wal.scrub import Problem
+from tidelog.wal.logs import open_log
+from tidelog.wal.scrub.report import Problem
 
 T = TypeVar("T")
 Bytes = Mapping[str, bytes]

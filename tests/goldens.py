@@ -11,12 +11,12 @@ NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 
 
 def expected(name: str) -> Any:
-    """Give what Chroma's reader saw."""
+    """Return what Chroma's reader saw."""
     return json.loads((FOLDER / f"{name}.expected.json").read_text())
 
 
 def objects(name: str) -> dict[str, bytes]:
-    """Give a log's objects by key."""
+    """Return a log's objects by key."""
     folder = FOLDER / name
     found = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}

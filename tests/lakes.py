@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def changes(count: int) -> list[Row]:
-    """Give changes of few keys: several of one at one time, some that take it away, and nulls."""
+    """Return changes of few keys: several of one at one time, some that take it away, and nulls."""
     return [
         {
             "k": n * 7 % 23,
@@ -48,7 +48,7 @@ def changes(count: int) -> list[Row]:
 
 
 def write_files(folder: Path, format: str, rows: Sequence[Row], *, files: int = 3) -> str:
-    """Write rows as files, some with bad records between; give the pattern that names them."""
+    """Write rows as files, some with bad records between; return the pattern that names them."""
     folder.mkdir(parents=True, exist_ok=True)
     step = -(-len(rows) // files)
     for number in range(files):
@@ -64,7 +64,7 @@ def write_files(folder: Path, format: str, rows: Sequence[Row], *, files: int = 
 
 
 def arrow_of(rows: Sequence[Row]) -> pa.Table:
-    """Give rows in the types of the schema."""
+    """Return rows in the types of the schema."""
     wire = ARROW.set(4, pa.field("amount", pa.string()))
     return pa.Table.from_pylist(list(rows), schema=wire).cast(ARROW)
 
@@ -79,7 +79,7 @@ async def make_source(root: Path | str, spec: SourceSpec) -> Location:
 async def ingest(
     location: Location, name: str, *, engine: Engine | None = None, bytes_max: int = 6_000
 ) -> list[Tick]:
-    """Ingest all that there is; give the ticks."""
+    """Ingest all that there is; return the ticks."""
     ingester = await location.ingester(name, engine=engine, bytes_max=bytes_max)
     head = await ingester.source.head()
     ticks = []
@@ -91,7 +91,7 @@ async def ingest(
 
 
 def rows_of(table: pa.Table) -> list[str]:
-    """Give rows in an order of their own, as text, so that nulls compare as well."""
+    """Return rows in an order of their own, as text, so that nulls compare as well."""
     return sorted(repr(row) for row in table.to_pylist())
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from sim.clock import SimClock
+from sim.kernel.clock import SimClock
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.store.port import Entry, Object, Store

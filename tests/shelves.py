@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator
 
 from logs import CLOCK
 from tidelog.store.port import Store
-from tidelog.wal.batching import Batching
-from tidelog.wal.collection import Keep
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.shelf import Shelf
-from tidelog.wal.slot_writer import Shape
-from tidelog.wal.transitions import Rollover
+from tidelog.wal.logs import Logs
+from tidelog.wal.slot_protocol.writer import Shape
 
 ALL = Keep(share_max=1)
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
 
 
-def shelf_on(store: Store) -> Shelf:
-    return Shelf(store=store, clock=CLOCK, writer="me")
+def shelf_on(store: Store) -> Logs:
+    return Logs(store=store, clock=CLOCK, writer="me")
 
 
 async def append(store: Store, name: str, count: int) -> None:
@@ -35,7 +35,7 @@ async def log_of(store: Store, name: str, count: int, *, protocol: str = "slot")
 
 
 async def contents(store: Store, name: str) -> dict[int, bytes]:
-    """Give all bodies by position; a log that scrub complains of has none."""
+    """Return all bodies by position; a log that scrub complains of has none."""
     log = await shelf_on(store).open(name)
     assert (await log.scrub()).problems == []
     return {row["position"]: row["body"] async for table in log.scan() for row in table.to_pylist()}

@@ -9,12 +9,12 @@ from clocks import SwiftClock
 from goldens import objects
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.batching import Batching
-from tidelog.wal.committer import Committer
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import scrub
-from tidelog.wal.transitions import Rollover
-from tidelog.wal.writer import Wal3Writer
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.manifest_protocol.writer import Wal3Writer
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.scrub.tree_scrub import scrub
 
 CLOCK = SwiftClock()
 
@@ -35,14 +35,14 @@ async def append(
 
 
 async def log_of(sizes: Sequence[int], *, fragments: int = 3, snapshots: int = 2) -> MemoryStore:
-    """Give a new log; see `append`."""
+    """Return a new log; see `append`."""
     store = MemoryStore()
     await append(store, sizes, fragments=fragments, snapshots=snapshots)
     return store
 
 
 async def golden(name: str) -> MemoryStore:
-    """Give a log that Chroma wrote."""
+    """Return a log that Chroma wrote."""
     store = MemoryStore()
     for key, data in objects(name).items():
         await store.put(key, data)
@@ -54,7 +54,7 @@ def reader_of(store: Store) -> Wal3Reader:
 
 
 async def contents(store: Store) -> dict[int, bytes]:
-    """Give all records by position; a log that scrub complains of has none."""
+    """Return all records by position; a log that scrub complains of has none."""
     reader = reader_of(store)
     assert (await scrub(reader)).problems == []
     return {

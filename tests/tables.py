@@ -66,7 +66,7 @@ DIFFS = st.sampled_from([1, 1, -1, 2])
 
 
 def schema_of(kinds: list[str], *, keys: int) -> ShardSchema:
-    """Give a schema with a column ``c0``, ``c1``, ... of each kind, the first ones its key."""
+    """Return a schema with a column ``c0``, ``c1``, ... of each kind, the first ones its key."""
     fields = [pa.field(f"c{i}", KINDS[kind][0]) for i, kind in enumerate(kinds)]
     return shard_schema(pa.schema(fields), key=[f"c{i}" for i in range(keys)])
 
@@ -81,7 +81,7 @@ def schemas(draw: st.DrawFn) -> tuple[ShardSchema, list[str]]:
 def updates(
     draw: st.DrawFn, schema: ShardSchema, kinds: list[str], *, max_size: int = 12
 ) -> pa.Table:
-    """Give updates, with rows that come again, at times from 0 to 5."""
+    """Return updates, with rows that come again, at times from 0 to 5."""
     values = [st.none() | KINDS[kind][1] for kind in kinds]
     rows = draw(st.lists(st.tuples(*values), min_size=1, max_size=4))
     picked = draw(st.lists(st.tuples(st.sampled_from(rows), TIMES, DIFFS), max_size=max_size))
@@ -95,7 +95,7 @@ def shard_updates(draw: st.DrawFn, *, max_size: int = 12) -> tuple[ShardSchema, 
 
 
 def table_of(schema: ShardSchema, rows: list[tuple[Any, ...]]) -> pa.Table:
-    """Give a table of updates, from tuples of the data columns, time and diff."""
+    """Return a table of updates, from tuples of the data columns, time and diff."""
     names = [*schema.names, TIME, DIFF]
     return pa.Table.from_pylist(
         [dict(zip(names, row, strict=True)) for row in rows], schema=schema.updates

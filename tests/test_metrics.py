@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
-from sim.clock import SimClock
-from sim.loop import run
+from sim.kernel.clock import SimClock
+from sim.kernel.loop import run
 from tidelog.clock import SystemClock
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import InvariantError
@@ -28,11 +28,11 @@ from tidelog.metrics import (
 )
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
-from tidelog.store.cached import Cached
-from tidelog.store.hedged import Hedged
-from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
+from tidelog.store.wrappers.cached import Cached
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.hedging import Hedging
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Delayed
 
 

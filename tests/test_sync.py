@@ -23,8 +23,8 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.persist.transition import Verdict
-from tidelog.wal.limits import Limits
 from tidelog.wal.log import LOG_RECORDS
+from tidelog.wal.read.limits import Limits
 
 COLUMNS: dict[str, pa.DataType] = {"k": pa.string(), "v": pa.int64()}
 SCHEMA = pa.schema(COLUMNS)

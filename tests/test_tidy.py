@@ -106,7 +106,7 @@ def _parsed(root: Path, path: Path, _changed: int) -> Module:
 
 
 def imports(module: Module, *, types: bool) -> Iterator[tuple[int, str]]:
-    """Give line and full name of what is imported; ``types``: also if only type checkers do."""
+    """Yield line and full name of what is imported; ``types``: also if only type checkers do."""
     skipped: set[ast.AST] = set()
     for node in ast.walk(module.tree):
         if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -304,7 +304,7 @@ CANARIES: dict[Rule, list[dict[str, str]]] = {
         {"src/tidelog/location.py": "from tidelog.testing.models import Model\n"},
         {"src/tidelog/spark/read.py": "from tidelog.cli.read import read\n"},
         {"src/tidelog/testing/spark.py": "from tidelog.spark.session import session\n"},
-        {"src/tidelog/consensus/box.py": "from tidelog.wal.writer import Writer\n"},
+        {"src/tidelog/consensus/box.py": "from tidelog.wal.log import Log\n"},
         {"src/pyspark_tidelog/__init__.py": "from tidelog.persist.part import Part\n"},
     ],
     every_room_is_known: [{"src/tidelog/attic/box.py": ""}],
@@ -386,7 +386,7 @@ def test_rules_of_text_leave_what_is_right_alone(text: str, tmp_path: Path) -> N
 
 
 def commands(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Give every command below a click group, as it is typed after ``tidelog``."""
+    """Yield every command below a click group, as it is typed after ``tidelog``."""
     below: dict[str, object] = getattr(command, "commands", {})
     if not below:
         yield " ".join(path)

@@ -6,23 +6,12 @@ from collections.abc import Sequence
 
 from goldens import objects
 from tidelog.setsum import Setsum
-from tidelog.wal.collection import (
-    apply_garbage,
-    missing_for_plan,
-    paths_to_delete,
-    plan_collection,
-)
-from tidelog.wal.garbage import Garbage
-from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest
-from tidelog.wal.snapshot import (
-    Fragment,
-    Pointer,
-    Snapshot,
-    decode_snapshot,
-    fragment_path,
-    problems_of_snapshot,
-)
-from tidelog.wal.transitions import Rollover, add_fragment, roll_over
+from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.gc_plan import Garbage
+from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest
+from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
+from tidelog.wal.format.snapshot import Pointer, Snapshot, decode_snapshot, problems_of_snapshot
+from tidelog.wal.gc.plan import apply_garbage, missing_for_plan, paths_to_delete, plan_collection
 
 
 class Tree:
@@ -64,7 +53,7 @@ class Tree:
             self.stored.pop(path, None)
 
     def fragments(self) -> list[Fragment]:
-        """Give all fragments in order, each snapshot checked against its pointer."""
+        """Return all fragments in order, each snapshot checked against its pointer."""
 
         def below(child: Pointer | Fragment) -> list[Fragment]:
             if isinstance(child, Fragment):
@@ -84,7 +73,7 @@ class Tree:
 
 
 def golden_tree(name: str) -> Tree:
-    """Give a log that Chroma wrote."""
+    """Return a log that Chroma wrote."""
     log, tree = objects(name), Tree()
     tree.manifest = decode_manifest(log[MANIFEST])
     tree.stored = {

@@ -98,7 +98,7 @@ class Scope:
         return State(Manifest(NONE, 1), None, NONE, collectors, holders)
 
     def protected(self, me: int, position: int | None) -> Positions:
-        """Give what a holder's cursor or pin protects: all from there on, or that alone."""
+        """Return what a holder's cursor or pin protects: all from there on, or that alone."""
         if position is None:
             return NONE
         limit = self.records if me < self.cursors else position + 1
@@ -123,7 +123,7 @@ def check_step(before: State, after: State) -> str | None:
 
 
 def check(scope: Scope, state: State) -> str | None:
-    """Give the sentence of what does not hold, if there is one."""
+    """Return the sentence of what does not hold, if there is one."""
     dropped = state.manifest.dropped
     if any(scope.protected(me, each.held) & dropped for me, each in enumerate(state.holders)):
         return "something that is held was dropped"
@@ -145,7 +145,7 @@ def steps(scope: Scope, state: State) -> Iterator[tuple[str, State]]:
 
 
 def _protected(scope: Scope, state: State) -> Positions:
-    """Give what cursors and pins protect.
+    """Return what cursors and pins protect.
 
     One step, though there is a request for each: whether it is late enough is asked of each alone.
     """
@@ -253,7 +253,7 @@ def _holding(position: int | None) -> Holder:
 
 
 def _looks(scope: Scope, state: State, holder: Holder) -> tuple[Positions, Positions]:
-    """Give what has gone or is to go, as a holder sees it at its first look and its second."""
+    """Return what has gone or is to go, as a holder sees it at its first look and its second."""
     plan, dropped = state.plan or NONE, state.manifest.dropped
     if scope.broken == "backwards" and holder.held is not None:
         return NONE, NONE

@@ -99,7 +99,7 @@ def _roller_steps(scope: Scope, world: World) -> Iterator[tuple[str, World]]:
 
 @lru_cache(maxsize=1 << 16)
 def _erasable(slots: frozenset[Slot], manifest: Manifest, broken: str | None) -> list[Slot]:
-    """Give what the manifest proves dead.
+    """Return what the manifest proves dead.
 
     That is, whatever lies in the place of a record that was rolled up, and whatever lies in an
     epoch past the fence that is recorded as its end. A sweep erases besides what lies in an epoch
@@ -130,7 +130,7 @@ def check_step(before: World, after: World) -> str | None:
 
 
 def check(world: World) -> str | None:
-    """Give the sentence of what does not hold, if there is one."""
+    """Return the sentence of what does not hold, if there is one."""
     log = _log_of(world)
     for agent in world.agents:
         if isinstance(agent, Writing):

@@ -43,11 +43,11 @@ class Manifest(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Give the number of the last epoch; a seal is none."""
+        """Return the number of the last epoch; a seal is none."""
         return max(number_of(epoch) for epoch, _ in self.epochs)
 
     def end_of(self, epoch: int) -> tuple[int, int] | None:
-        """Give what ended an epoch, if it is recorded: the next epoch, and the fence's slot."""
+        """Return what ended an epoch, if it is recorded: the next epoch, and the fence's slot."""
         for (each, _), after in zip(self.epochs, self.epochs[1:], strict=False):
             if each == epoch:
                 return after
@@ -191,14 +191,14 @@ class Scope:
         return World(nothing, Manifest(((0, 0),), 0), (Writing(0, 0, 0), *others), nothing)
 
     def opens(self, me: int, epoch: int) -> int:
-        """Give what the fences of an agent say that it puts into an epoch."""
+        """Return what the fences of an agent say that it puts into an epoch."""
         is_sealer = self.sealer and me == self.openers + 1
         return SEAL if is_sealer else epoch * AGENTS_MAX + me
 
 
 @lru_cache(maxsize=1 << 12)
 def number_of(epoch: int) -> int:
-    """Give how many epochs came before one; see `Scope.opens`, which names them."""
+    """Return how many epochs came before one; see `Scope.opens`, which names them."""
     return 0 if epoch <= 0 else 1 + number_of(epoch // AGENTS_MAX)
 
 
@@ -209,7 +209,7 @@ def by_place(slots: frozenset[Slot]) -> dict[tuple[int, int], int]:
 
 @lru_cache(maxsize=1 << 16)
 def walk(slots: frozenset[Slot], manifest: Manifest) -> Manifest:
-    """Follow the chain of slots from the manifest's tail; give the manifest that lists it all."""
+    """Follow the chain of slots from the manifest's tail; return the manifest that lists it all."""
     store = by_place(slots)
     epochs, tail = manifest
     while (holds := store.get((epochs[-1][0], tail))) is not None:

@@ -20,11 +20,11 @@ class Clock(Protocol):
     """What the world gives that a pure function has not."""
 
     def now_us(self) -> int:
-        """Give wall time, in microseconds since 1970."""
+        """Return wall time, in microseconds since 1970."""
         ...
 
     def monotonic_us(self) -> int:
-        """Give a time that never goes back, in microseconds since some moment."""
+        """Return a time that never goes back, in microseconds since some moment."""
         ...
 
     async def sleep(self, duration_us: int) -> None:
@@ -32,11 +32,11 @@ class Clock(Protocol):
         ...
 
     def uniform(self) -> float:
-        """Give a random number in [0, 1)."""
+        """Return a random number in [0, 1)."""
         ...
 
     def unique(self) -> str:
-        """Give 32 hex digits that nobody else was given."""
+        """Return 32 hex digits that nobody else was given."""
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:
@@ -69,13 +69,13 @@ class SystemClock:
 def backoff_us(
     attempt: int, clock: Clock, *, first_us: int = 5_000, most_us: int = 1_000_000
 ) -> int:
-    """Give how long to wait before try number ``attempt`` (from 0): doubling, with full jitter."""
+    """Return the wait before try number ``attempt`` (from 0): doubling, with full jitter."""
     ceiling = min(most_us, first_us << min(attempt, 20))
     return int(ceiling * (0.5 + 0.5 * clock.uniform()))
 
 
 async def run_all(work: Sequence[Callable[[], Awaitable[T]]], *, at_once: int) -> list[T]:
-    """Run calls side by side, at most ``at_once``; give their results in order.
+    """Run calls side by side, at most ``at_once``; return their results in order.
 
     The first that fails cancels the others, and its error is raised as it is, not in a group.
     """

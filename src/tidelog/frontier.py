@@ -52,7 +52,7 @@ class Frontier:
 
     @property
     def time(self) -> int:
-        """Give the one element.
+        """Return the one element.
 
         Raises:
             UsageError: the frontier is empty.
@@ -78,13 +78,13 @@ class Frontier:
 
 
 def meet(frontiers: Iterable[Frontier]) -> Frontier:
-    """Give the least: what all of them have reached. Of nothing, the empty frontier."""
+    """Return the least: what all of them have reached. Of nothing, the empty frontier."""
     times = [f.elements[0] for f in frontiers if f.elements]
     return Frontier.at(min(times)) if times else Frontier.empty()
 
 
 def join(frontiers: Iterable[Frontier]) -> Frontier:
-    """Give the greatest: what one of them has reached. Of nothing, {0}."""
+    """Return the greatest: what one of them has reached. Of nothing, {0}."""
     known = list(frontiers)
     if any(f.is_empty for f in known):
         return Frontier.empty()
@@ -92,7 +92,7 @@ def join(frontiers: Iterable[Frontier]) -> Frontier:
 
 
 def check_time(time: int) -> int:
-    """Give ``time`` back if it is one.
+    """Return ``time`` back if it is one.
 
     Raises:
         UsageError: it is not from 0 to 2^63-1.

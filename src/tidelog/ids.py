@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: str, *, of: str = "name") -> str:
-    """Give ``name`` back if logs, shards and collections may be called so.
+    """Return ``name`` back if logs, shards and collections may be called so.
 
     Raises:
         UsageError: it is not 1 to 128 of letters, digits, ``.``, ``_``, ``-``, or starts with a

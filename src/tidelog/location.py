@@ -33,14 +33,14 @@ from tidelog.ids import ShardId, check_name
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.store.conditional import create as create_object
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.probe import probe_store
 from tidelog.store.urls import open_store
-from tidelog.wal.collector import GRACE_US
-from tidelog.wal.destroy import Destroyed
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.admin.destroy import Destroyed
+from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.log import Log
-from tidelog.wal.shelf import Shelf
+from tidelog.wal.logs import Logs
 
 FORMAT: Final = 1
 MARK: Final = "tidelog.json"
@@ -70,7 +70,7 @@ class Location:
     def shard(
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
     ) -> Shard:
-        """Give the handle of a shard; without a schema, of one that has been written.
+        """Return the handle of a shard; without a schema, of one that has been written.
 
         Raises:
             UsageError: the name or the schema will not do.
@@ -85,50 +85,50 @@ class Location:
         )
 
     @property
-    def shelf(self) -> Shelf:
-        """Give the logs of this location, to be made, copied or destroyed."""
-        return Shelf(store=self.store, clock=self.clock, writer=writer_name())
+    def shelf(self) -> Logs:
+        """Return the logs of this location, to be made, copied or destroyed."""
+        return Logs(store=self.store, clock=self.clock, writer=writer_name())
 
     async def log(self, name: str, **options: Any) -> Log:
-        """Open a log; see `Shelf.open`."""
+        """Open a log; see `Logs.open`."""
         return await self.shelf.open(name, **options)
 
     async def create_log(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
-        """Make a log, and open it; see `Shelf.create`."""
+        """Make a log, and open it; see `Logs.create`."""
         return await self.shelf.create(name, protocol=protocol, **options)
 
     async def logs(self) -> list[str]:
-        """Give the names of all logs, in order; a listing of one page for each."""
+        """Return the names of all logs, in order; a listing of one page for each."""
         return await self.shelf.names()
 
     async def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
-        """Make a log that shares what another has; see `Shelf.fork`."""
+        """Make a log that shares what another has; see `Logs.fork`."""
         return await self.shelf.fork(source, name, start=start)
 
     async def copy_log(
         self, source: str, name: str, *, protocol: str | None = None, start: int = 0
     ) -> Log:
-        """Copy a log; see `Shelf.copy`."""
+        """Copy a log; see `Logs.copy`."""
         return await self.shelf.copy(source, name, protocol=protocol, start=start)
 
     async def destroy_log(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
-        """Destroy a log; see `tidelog.wal.destroy`."""
+        """Destroy a log; see `tidelog.wal.admin.destroy`."""
         return await self.shelf.destroy(name, grace_us=grace_us)
 
     async def rebuild_log(self, name: str) -> Log:
-        """Make the lost manifest of a log again; see `tidelog.wal.rebuild`."""
+        """Make the lost manifest of a log again; see `tidelog.wal.admin.rebuild`."""
         return await self.shelf.rebuild(name)
 
     async def adopt_log(self, url: str, name: str) -> Log:
-        """Copy a log that wal3 wrote somewhere else; see `Shelf.adopt`."""
+        """Copy a log that wal3 wrote somewhere else; see `Logs.adopt`."""
         return await self.shelf.adopt(open_store(url, clock=self.clock), name)
 
     async def export_log(self, name: str, url: str, *, start: int = 0) -> None:
-        """Copy a log to another place as wal3 reads it; see `Shelf.export`."""
+        """Copy a log to another place as wal3 reads it; see `Logs.export`."""
         await self.shelf.export(name, open_store(url, clock=self.clock), start=start)
 
     async def collection(self, name: str) -> Collection:
-        """Give the handle of a collection, or of a source's errors under ``NAME_errors``.
+        """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
 
         Raises:
             NoSuchCollection: there is none of that name.
@@ -175,7 +175,7 @@ class Location:
         strict: bool = False,
         final: bool = True,
     ) -> Ingester:
-        """Give an ingester of a source, which has read where its shards stand.
+        """Return an ingester of a source, which has read where its shards stand.
 
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.
@@ -244,7 +244,7 @@ async def _make(store: Store, clock: Clock) -> bytes:
 
 
 def writer_name() -> str:
-    """Give what people see of this process in what it writes to logs."""
+    """Return what people see of this process in what it writes to logs."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

@@ -58,7 +58,7 @@ class Portal:
         await self._loop.shutdown_default_executor()
 
     def iterate(self, stream: AsyncIterator[T]) -> Iterator[T]:
-        """Give what a stream gives, item by item; it runs only while an item is waited for."""
+        """Yield what a stream gives, item by item; it runs only while an item is waited for."""
 
         async def next_one() -> tuple[T] | None:
             try:

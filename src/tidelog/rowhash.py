@@ -66,7 +66,7 @@ class RowSum:
         return cls(int.from_bytes(octets[:8], "little"), int.from_bytes(octets[8:], "little"))
 
     def to_bytes(self) -> bytes:
-        """Give 16 bytes: lo, then hi, little endian."""
+        """Return 16 bytes: lo, then hi, little endian."""
         return self.lo.to_bytes(8, "little") + self.hi.to_bytes(8, "little")
 
     def __add__(self, other: RowSum) -> RowSum:
@@ -133,7 +133,7 @@ def weighted_sum(hashes: Hashes, diffs: npt.NDArray[np.int64]) -> RowSum:
 
 
 def bucket_of(hashes: Hashes, buckets: int) -> npt.NDArray[np.int64]:
-    """Give each row a bucket from 0 to ``buckets - 1``, the same wherever the row is hashed.
+    """Assign each row a bucket from 0 to ``buckets - 1``, the same wherever the row is hashed.
 
     Raises:
         UsageError: there is not one bucket.

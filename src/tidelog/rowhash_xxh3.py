@@ -47,7 +47,7 @@ _CLASS_OF_LENGTH = np.searchsorted(_CLASS_ENDS, np.arange(130)).astype(np.uint8)
 
 @functools.cache
 def seeds_of(name: str) -> tuple[int, int]:
-    """Give the two lanes' seeds for a class of values, so that classes do not meet."""
+    """Return the two lanes' seeds for a class of values, so that classes do not meet."""
     octets = f"tidelog rowhash {name}".encode()
     return xxhash.xxh3_64_intdigest(octets, 0), xxhash.xxh3_64_intdigest(octets, 1)
 
@@ -197,7 +197,7 @@ def _hash_long(data: Octets, starts: Integers, lengths: Integers, seeds: tuple[i
 
 
 def _multiply_fold(left: Lanes, right: Lanes) -> Lanes:
-    """Multiply to 128 bits and give the two halves' exclusive or; numpy has no such product."""
+    """Multiply to 128 bits and return the two halves' exclusive or; numpy has no such product."""
     left_low, left_high = left & _LOW_HALF, left >> _HALF
     right_low, right_high = right & _LOW_HALF, right >> _HALF
     carry = left_low * right_low
@@ -230,7 +230,7 @@ def _avalanche_xxh3(lanes: Lanes) -> None:
 
 
 def _column(low: int, high: int) -> Lanes:
-    """Give two constants, each to meet its lane (Python integers: numpy's scalars warn)."""
+    """Return two constants, each to meet its lane (Python integers: numpy's scalars warn)."""
     return np.array([[low & _MASK_64], [high & _MASK_64]], np.uint64)
 
 

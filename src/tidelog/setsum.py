@@ -52,17 +52,17 @@ class Setsum:
 
     @classmethod
     def zero(cls) -> Setsum:
-        """Give the sum of nothing."""
+        """Return the sum of nothing."""
         return _ZERO
 
     @classmethod
     def of(cls, item: bytes) -> Setsum:
-        """Give the sum of one item."""
+        """Return the sum of one item."""
         return cls.of_pieces((item,))
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[bytes]) -> Setsum:
-        """Give the sum of one item, given in pieces: only their concatenation counts."""
+        """Return the sum of one item, given in pieces: only their concatenation counts."""
         sha3 = hashlib.sha3_256()
         for piece in pieces:
             sha3.update(piece)
@@ -85,11 +85,11 @@ class Setsum:
         return cls(columns)
 
     def hex(self) -> str:
-        """Give 64 lower-case hex digits."""
+        """Return 64 lower-case hex digits."""
         return self.digest().hex()
 
     def digest(self) -> bytes:
-        """Give 32 bytes: the columns, each of 32 bits, little endian."""
+        """Return 32 bytes: the columns, each of 32 bits, little endian."""
         return _COLUMNS.pack(*self.columns)
 
     def __add__(self, other: Setsum) -> Setsum:
@@ -106,14 +106,14 @@ class Setsum:
 
 
 def setsum_of(items: Iterable[bytes]) -> Setsum:
-    """Give the sum of many items; one that comes twice counts twice."""
+    """Return the sum of many items; one that comes twice counts twice."""
     digests = b"".join([hashlib.sha3_256(item).digest() for item in items])
     columns = np.frombuffer(digests, "<u4").reshape(-1, len(PRIMES))
     return _reduced(columns.sum(axis=0, dtype=np.uint64).tolist())
 
 
 def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:
-    """Give the sum of one record of a log, as `record_item` spells it.
+    """Return the sum of one record of a log, as `record_item` spells it.
 
     Raises:
         UsageError: the position or the time is not from 0 to 2^64-1.
@@ -122,7 +122,7 @@ def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:
 
 
 def record_item(position: int, timestamp_us: int, body: bytes) -> bytes:
-    """Give the item that stands for a record: position and time, 8 bytes each, big endian; body.
+    """Return the item that stands for a record: position and time, 8 bytes each, big endian; body.
 
     For many records, ``setsum_of`` of their items is far quicker than adding up their sums.
 

@@ -28,8 +28,8 @@ from tidelog.persist.state import Token
 from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
 from tidelog.sync_log import Log
-from tidelog.wal.collector import GRACE_US
-from tidelog.wal.destroy import Destroyed
+from tidelog.wal.admin.destroy import Destroyed
+from tidelog.wal.gc.collector import GRACE_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Contents:
     as_of: int
 
     def to_arrow(self) -> pa.Table:
-        """Give the rows, each as often as its multiplicity says."""
+        """Return the rows, each as often as its multiplicity says."""
         diffs = self.table.column(DIFF).to_numpy()
         rows = self.table.drop_columns([DIFF])
         if not len(diffs) or (diffs == 1).all():
@@ -48,17 +48,17 @@ class Contents:
         return rows.take(np.repeat(np.arange(len(diffs)), diffs))
 
     def to_pandas(self) -> Any:
-        """Give a pandas DataFrame (pandas must be installed)."""
+        """Return a pandas DataFrame (pandas must be installed)."""
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """Give a polars DataFrame (polars must be installed)."""
+        """Return a polars DataFrame (polars must be installed)."""
         import polars
 
         return polars.from_arrow(self.to_arrow())
 
     def to_spark(self, spark: Any) -> Any:
-        """Give a Spark DataFrame on a session."""
+        """Return a Spark DataFrame on a session."""
         return spark.createDataFrame(self.to_arrow())
 
 
@@ -135,7 +135,7 @@ class Collection:
         self._inner = inner
 
     def snapshot(self, as_of: int | str | None = None) -> Contents:
-        """Give the contents at a time; without one, at the newest that is complete."""
+        """Return the contents at a time; without one, at the newest that is complete."""
         wanted = None if as_of is None else parse_time(as_of, what="as_of")
 
         async def read() -> Contents:
@@ -145,7 +145,7 @@ class Collection:
         return self._portal.run(read())
 
     def changes(self, since: int | str, until: int | str | None = None) -> pa.Table:
-        """Give the updates after ``since`` up to ``until``, with ``_time`` and ``_diff``."""
+        """Return the updates after ``since`` up to ``until``, with ``_time`` and ``_diff``."""
         last = None if until is None else parse_time(until, what="until")
         return self._portal.run(self._inner.changes(parse_time(since, what="since"), last))
 
@@ -206,14 +206,14 @@ class Location:
         self._portal.run(self._inner.export_log(name, url, start=start))
 
     def logs(self) -> list[str]:
-        """Give the names of all logs."""
+        """Return the names of all logs."""
         return self._portal.run(self._inner.logs())
 
     def collection(self, name: str) -> Collection:
         return Collection(self._portal, self._portal.run(self._inner.collection(name)))
 
     def collections(self) -> list[str]:
-        """Give the names of all collections."""
+        """Return the names of all collections."""
         return sorted(self._portal.run(self._inner.controller.catalog()).collections)
 
     def create_source(self, spec: SourceSpec) -> None:

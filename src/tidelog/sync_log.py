@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from tidelog.portal import Portal
 from tidelog.wal import log as aio_log
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import GRACE_US, Collected
-from tidelog.wal.cursors import Listed, Witness
-from tidelog.wal.epoch import Seal
-from tidelog.wal.limits import Limits
-from tidelog.wal.pin import Pin
-from tidelog.wal.pins import PinWitness
-from tidelog.wal.scrub import Scrubbed
-from tidelog.wal.slot_reader import Bounds
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.streams import StreamInfo
-from tidelog.wal.sweep import Swept
+from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.pin import Pin
+from tidelog.wal.format.streams import StreamInfo
+from tidelog.wal.gc.collector import GRACE_US, Collected
+from tidelog.wal.gc.cursors import Listed, Witness
+from tidelog.wal.gc.orphans import Swept
+from tidelog.wal.gc.pins import PinWitness
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.read.bounds import Bounds
+from tidelog.wal.read.limits import Limits
+from tidelog.wal.scrub.report import Scrubbed
 
 
 class Log:
@@ -47,7 +47,7 @@ class Log:
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append records; give the position of the first once all are durable."""
+        """Append records; return the position of the first once all are durable."""
         return self._portal.run(
             self._inner.append(records, stream=stream, timestamp_us=timestamp_us, wait=wait)
         )
@@ -65,7 +65,7 @@ class Log:
         )
 
     def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
-        """Open a stream, so that records can be appended to it; give where it opens."""
+        """Open a stream, so that records can be appended to it; return where it opens."""
         return self._portal.run(self._inner.open_stream(stream, meta))
 
     def close_stream(self, stream: bytes) -> int:
@@ -75,7 +75,7 @@ class Log:
         return self._portal.run(self._inner.meta_stream(stream, meta))
 
     def streams(self) -> list[StreamInfo]:
-        """Give the streams that are open, in the order in which they were opened."""
+        """Return the streams that are open, in the order in which they were opened."""
         return self._portal.run(self._inner.streams())
 
     def scan(
@@ -87,25 +87,25 @@ class Log:
         stream: bytes | None = None,
         control: bool = False,
     ) -> Iterator[pa.Table]:
-        """Give the records of the positions ``[start, limit)`` that there are now."""
+        """Yield the records of the positions ``[start, limit)`` that there are now."""
         found = self._inner.scan(start, limit=limit, limits=limits, stream=stream, control=control)
         return self._portal.iterate(found)
 
     def follow(
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False
     ) -> Iterator[pa.Table]:
-        """Give records as they come, until the log is sealed."""
+        """Yield records as they come, until the log is sealed."""
         return self._portal.iterate(self._inner.follow(start, stream=stream, control=control))
 
     def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         return self._portal.run(self._inner.fragments(start, limit=limit))
 
     def fetch(self, fragment: Fragment) -> pa.Table:
-        """Give all records of a fragment, control records too."""
+        """Return all records of a fragment, control records too."""
         return self._portal.run(self._inner.fetch(fragment))
 
     def position_at(self, time_us: int) -> int:
-        """Give the first position whose record has a time or a later one."""
+        """Return the first position whose record has a time or a later one."""
         return self._portal.run(self._inner.position_at(time_us))
 
     def bounds(self) -> Bounds:
@@ -148,7 +148,7 @@ class Log:
     def scan_pin(
         self, name: str, *, stream: bytes | None = None, control: bool = False
     ) -> Iterator[pa.Table]:
-        """Give the records that a pin holds, whatever was collected since."""
+        """Yield the records that a pin holds, whatever was collected since."""
         return self._portal.iterate(self._inner.scan_pin(name, stream=stream, control=control))
 
     def collect(

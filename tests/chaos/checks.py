@@ -27,7 +27,7 @@ class Report:
 
 
 def contents(collection: Collection, times: list[int]) -> list[Counter[Row]]:
-    """Give a collection's contents at each of the times, as counted rows."""
+    """Return a collection's contents at each of the times, as counted rows."""
     found: list[Counter[Row]] = []
     for time in times:
         rows = collection.snapshot(time).to_arrow().to_pylist()
@@ -36,7 +36,7 @@ def contents(collection: Collection, times: list[int]) -> list[Counter[Row]]:
 
 
 def check_equal(url: str, clean_url: str, scenario: Scenario) -> int:
-    """Compare at every minute; give how many minutes were compared."""
+    """Compare at every minute; return how many minutes were compared."""
     with tidelog.connect(url) as lake, tidelog.connect(clean_url) as clean:
         upper = lake.collection(NAME).describe()["upper"]
         assert upper == scenario.events[-1]["at"] + 1 == clean.collection(NAME).describe()["upper"]
@@ -87,7 +87,7 @@ def run_two(folder: Path, *, engine: str, seed: int) -> Report:
 
 
 def prepare(folder: Path, seed: int) -> tuple[Scenario, str, str]:
-    """Write a scenario and make two locations with its source; give their URLs."""
+    """Write a scenario and make two locations with its source; return their URLs."""
     scenario = write_scenario(folder / "events", events_count=3_500, seed=seed)
     assert scenario.size_bytes > 60 * TICK_BYTES, scenario.size_bytes
     url, clean_url = ((folder / name).as_uri() for name in ("lake", "clean"))

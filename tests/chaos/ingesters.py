@@ -45,7 +45,7 @@ class Ingest:
 
     @property
     def won(self) -> int:
-        """Give how many commits it reported as its own."""
+        """Return how many commits it reported as its own."""
         return sum(int(tick["won"]) for tick in self.ticks)
 
     def hold(self, held: bool) -> None:
@@ -60,7 +60,7 @@ class Ingest:
         self._close()
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for its end, however it ends; give its exit status."""
+        """Wait for its end, however it ends; return its exit status."""
         code = self.process.wait(timeout_s)
         self._close()
         return code
@@ -73,7 +73,7 @@ class Ingest:
                 stream.close()
 
     def finish(self, timeout_s: float = 300) -> dict[str, Any]:
-        """Wait for its end, which must be a good one; give its summary."""
+        """Wait for its end, which must be a good one; return its summary."""
         out = self.process.stdout.read() if self.process.stdout else ""
         code = self.process.wait(timeout_s)
         self._close()
@@ -142,7 +142,7 @@ def let_both_win(one: Ingest, other: Ingest, *, rng: random.Random, timeout_s: f
 def kill_often(
     url: str, *, engine: str, tick_bytes: int, kills: int, rng: random.Random, span_s: float
 ) -> int:
-    """Kill ingesters, one after another, at random moments; give how many ticks were seen.
+    """Kill ingesters, one after another, at random moments; return how many ticks were seen.
 
     A moment lies between an ingester's first tick and ``span_s`` seconds later; what it commits in
     between is not reported to anybody when it dies.

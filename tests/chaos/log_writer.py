@@ -10,11 +10,11 @@ from tidelog.clock import SystemClock
 from tidelog.errors import ContentionError, Fenced, LocationError
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
-from tidelog.wal.committer import Committer
-from tidelog.wal.opener import make_log
-from tidelog.wal.slot_writer import Shape, SlotWriter
-from tidelog.wal.transitions import Rollover
-from tidelog.wal.writer import Wal3Writer
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.manifest_protocol.writer import Wal3Writer
+from tidelog.wal.slot_protocol.fencing import make_log
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 CLOCK = SystemClock()
 SMALL = Rollover(fragments=8, snapshots=4)

@@ -29,7 +29,7 @@ class Scenario:
 
     @property
     def minutes(self) -> list[int]:
-        """Give the end of each minute that has events."""
+        """Return the end of each minute that has events."""
         first, last = self.events[0]["at"], self.events[-1]["at"]
         return [*range(first, last, MINUTE_MS), last]
 
@@ -70,7 +70,7 @@ def write_scenario(folder: Path, *, events_count: int, seed: int, files: int = 6
 
 
 def replay(scenario: Scenario, times: list[int]) -> list[Counter[Row]]:
-    """Give the contents at each of the times, by a dict from key to newest row."""
+    """Return the contents at each of the times, by a dict from key to newest row."""
     held: dict[tuple[str, int], Row] = {}
     found: list[Counter[Row]] = []
     events = iter(scenario.events)

@@ -18,7 +18,7 @@ from logs import KINDS, Kind
 from servers import SeaweedServer
 from tidelog.clock import SystemClock
 from tidelog.store.urls import open_store
-from tidelog.wal.scrub import Scrubbed
+from tidelog.wal.scrub.report import Scrubbed
 
 WRITERS = 3
 SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "20"))
@@ -59,7 +59,7 @@ class Writer:
 
 
 def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
-    """Let writers write, each killed at random again and again; give what was acknowledged."""
+    """Let writers write, each killed at random again and again; return what was acknowledged."""
     dice, lives = random.Random(seed), 0
     running = [Writer(kind.name, url, f"w{n}-0") for n in range(WRITERS)]
     said: list[str] = []

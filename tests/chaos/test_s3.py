@@ -16,7 +16,7 @@ from servers import SeaweedServer
 
 
 def command(url: str, *arguments: str) -> list[dict[str, object]]:
-    """Run the command line; give the objects it printed."""
+    """Run the command line; return the objects it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tidelog.cli.main", "--location", url, *arguments],
         check=False,

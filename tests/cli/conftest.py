@@ -22,7 +22,7 @@ class Said:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """Give standard output as JSON lines."""
+        """Return standard output as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
@@ -32,12 +32,12 @@ class Said:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """Give what of standard error is JSON lines."""
+        """Return what of standard error is JSON lines."""
         return [json.loads(line) for line in self.err.splitlines() if line.startswith("{")]
 
     @property
     def complaint(self) -> str:
-        """Give standard error, which must be one sentence and no traceback."""
+        """Return standard error, which must be one sentence and no traceback."""
         lines = [line for line in self.err.splitlines() if not line.startswith("{")]
         assert len(lines) == 1, self.err
         assert lines[0].startswith("tidelog: "), self.err
@@ -82,7 +82,7 @@ class Cli:
         return path
 
     def contents(self) -> dict[str, bytes]:
-        """Give every file of the location and its bytes, but for hints and locks."""
+        """Return every file of the location and its bytes, but for hints and locks."""
         root = self.folder / "lake"
         return {
             str(path.relative_to(root)): path.read_bytes()

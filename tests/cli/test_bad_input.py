@@ -22,7 +22,7 @@ CREDENTIALS = "access_key_id=a&secret_access_key=b&region=us-east-1"
 
 
 def refused(said: Said, status: int, *words: str) -> str:
-    """Check that a command was refused with one sentence that has the words; give it."""
+    """Check that a command was refused with one sentence that has the words; return it."""
     complaint = said.complaint
     assert said.status == status, complaint
     for word in words:

@@ -17,7 +17,7 @@ COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
 
 def feed(cli: Cli, name: str, data: bytes, *options: str) -> str:
-    """Append standard input, as a process; give what it printed."""
+    """Append standard input, as a process; return what it printed."""
     done = subprocess.run(
         [*COMMAND, "--location", cli.location, "log", "append", name, *options],
         input=data,

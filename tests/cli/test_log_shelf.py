@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import Cli
 from cli.test_log_upkeep import fill, refused
 from goldens import objects
-from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.format.manifest import MANIFEST
 
 
 def bodies(cli: Cli, name: str) -> list[str]:
@@ -28,7 +28,7 @@ def append(cli: Cli, name: str, line: str) -> None:
 
 
 def golden(cli: Cli, place: str, *, of: str = "") -> Path:
-    """Give a folder with a log that Chroma wrote."""
+    """Return a folder with a log that Chroma wrote."""
     folder = cli.folder / place
     found = objects(of or place)
     assert found

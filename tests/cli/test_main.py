@@ -255,7 +255,7 @@ def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
 
 
 def on_terminal(*arguments: str) -> str:
-    """Run a command on a terminal of 50 columns; give what it showed, without what steers it."""
+    """Run a command on a terminal of 50 columns; return what it showed, without what steers it."""
     terminal, ours = pty.openpty()
     environment = {**os.environ, "COLUMNS": "120" if "ingest" in arguments else "50"}
     process = subprocess.Popen(

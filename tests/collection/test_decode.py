@@ -87,7 +87,7 @@ def decode(data: bytes, *, format: str, start: int = 0, header: bytes = b"") -> 
 
 
 def told(found: Decoded) -> tuple[list[str], list[str]]:
-    """Give rows and errors in an order of their own, times included."""
+    """Return rows and errors in an order of their own, times included."""
     rows = sorted(str(row) for row in found.rows.to_pylist())
     return rows, sorted(str(row) for row in found.errors.to_pylist())
 

@@ -77,7 +77,7 @@ ANYTHING = st.dictionaries(
 
 @st.composite
 def lines(draw: st.DrawFn) -> bytes:
-    """Give lines: objects that fit, objects that may not, and what is none."""
+    """Return lines: objects that fit, objects that may not, and what is none."""
     texts = draw(
         st.lists(
             OBJECTS.map(json.dumps)

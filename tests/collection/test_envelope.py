@@ -44,7 +44,7 @@ def rows_of(current: dict[Any, Any]) -> pa.Table:
 
 
 def replayed(messages: list[Any], current: dict[Any, Any]) -> Counter[Any]:
-    """Give the updates, by writing each message into a dictionary."""
+    """Return the updates, by writing each message into a dictionary."""
     state, found = dict(current), Counter[Any]()
     # Offsets may meet in these examples, though not in a file: Python's sort is stable, as ours.
     for key, value, time, _, _, delete in sorted(messages, key=lambda m: m[2:5]):

@@ -24,7 +24,7 @@ QUOTED = pytest.mark.parametrize("quoted", [False, True])
 
 
 def model_ends(data: bytes, *, quoted: bool) -> list[int]:
-    """Give the ends of records, byte by byte."""
+    """Return the ends of records, byte by byte."""
     found: list[int] = []
     inside = False
     for place, byte in enumerate(data):

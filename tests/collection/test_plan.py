@@ -28,7 +28,7 @@ SPANS = st.lists(
 
 
 def units(spans: Spans, late: list[int] | None = None) -> Units:
-    """Give units with these least and greatest times; None has no time."""
+    """Return units with these least and greatest times; None has no time."""
     return Units(
         np.array([NO_TIME_LEAST if s is None else s[0] for s in spans], np.int64),
         np.array([NO_TIME_GREATEST if s is None else s[1] for s in spans], np.int64),

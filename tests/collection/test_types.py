@@ -68,7 +68,7 @@ def test_what_is_no_schema_is_refused(text: str) -> None:
 
 
 def fitted(values: list[Any], wire: pa.DataType, wanted: pa.DataType) -> list[tuple[bool, Any]]:
-    """Give for each value whether it fits, and what it becomes."""
+    """Return for each value whether it fits, and what it becomes."""
     found = fit(pa.table({"c": pa.array(values, wire)}), pa.schema([pa.field("c", wanted)]))
     assert [name is not None for name in found.misfit] == [not fits for fits in found.fits]
     return list(zip(found.fits.tolist(), found.table.column("c").to_pylist(), strict=True))

@@ -28,11 +28,10 @@ from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collected
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.protocols import open_log
-from tidelog.wal.shelf import Shelf
+from tidelog.wal.gc.collector import Collected
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.logs import Logs, open_log
 
 FATES = {
     "stored, not answered": [Fault(told=False)],
@@ -54,7 +53,7 @@ EVERY_FATE = pytest.mark.parametrize(("new_store", "fates"), TRIALS, indirect=["
 
 
 def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> Faulty:
-    """Give a store whose changes below some prefixes have these fates; then one is as usual."""
+    """Return a store whose changes below some prefixes have these fates; then one is as usual."""
     turn = cycle([*fates, Fault()])
 
     def toss(request: Request) -> Fault:
@@ -161,7 +160,7 @@ def test_a_fork_is_whole_whatever_is_answered(store: Store, key: str, fates: lis
             for number in range(13):
                 await writer.append([b"%d" % number])
         prefix = "log/a/pin/" if key == "pin/" else key
-        shelf = Shelf(store=troubled(store, (prefix,), fates), clock=CLOCK, writer="me")
+        shelf = Logs(store=troubled(store, (prefix,), fates), clock=CLOCK, writer="me")
         fork = await shelf.fork("a", "b", start=3)
         assert list(await contents(SLOTS, Within(store, "log/b"))) == list(range(3, 14))
         (pin,) = (await (await shelf.open("a")).pins()).values()

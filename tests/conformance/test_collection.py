@@ -33,19 +33,19 @@ from logs import CLOCK, SLOTS, WAL3, Kind, Writer, contents
 from tidelog.errors import Fenced, OutcomeUnknown
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collected
-from tidelog.wal.cursor import INTRINSIC
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.head import load_head
-from tidelog.wal.manifest import MANIFEST, decode_manifest
-from tidelog.wal.protocols import open_log
-from tidelog.wal.snapshot import fragment_path
-from tidelog.wal.sweep import sweep
+from tidelog.wal.format.cursor import INTRINSIC
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.gc.collector import Collected
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.orphans import sweep
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.logs import open_log
+from tidelog.wal.read.head import load_head
 
 
 async def written(kind: Kind, store: Store, count: int) -> Cursors:
-    """Write fragments of one record each; give the log's cursors."""
+    """Write fragments of one record each; return the log's cursors."""
     await kind.make(store)
     async with kind.writer(store) as writer:
         for number in range(count):
@@ -59,7 +59,7 @@ async def collect(store: Store) -> Collected:
 
 
 async def data_of(store: Store) -> list[str]:
-    """Give the keys of all objects of records, be they named or not."""
+    """Return the keys of all objects of records, be they named or not."""
     found = []
     for prefix in ("log/", "epoch/"):
         for key in [entry.key async for entry in store.list(prefix)]:

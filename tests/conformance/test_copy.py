@@ -29,9 +29,9 @@ from tidelog.errors import NameTaken, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.within import Within
-from tidelog.wal.collection import Keep
-from tidelog.wal.head import load_head
-from tidelog.wal.shelf import Shelf
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.logs import Logs
+from tidelog.wal.read.head import load_head
 
 MIB = 1024 * 1024
 TO = pytest.mark.parametrize("to", KINDS, ids=lambda kind: f"to {kind}")
@@ -48,8 +48,8 @@ class Place:
         return Within(self.store, f"log/{name}")
 
     @property
-    def shelf(self) -> Shelf:
-        return Shelf(store=self.store, clock=CLOCK, writer="me")
+    def shelf(self) -> Logs:
+        return Logs(store=self.store, clock=CLOCK, writer="me")
 
     async def write(self, name: str, count: int, *, size: int = 2) -> None:
         """Append fragments of so many records each."""
@@ -65,7 +65,7 @@ class Place:
 
 
 async def place_of(store: Store, kind: Kind, to: Kind, count: int) -> Place:
-    """Give a place with a log ``a`` of so many fragments of two records."""
+    """Return a place with a log ``a`` of so many fragments of two records."""
     place = Place(store, {"a": kind, **dict.fromkeys("bcd", to)})
     await kind.make(place.log("a"))
     if count:

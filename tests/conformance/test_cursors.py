@@ -19,12 +19,12 @@ import pytest
 from logs import CLOCK, Kind
 from tidelog.errors import CursorMoved, NoSuchCursor, UsageError
 from tidelog.store.port import Store
-from tidelog.wal.cursor import INTRINSIC, cursor_path
-from tidelog.wal.cursors import Cursors
+from tidelog.wal.format.cursor import INTRINSIC, cursor_path
+from tidelog.wal.gc.cursors import Cursors
 
 
 async def log_with_cursors(kind: Kind, store: Store) -> tuple[Cursors, Cursors]:
-    """Give the cursors of a log of ten records, as two processes have them."""
+    """Return the cursors of a log of ten records, as two processes have them."""
     await kind.make(store)
     async with kind.writer(store) as writer:
         await writer.append([b"x"] * 10)

@@ -22,14 +22,14 @@ from logs import CLOCK, SLOTS, WAL3, Kind, contents
 from tidelog.errors import NameTaken, NoSuchLog, TidelogError, UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within
-from tidelog.wal.head import load_head
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.shelf import Shelf
-from tidelog.wal.snapshot import fragment_path
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.logs import Logs
+from tidelog.wal.read.head import load_head
 
 
-def shelf_on(store: Store) -> Shelf:
-    return Shelf(store=store, clock=CLOCK, writer="me")
+def shelf_on(store: Store) -> Logs:
+    return Logs(store=store, clock=CLOCK, writer="me")
 
 
 async def written(kind: Kind, store: Store, name: str, count: int) -> Within:

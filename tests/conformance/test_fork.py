@@ -25,17 +25,17 @@ import pytest
 from logs import CLOCK, SLOTS, WAL3, contents, slot_reader
 from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.within import Within
-from tidelog.wal.collection import Keep
-from tidelog.wal.head import load_head
-from tidelog.wal.shelf import Shelf
-from tidelog.wal.snapshot import Fragment
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.logs import Logs
+from tidelog.wal.read.head import load_head
 
 
-def shelf_on(store: Store) -> Shelf:
-    return Shelf(store=store, clock=CLOCK, writer="me")
+def shelf_on(store: Store) -> Logs:
+    return Logs(store=store, clock=CLOCK, writer="me")
 
 
 def log_in(store: Store, name: str) -> Within:

@@ -23,10 +23,10 @@ from logs import CLOCK, WAL3, Kind, contents, opener_on
 from tidelog.errors import ContentionError, NameTaken, NoSuchLog, ObjectChanged
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.fragment import encode_fragment, place_records
-from tidelog.wal.manifest import MANIFEST, decode_manifest
-from tidelog.wal.protocols import create_log, open_log
-from tidelog.wal.snapshot import fragment_path
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.format.wal3_records import encode_fragment, place_records
+from tidelog.wal.logs import create_log, open_log
 
 
 async def keys(store: Store) -> list[str]:
@@ -116,8 +116,8 @@ def test_an_orphan_from_before_the_log_is_brought_in(kind: Kind, store: Store) -
 
 def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error that says so; nothing is broken by it."""
-    monkeypatch.setattr("tidelog.wal.opener.TRIES_MAX", 10)
-    monkeypatch.setattr("tidelog.wal.committer.TRIES_MAX", 10)
+    monkeypatch.setattr("tidelog.wal.slot_protocol.fencing.TRIES_MAX", 10)
+    monkeypatch.setattr("tidelog.wal.manifest_protocol.committer.TRIES_MAX", 10)
 
     async def work() -> None:
         inner = MemoryStore()

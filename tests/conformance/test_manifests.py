@@ -35,18 +35,19 @@ from logs import CLOCK, WAL3, wal3_reader
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.garbage import Garbage, decode_garbage, encode_garbage
-from tidelog.wal.manifest import (
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.gc_plan import Garbage, decode_garbage, encode_garbage
+from tidelog.wal.format.manifest import (
     MANIFEST,
     Manifest,
     decode_manifest,
     encode_manifest,
     problems_of_manifest,
 )
-from tidelog.wal.snapshot import decode_snapshot, fragment_path, snapshot_path
+from tidelog.wal.format.snapshot import decode_snapshot, snapshot_path
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.plan import Keep
 from trees import Tree
 
 TREE = objects("b_snapshots")
@@ -190,7 +191,7 @@ def test_what_wal3_cannot_read_we_do_not_take(change: Any) -> None:
 
 
 def _shape(found: Any) -> Any:
-    """Give names and order of fields, at all depths, and the types of values."""
+    """Return names and order of fields, at all depths, and the types of values."""
     if isinstance(found, dict):
         return [(name, _shape(value)) for name, value in found.items()]
     if isinstance(found, list):

@@ -30,11 +30,16 @@ from tidelog.errors import CorruptionError
 from tidelog.setsum import record_setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.fragment import decode_fragment, encode_fragment, place_records, setsum_of_records
-from tidelog.wal.snapshot import fragment_path
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.wal3_records import (
+    decode_fragment,
+    encode_fragment,
+    place_records,
+    setsum_of_records,
+)
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.plan import Keep
 
 TIME_US = 1_700_000_000_000_000
 BATCHES = {
@@ -101,7 +106,7 @@ def test_parquet_rs_and_we_read_chromas_fragments_alike(name: str) -> None:
 
 
 async def written_by_parquet_rs(store: Store, counts: list[int]) -> dict[int, bytes]:
-    """Make a log of fragments that another encoder wrote; give its records.
+    """Make a log of fragments that another encoder wrote; return its records.
 
     They are stored as a writer leaves them who dies before the manifest: the next to open the log
     brings them in.

@@ -28,15 +28,15 @@ from logs import CLOCK, WAL3, Kind, Reader
 from tidelog.errors import CorruptionError, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.batching import Batching
-from tidelog.wal.collection import Keep
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest
-from tidelog.wal.protocols import open_log
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.slot_reader import SlotReader
-from tidelog.wal.slot_writer import Shape
-from tidelog.wal.transitions import Rollover
+from tidelog.wal.logs import open_log
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.writer import Shape
 
 
 async def log_of(store: Store, *, fragments: int = 3) -> Log:
@@ -168,6 +168,6 @@ def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
 
 
 def reader_of(kind: Kind, store: Store) -> Reader:
-    """Give a reader that reads two objects ahead."""
+    """Return a reader that reads two objects ahead."""
     make = Wal3Reader if kind is WAL3 else SlotReader
     return make(store=store, clock=CLOCK, reads=2)

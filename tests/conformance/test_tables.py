@@ -41,7 +41,7 @@ def rows_of(text: str) -> Iterator[tuple[str, str]]:
 
 
 def complaints_of(text: str, here: Path) -> Iterator[str]:
-    """Give each row that names no test, or one that is not there."""
+    """Yield each row that names no test, or one that is not there."""
     for scenario, shown in rows_of(text):
         if re.match(r"not (ours|yet): \w", shown):
             continue

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tidelog.clock import SystemClock
-from tidelog.store.cached import Bounds, Cached
-from tidelog.store.hedged import Hedged
-from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 from tidelog.store.within import Within
+from tidelog.store.wrappers.cached import Bounds, Cached
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.hedging import Hedging
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Delayed
 
 CLOCK = SystemClock()

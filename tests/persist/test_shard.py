@@ -289,7 +289,7 @@ class Torn:
         return fault
 
     def shard(self) -> Shard:
-        """Give a shard whose consensus gives up at once, so that its callers meet the doubt."""
+        """Return a shard whose consensus gives up at once, so that its callers meet the doubt."""
         store = Faulty(self.inner, toss=self.toss)
         consensus = StoreConsensus(store=store, clock=SwiftClock(), attempts=1)
         return Shard(

@@ -38,7 +38,7 @@ SCHEMA = b"a schema"
 def part(
     time: int, *, rows: int = 1, inline: bool = True, extra: dict[str, Any] | None = None
 ) -> Part:
-    """Give a descriptor; its sums are numbers that can be followed."""
+    """Return a descriptor; its sums are numbers that can be followed."""
     return Part(
         path=None if inline else f"shard/s/part/00000000/{time}.parquet",
         inline=b"data" if inline else None,
@@ -57,7 +57,7 @@ def part(
 def append(
     state: State, upper: int | None, *, number: int = 0, rows: int = 1, named: bool = False
 ) -> Diff:
-    """Give the diff of a commit from where the state stands."""
+    """Return the diff of a commit from where the state stands."""
     lower = state.upper_frontier
     parts = [part(lower.time, rows=rows)] if rows else []
     command = CompareAndAppend(
@@ -75,7 +75,7 @@ def append(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Diff]:
-    """Give diffs that were each decided over the state before them."""
+    """Return diffs that were each decided over the state before them."""
     state = LANGUAGE.initial()
     found: list[Diff] = []
     for number in range(draw(st.integers(0, 90 if draw(st.booleans()) else 12))):

@@ -61,7 +61,7 @@ def after(state: State, *commands: CompareAndAppend) -> State:
 
 
 def walk(count: int, *, start: int = 0, writer: str = "w", **changed: Any) -> State:
-    """Give a state after commits of [n, n+1), each with its own token."""
+    """Return a state after commits of [n, n+1), each with its own token."""
     state = State()
     for number in range(start, start + count):
         state = after(state, command(number, number + 1, (writer, number), **changed))
@@ -69,7 +69,7 @@ def walk(count: int, *, start: int = 0, writer: str = "w", **changed: Any) -> St
 
 
 def answer(state: State, asked: CompareAndAppend) -> tuple[Verdict, int | None, bool]:
-    """Give the verdict, the upper told, and whether anything is to be written."""
+    """Return the verdict, the upper told, and whether anything is to be written."""
     decision = decide_append(state, asked)
     upper = decision.result.upper
     return (

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from sim.canaries import Canary, caught_by
-from sim.canaries_collect import (
+from sim.canaries.builds import Canary, caught_by
+from sim.canaries.collect import (
     FOR_COLLECTION,
     FOR_PIN_RACES,
     FOR_RACES,
     FOR_SLOT_COLLECTION,
     collector_signs_no_plan,
 )
-from sim.crash_points import FAILED, KILLED, visit
-from sim.fates import Script
-from sim.invariants import Violated
-from sim.scenario_collect import CollectStory, simulate_collect, simulate_collect_slots
-from sim.scenario_race import simulate_pin_race, simulate_race
-from sim.scenario_slot import SlotPlot
+from sim.checkers.invariants import Violated
+from sim.crash.points import FAILED, KILLED, visit
+from sim.kernel.fates import Script
+from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
+from sim.workloads.race import simulate_pin_race, simulate_race
+from sim.workloads.slot import SlotPlot
 from tidelog.errors import TidelogError
 
 

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from sim import canaries
-from sim.canaries_log import log_opens_without_looking
-from sim.canaries_slot import slot_takes_doubt_for_a_loss
-from sim.crash_points import FAILED, KILLED, VICTIM, visit
-from sim.fates import Fate, Script
-from sim.scenario_log import LogStory
-from sim.scenario_slot import SlotPlot
-from sim.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
+from sim.canaries import builds as canaries
+from sim.canaries.log import log_opens_without_looking
+from sim.canaries.slot import slot_takes_doubt_for_a_loss
+from sim.crash.points import FAILED, KILLED, VICTIM, visit
+from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
+from sim.kernel.fates import Fate, Script
+from sim.workloads.log import LogStory
+from sim.workloads.slot import SlotPlot
 
 BY_NAME = {story.name: story for story in STORIES}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sim.canaries import Canary, caught_by
-from sim.canaries_fork import FOR_FORKS
-from sim.crash_points import FAILED, KILLED, visit
-from sim.fates import Script
-from sim.scenario_fork import simulate_fork
-from sim.stories_fork import ForkStory, RebuildStory
+from sim.canaries.builds import Canary, caught_by
+from sim.canaries.fork import FOR_FORKS
+from sim.crash.points import FAILED, KILLED, visit
+from sim.crash.stories_fork import ForkStory, RebuildStory
+from sim.kernel.fates import Script
+from sim.workloads.fork import simulate_fork
 from tidelog.errors import TidelogError
 
 

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from sim.fates import Dice, Fate, Rates, Script
-from sim.loop import Deadlock, Livelock, SimLoop, run
-from sim.world import Client, Crashed, World
+from sim.kernel.fates import Dice, Fate, Rates, Script
+from sim.kernel.loop import Deadlock, Livelock, SimLoop, run
+from sim.kernel.world import Client, Crashed, World
 from tidelog.errors import LocationError, ObjectNotFound, Outcome
 
 

@@ -123,7 +123,7 @@ def test_each_rule_has_a_canary() -> None:
 
 
 def reached(scope: SlotScope) -> Iterator[World]:
-    """Give the worlds that can be reached in a scope, each once."""
+    """Yield the worlds that can be reached in a scope, each once."""
     seen, waiting = {scope.initial()}, [scope.initial()]
     while waiting:
         world = waiting.pop()

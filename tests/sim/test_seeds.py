@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from sim.__main__ import SCENARIOS, main
-from sim.canaries import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary, caught_by
-from sim.canaries_log import FOR_LOGS
-from sim.canaries_slot import FOR_SLOTS
-from sim.invariants import Violated
-from sim.linear import NotLinear
-from sim.linear_log import NotLinearLog
-from sim.scenario_consensus import simulate_consensus
-from sim.scenario_ingest import simulate_ingest
-from sim.scenario_log import simulate_log
-from sim.scenario_shard import simulate_shard
-from sim.scenario_slot import simulate_slots
+from sim.canaries.builds import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary, caught_by
+from sim.canaries.log import FOR_LOGS
+from sim.canaries.slot import FOR_SLOTS
+from sim.checkers.invariants import Violated
+from sim.checkers.linear import NotLinear
+from sim.checkers.linear_log import NotLinearLog
+from sim.workloads.consensus import simulate_consensus
+from sim.workloads.ingest import simulate_ingest
+from sim.workloads.log import simulate_log
+from sim.workloads.shard import simulate_shard
+from sim.workloads.slot import simulate_slots
 from tidelog.errors import TidelogError
 
 KEPT: dict[str, list[int]] = json.loads((Path(__file__).parent / "seeds.json").read_text())
@@ -99,11 +99,11 @@ def test_slot_logs_are_linearizable(block: int) -> None:
 def test_one_seed_is_one_run_also_in_another_process() -> None:
     """Same seed, same requests, same bytes; nothing hangs on hash seeds or on where objects lie."""
     code = (
-        "from sim.scenario_ingest import simulate_ingest as i\n"
-        "from sim.scenario_shard import simulate_shard as s\n"
-        "from sim.scenario_consensus import simulate_consensus as c\n"
-        "from sim.scenario_log import simulate_log as l\n"
-        "from sim.scenario_slot import simulate_slots as t\n"
+        "from sim.workloads.ingest import simulate_ingest as i\n"
+        "from sim.workloads.shard import simulate_shard as s\n"
+        "from sim.workloads.consensus import simulate_consensus as c\n"
+        "from sim.workloads.log import simulate_log as l\n"
+        "from sim.workloads.slot import simulate_slots as t\n"
         "print(*[f(n).trace for n in (1, 2) for f in (i, s, c, l, t)])"
     )
     root = Path(__file__).parents[2]

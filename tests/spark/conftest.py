@@ -15,7 +15,7 @@ SECONDS_MAX = 90  # The first test waits for the session, on a machine that othe
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test here the longer time, unless it carries its own."""
+    """Allow each test here the longer time, unless it carries its own."""
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS_MAX))

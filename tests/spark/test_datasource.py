@@ -64,7 +64,7 @@ def load(spark: SparkSession, location: str, name: str, **options: str) -> DataF
 
 
 def snapshot(location: str, name: str, as_of: int | None = None) -> pa.Table:
-    """Give what the library says, each row as often as it is there, in Spark's types."""
+    """Return what the library says, each row as often as it is there, in Spark's types."""
 
     async def read() -> pa.Table:
         collection = await (await open_location(location)).collection(name)
@@ -77,7 +77,7 @@ def snapshot(location: str, name: str, as_of: int | None = None) -> pa.Table:
 
 
 def said(spark: SparkSession, location: str, name: str, **options: str) -> str:
-    """Give what a read that must fail says."""
+    """Return what a read that must fail says."""
     with pytest.raises(PySparkException) as raised:
         load(spark, location, name, **options).collect()
     return str(raised.value)

@@ -52,7 +52,7 @@ def spec_of(
 
 
 async def sums_of(location: Location) -> list[bytes]:
-    """Give each shard's T: equal sums are equal updates, each at its own time."""
+    """Return each shard's T: equal sums are equal updates, each at its own time."""
     found = []
     for name in ("c", "c_errors"):
         collection = await location.collection(name)

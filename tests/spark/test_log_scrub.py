@@ -16,8 +16,8 @@ from tidelog.cli.main import main
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.spark import log_scrub
 from tidelog.spark.log_scrub import scrub_log
-from tidelog.wal.protocols import PROTOCOLS
-from tidelog.wal.scrub import Scrubbed
+from tidelog.wal.logs import PROTOCOLS
+from tidelog.wal.scrub.report import Scrubbed
 
 DAMAGE = ("flipped", "cut", "lost", "swapped", "snapshot", "strange")
 
@@ -38,7 +38,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plain(found: Scrubbed) -> dict[str, Any]:
-    """Give what was found; neither scrub finds problems in a certain order."""
+    """Return what was found; neither scrub finds problems in a certain order."""
     problems = sorted((p.path, p.why) for p in found.problems)
     return {**asdict(found), "problems": problems}
 

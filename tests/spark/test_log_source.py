@@ -18,8 +18,8 @@ from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_share import LogPlace
 from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader
 from tidelog.spark.options import SourceError
-from tidelog.wal.protocols import PROTOCOLS
-from tidelog.wal.transitions import Rollover
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.logs import PROTOCOLS
 
 WIDE = Rollover()
 
@@ -48,7 +48,7 @@ def in_order(frame: DataFrame) -> pa.Table:
 
 
 def said(frame: DataFrame) -> str:
-    """Give what a read that must fail says."""
+    """Return what a read that must fail says."""
     with pytest.raises(PySparkException) as raised:
         frame.collect()
     return str(raised.value)

@@ -20,8 +20,8 @@ from tidelog.spark.log_source import LOG_SCHEMA
 from tidelog.spark.log_stream import LogStreamReader
 from tidelog.spark.log_view import LogView
 from tidelog.spark.options import SourceError
-from tidelog.wal.protocols import PROTOCOLS
-from tidelog.wal.transitions import Rollover
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.logs import PROTOCOLS
 
 WIDE = Rollover()
 
@@ -32,7 +32,7 @@ def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
 
 
 def run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
-    """Write all that there is into files, from the checkpoint on; give each batch's progress."""
+    """Write all that there is into files, from the checkpoint on; return each batch's progress."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "check"))
     query = writer.trigger(availableNow=True).start(str(place / "out"))
     try:
@@ -43,7 +43,7 @@ def run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
 
 
 def written(place: Path) -> list[dict[str, Any]]:
-    """Give what Spark committed to the sink, in the order of positions."""
+    """Return what Spark committed to the sink, in the order of positions."""
     return pq.read_table(place / "out").sort_by("position").to_pylist()
 
 

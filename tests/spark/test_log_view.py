@@ -17,22 +17,22 @@ from tidelog.spark.log_share import LogPlace, groups_of, share_log
 from tidelog.spark.log_view import open_view
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.epoch import Epoch
-from tidelog.wal.head import load_head
-from tidelog.wal.link import FenceLink
-from tidelog.wal.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.roller import Roller
-from tidelog.wal.slot import encode_fence
-from tidelog.wal.slot_writer import Shape, SlotWriter
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.walk import Step, chain_of, tail_of
-from tidelog.wal.walker import Walker
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import FenceLink
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.slot_object import encode_fence
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 PLACE = LogPlace(location_url="s3://bucket/lake", name="log", is_slots=True)
 
 
 def lazy_writer(store: Store) -> SlotWriter:
-    """Give one that leaves rolling up to others, also when it is closed."""
+    """Return one that leaves rolling up to others, also when it is closed."""
 
     async def before(op: str, key: str) -> None:
         if op == "put" and key == MANIFEST:
@@ -52,10 +52,10 @@ async def fill(store: Store, count: int) -> None:
 async def collect_all(store: Store) -> Manifest:
     """Roll up and collect all that is there, as other processes would."""
     head, steps = await load_head(store), list[Step]()
-    async for passed in Walker(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
+    async for passed in ChainReader(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
         steps.append(passed.step)
     manifest = (
-        await Roller(store=store, clock=CLOCK, writer="other").roll_up(head, steps)
+        await Checkpointer(store=store, clock=CLOCK, writer="other").roll_up(head, steps)
     ).manifest
     left = replace(
         manifest,

@@ -41,7 +41,7 @@ Update = tuple[int | None, str, int, int]
 def part_of(
     updates: Sequence[Update], schema: ShardSchema = KEYED, *, inline: bool = False
 ) -> tuple[Part, bytes]:
-    """Give a part and its bytes; outside of the state, its row groups are of three rows."""
+    """Return a part and its bytes; outside of the state, its row groups are of three rows."""
     rows = [dict(zip(("k", "v", TIME, DIFF), u, strict=True)) for u in updates]
     table = sort_updates(pa.Table.from_pylist(rows, schema=schema.updates), schema)
     part, data = encode_part(table, schema, path="p", is_sorted=True, inline=inline)
@@ -71,7 +71,7 @@ def scan_of(
 
 
 def read(scan: Scan, data: dict[int, bytes]) -> Counter[tuple[Any, ...]]:
-    """Give how often each row comes out of a scan; ``data`` is by the parts' checksums."""
+    """Return how often each row comes out of a scan; ``data`` is by the parts' checksums."""
     tables = [decode_share(p, data[hash(p.xxh3)], scan) for p in scan.parts]
     found: Counter[tuple[Any, ...]] = Counter()
     for table in contents(tables, scan):
@@ -83,7 +83,7 @@ def read(scan: Scan, data: dict[int, bytes]) -> Counter[tuple[Any, ...]]:
 
 
 def model(updates: Sequence[Update], *, as_of: int = 9) -> Counter[tuple[Any, ...]]:
-    """Give what a list of updates comes to."""
+    """Return what a list of updates comes to."""
     found: Counter[tuple[Any, ...]] = Counter()
     for k, v, time, diff in updates:
         if time <= as_of:
@@ -92,7 +92,7 @@ def model(updates: Sequence[Update], *, as_of: int = 9) -> Counter[tuple[Any, ..
 
 
 def histories() -> st.SearchStrategy[list[list[Update]]]:
-    """Give parts of updates, each of which takes back what an earlier one put there."""
+    """Return parts of updates, each of which takes back what an earlier one put there."""
     rows = st.tuples(st.one_of(st.none(), st.integers(-5, 20)), st.sampled_from("abc"))
     entry = st.tuples(rows, st.integers(0, 6), st.integers(0, 6), st.booleans(), st.integers(0, 2))
 

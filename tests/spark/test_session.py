@@ -234,7 +234,7 @@ def use_session(
 
 
 def path_without_java(directory: Path) -> Path:
-    """Give a directory that holds every program on PATH, save Java's."""
+    """Return a directory that holds every program on PATH, save Java's."""
     directory.mkdir()
     for place in os.get_exec_path():
         for program in Path(place).iterdir() if Path(place).is_dir() else ():

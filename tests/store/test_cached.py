@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from lingering import LateClock, Lingering
-from sim.clock import SimClock
-from sim.loop import run
+from sim.kernel.clock import SimClock
+from sim.kernel.loop import run
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound, Outcome
-from tidelog.store.cached import Bounds, Cached, CacheReads
-from tidelog.store.flights import Flights
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
+from tidelog.store.wrappers.cached import Bounds, Cached, CacheReads
+from tidelog.store.wrappers.flights import Flights
 from tidelog.testing import Delayed, Fault, Faulty, Record, Recorded, Request
 
 SEEDS = range(10)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.store.cached_disk import MAGIC, Directory, decode_copy, encode_copy
 from tidelog.store.port import Object
+from tidelog.store.wrappers.cached_disk import MAGIC, Directory, decode_copy, encode_copy
 
 STORE = "s3://bucket/place"
 UNIQUE = count()
@@ -28,7 +28,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 from test_cached_disk import body_of, keep
-from tidelog.store.cached_disk import Directory
+from tidelog.store.wrappers.cached_disk import Directory
 from tidelog.store.port import Object
 
 name, directory = sys.argv[1], Directory(Path(sys.argv[2]), store="s", bytes_max=64_000)

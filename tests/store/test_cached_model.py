@@ -16,14 +16,14 @@ import pytest
 import xxhash
 
 from lingering import LateClock, Lingering
-from sim.loop import run
+from sim.kernel.loop import run
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound
-from tidelog.store import cached_disk, cached_visits
-from tidelog.store.cached import Bounds, Cached, CacheReads
-from tidelog.store.flights import Flights
-from tidelog.store.hedged import Hedged
-from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
+from tidelog.store.wrappers import cached_disk, cached_visits
+from tidelog.store.wrappers.cached import Bounds, Cached, CacheReads
+from tidelog.store.wrappers.flights import Flights
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.hedging import Hedging
 from tidelog.testing import Fault, Faulty, Request
 
 SEEDS = range(50)
@@ -49,7 +49,7 @@ class Witnessed(MemoryStore):
         self.history += [(key, None) for key in keys]
 
     def states(self, key: str, since: int) -> list[bytes | None]:
-        """Give what ``key`` held when the history had that length, and all it held since."""
+        """Return what ``key`` held when the history had that length, and all it held since."""
         before = [data for of, data in self.history[:since] if of == key]
         return [*(before[-1:] or [None]), *(data for of, data in self.history[since:] if of == key)]
 

@@ -42,7 +42,7 @@ def verbs(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 def failures(store: Store, *, leave_out: str = "") -> dict[str, tuple[BaseException, float]]:
-    """Give how each verb fails, and after how many seconds; all at once, for some are slow."""
+    """Return how each verb fails, and after how many seconds; all at once, for some are slow."""
 
     async def fail(verb: Callable[[], Awaitable[object]]) -> tuple[BaseException, float]:
         begin = time.monotonic()
@@ -139,7 +139,7 @@ def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
 
 
 def _silent_port(stack: ExitStack) -> int:
-    """Give a port where connections are neither taken nor refused: its queue is full."""
+    """Return a port where connections are neither taken nor refused: its queue is full."""
     listener = stack.enter_context(socket.socket())
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)

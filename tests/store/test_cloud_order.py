@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.store.cloud_order import in_key_order, is_past, listing_start
+from tidelog.store.cloud.order import in_key_order, is_past, listing_start
 from tidelog.store.port import Entry
 
 # Few characters, on both sides of "/", so that names share beginnings.
@@ -48,7 +48,7 @@ def without_conflicts(keys: set[str]) -> set[str]:
 
 
 def shown(keys: list[str], prefix: str, after: str | None) -> Iterator[str]:
-    """Filter as `tidelog.store.cloud` does."""
+    """Filter as `tidelog.store.cloud.store` does."""
     for key in keys:
         if is_past(prefix, key):
             return

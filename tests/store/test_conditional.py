@@ -32,7 +32,7 @@ FAULTS = [Fault(), LOST_ANSWER, LOST_REQUEST, REFUSED_REQUEST]
 
 
 def at_first_put(fault: Fault) -> Callable[[Request], Fault]:
-    """Give a toss that spoils the first put only."""
+    """Return a toss that spoils the first put only."""
     puts = 0
 
     def toss(request: Request) -> Fault:

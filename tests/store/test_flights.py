@@ -7,10 +7,10 @@ import gc
 
 import pytest
 
-from sim.clock import SimClock
-from sim.loop import run
+from sim.kernel.clock import SimClock
+from sim.kernel.loop import run
 from tidelog.errors import LocationError
-from tidelog.store.flights import Flights
+from tidelog.store.wrappers.flights import Flights
 
 SEEDS = range(20)
 

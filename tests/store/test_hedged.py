@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from lingering import Lingering
-from sim.clock import SimClock
-from sim.loop import run
+from sim.kernel.clock import SimClock
+from sim.kernel.loop import run
 from tidelog.clock import Clock
 from tidelog.errors import LocationError, ObjectExists, Outcome
-from tidelog.store.hedged import Hedged
-from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.hedging import Hedging
 from tidelog.testing import Delayed, Fault, Faulty, Recorded, Request
 
 # Every request that takes more than a millisecond is sent twice.
@@ -29,13 +29,13 @@ def always(key: str) -> bool:
 
 
 def scripted(*delays_us: tuple[int, int]) -> Callable[[str], tuple[int, int]]:
-    """Give delays for what comes after `warmed`, and none when there are no more."""
+    """Return delays for what comes after `warmed`, and none when there are no more."""
     rest = [(0, 0)] * 3 + list(delays_us)
     return lambda op: rest.pop(0) if rest else (0, 0)
 
 
 async def warmed(store: Store, *, clock: Clock, hedging: Hedging = EAGER) -> Hedged:
-    """Give a hedged store that has seen one request of each kind, so that it has a delay."""
+    """Return a hedged store that has seen one request of each kind, so that it has a delay."""
     hedged = Hedged(store, clock=clock, is_immutable=always, hedging=hedging)
     e_tag = await hedged.put("warm", b"up", if_absent=True)
     await hedged.get("warm")

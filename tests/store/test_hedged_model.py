@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from lingering import Lingering
-from sim.clock import SimClock
-from sim.loop import run
+from sim.kernel.clock import SimClock
+from sim.kernel.loop import run
 from tidelog.errors import (
     LocationError,
     ObjectChanged,
@@ -24,9 +24,9 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.store import conditional
-from tidelog.store.hedged import Hedged
-from tidelog.store.hedging import Hedging
 from tidelog.store.memory import MemoryStore
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.hedging import Hedging
 from tidelog.testing import Fault, Faulty, Request
 
 SEEDS = range(60)
@@ -66,7 +66,7 @@ class World:
 
 
 def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
-    """Let three writers create the same twelve objects; give how each ended, and what is there."""
+    """Let three writers create twelve objects; return how each ended, what lies there."""
     world, ends, again_count = World(seed), list[Ended](), 0
 
     async def writer(name: int) -> None:
@@ -91,7 +91,7 @@ def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
 
 
 def lies(ends: Sequence[Ended], inner: MemoryStore) -> list[Ended]:
-    """Give the ends that what is in the store shows to be untrue."""
+    """Return the ends that what is in the store shows to be untrue."""
     found = []
     for end in ends:
         there = inner.objects.get(end.key)
@@ -125,7 +125,7 @@ def test_what_is_said_of_a_creation_is_true() -> None:
 
 def test_a_store_that_does_not_look_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary: without reading back, writers are told that their own object is another's."""
-    monkeypatch.setattr("tidelog.store.hedged.may_be_ours", lambda results: False)
+    monkeypatch.setattr("tidelog.store.wrappers.hedged.may_be_ours", lambda results: False)
 
     found = [end for seed in SEEDS for end in lies(*create_at_once(seed)[:2])]
 

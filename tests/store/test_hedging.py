@@ -17,7 +17,15 @@ from tidelog.errors import (
     Outcome,
     TidelogError,
 )
-from tidelog.store.hedging import Answer, Budget, Hedging, Pace, Result, may_be_ours, settle
+from tidelog.store.wrappers.hedging import (
+    Answer,
+    Budget,
+    Hedging,
+    Pace,
+    Result,
+    may_be_ours,
+    settle,
+)
 
 NOT_APPLIED = LocationError("refused", outcome=Outcome.NOT_APPLIED)
 UNKNOWN = LocationError("no answer", outcome=Outcome.UNKNOWN)

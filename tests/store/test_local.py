@@ -18,8 +18,9 @@ from tidelog.errors import (
     ObjectNotFound,
     Outcome,
 )
-from tidelog.store import local_disk, local_files
-from tidelog.store.local import LocalStore
+from tidelog.store.local import disk as local_disk
+from tidelog.store.local.store import LocalStore
+from tidelog.store.local.store import files as local_files
 
 CLOCK = SystemClock()
 

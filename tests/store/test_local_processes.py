@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidelog.clock import SystemClock
 from tidelog.errors import ObjectChanged, ObjectExists
-from tidelog.store.local import LocalStore
+from tidelog.store.local.store import LocalStore
 
 CLOCK = SystemClock()
 
@@ -77,7 +77,7 @@ _PUT_FOR_EVER = """
 import asyncio, sys
 from pathlib import Path
 from tidelog.clock import SystemClock
-from tidelog.store.local import LocalStore
+from tidelog.store.local.store import LocalStore
 
 async def run():
     store = LocalStore(Path(sys.argv[1]), clock=SystemClock())

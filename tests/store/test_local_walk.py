@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, ObjectNotFound, TidelogError
-from tidelog.store.local import LocalStore
+from tidelog.store.local.store import LocalStore
 
 CLOCK = SystemClock()
 
@@ -62,7 +62,7 @@ def test_listing_reads_only_directories_that_can_match(
         for number in range(5):
             await store.put(f"log/b{number}/f", b"")
         await store.put("other/f", b"")
-        monkeypatch.setattr("tidelog.store.local_walk.os.scandir", remember)
+        monkeypatch.setattr("tidelog.store.local.walk.os.scandir", remember)
         assert await keys_of(store, "log/", after="log/b3/e") == ["log/b3/f", "log/b4/f"]
 
     asyncio.run(run())
@@ -98,6 +98,6 @@ def test_a_directory_that_cannot_be_read_is_an_error(
     def refuse(path: str) -> object:
         raise PermissionError(errno.EACCES, "denied", path)
 
-    monkeypatch.setattr("tidelog.store.local_walk.os.scandir", refuse)
+    monkeypatch.setattr("tidelog.store.local.walk.os.scandir", refuse)
     with pytest.raises(LocationError, match="not permit"):
         asyncio.run(keys_of(LocalStore(tmp_path, clock=CLOCK)))

@@ -10,7 +10,7 @@ import pytest
 from clocks import SwiftClock
 from tidelog.errors import LocationError, ObjectExists
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered, Usage
+from tidelog.store.wrappers.metered import Metered, Usage
 from tidelog.testing import Delayed, Fault, Faulty, Request
 
 

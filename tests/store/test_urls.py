@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidelog.clock import SystemClock
 from tidelog.errors import UsageError
-from tidelog.store.local import LocalStore
+from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import literal_prefix, matches, open_store, split_glob
 

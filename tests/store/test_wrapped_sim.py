@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import pytest
 
-from sim.clock import SimClock
-from sim.scenario_consensus import simulate_consensus
-from sim.scenario_log import simulate_log
-from sim.scenario_shard import simulate_shard
-from sim.scenario_slot import simulate_slots
-from tidelog.store.cached import Cached
-from tidelog.store.hedged import Hedged
-from tidelog.store.hedging import Hedging
+from sim.kernel.clock import SimClock
+from sim.workloads.consensus import simulate_consensus
+from sim.workloads.log import simulate_log
+from sim.workloads.shard import simulate_shard
+from sim.workloads.slot import simulate_slots
 from tidelog.store.port import Store
+from tidelog.store.wrappers.cached import Cached
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.hedging import Hedging
 from tidelog.testing import Recorded
 
 SEEDS = range(8)
@@ -60,7 +60,7 @@ def test_scenarios_hold_on_wrapped_stores(
     simulate: Callable[[int], object], wrapped: type[Wrapped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that was linearizable on a store is so on a hedged one, and on a cached one."""
-    monkeypatch.setattr("sim.world.Recorded", wrapped)
+    monkeypatch.setattr("sim.kernel.world.Recorded", wrapped)
     monkeypatch.setattr(Wrapped, "hedges", [])
     for seed in SEEDS:
         simulate(seed)

@@ -14,7 +14,7 @@ from tidelog.testing import Delayed, Fault, Faulty, Record, Recorded, Request
 
 
 def stores() -> list[Store]:
-    """Give one of each; that they are stores, the type checker looks after."""
+    """Return one of each; that they are stores, the type checker looks after."""
     clock = SwiftClock()
     return [
         Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 1),

@@ -27,7 +27,7 @@ SEED, STREAMS = 11, 7
 
 
 def bodies_of(counts: list[int], *, seed: int = SEED, authors: int = 2) -> list[bytes]:
-    """Give what authors append who take turns, so many records each time."""
+    """Return what authors append who take turns, so many records each time."""
     begin = first_cut(seed, STREAMS).next
     writers = [author_of(seed, n, authors=authors, next_numbers=begin) for n in range(authors)]
     found: list[bytes] = []
@@ -85,7 +85,7 @@ def test_the_first_streams_are_the_most_popular() -> None:
 
 
 def of_one_stream(bodies: list[bytes]) -> tuple[int, int]:
-    """Give the places of two records of one stream that follow each other in it."""
+    """Return the places of two records of one stream that follow each other in it."""
     streams = split_keys(read_keys(pa.array(bodies, pa.binary()))[0])[0].tolist()
     first = next(n for n in range(5, len(bodies)) if streams[n] in streams[n + 1 :])
     return first, first + 1 + streams[first + 1 :].index(streams[first])

@@ -19,7 +19,7 @@ from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
 from tidelog.verify.run import Report, Settings, Verification
 from tidelog.wal.log import Log
-from tidelog.wal.shelf import Shelf
+from tidelog.wal.logs import Logs
 
 CLOCK = SystemClock()
 
@@ -49,7 +49,7 @@ def test_a_log_that_keeps_its_promises_is_clean(protocol: str) -> None:
     assert report.to_dict()["lag_p99_us"] >= report.to_dict()["lag_p50_us"] > 0
     for name in (report.settings.log, report.settings.cuts):
         with pytest.raises(NoSuchLog):
-            asyncio.run(Shelf(store=store, clock=CLOCK, writer="t").open(name))
+            asyncio.run(Logs(store=store, clock=CLOCK, writer="t").open(name))
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
@@ -148,7 +148,7 @@ def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
     told = report.mismatch.why
     # A log that lost the last that it acknowledged has no gap: then the end is told.
     assert why in told or "ends" in told, told
-    asyncio.run(Shelf(store=store, clock=CLOCK, writer="t").open(settings.log))
+    asyncio.run(Logs(store=store, clock=CLOCK, writer="t").open(settings.log))
 
 
 @pytest.mark.parametrize("harm", ["flip", "delete"])
@@ -176,7 +176,7 @@ def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
     assert harmed
     assert not report.is_clean
     assert report.problems or report.mismatch
-    asyncio.run(Shelf(store=inner, clock=CLOCK, writer="t").open(settings.log))
+    asyncio.run(Logs(store=inner, clock=CLOCK, writer="t").open(settings.log))
 
 
 def test_a_log_that_lost_its_end_between_two_runs_is_found() -> None:
@@ -197,7 +197,7 @@ def test_a_log_that_lost_its_end_between_two_runs_is_found() -> None:
 
 
 async def _make(store: Store, name: str) -> None:
-    log = await Shelf(store=store, clock=CLOCK, writer="t").create(name, protocol="manifest")
+    log = await Logs(store=store, clock=CLOCK, writer="t").create(name, protocol="manifest")
     await log.create_cursor("cut", 1)
 
 

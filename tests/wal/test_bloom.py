@@ -7,9 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError
-from tidelog.wal.bloom import BYTES_MAX, Bloom, bloom_of
-from tidelog.wal.form import Fields, parse, render
-from tidelog.wal.held import LISTED_BYTES_MAX, LISTED_MAX, encode_held, held_in, held_of, may_hold
+from tidelog.wal.format.json import Fields, parse, render
+from tidelog.wal.format.stream_set import (
+    BYTES_MAX,
+    LISTED_BYTES_MAX,
+    LISTED_MAX,
+    Bloom,
+    bloom_of,
+    encode_stream_set,
+    may_hold,
+    stream_set_in,
+    stream_set_of,
+)
 
 STREAMS = st.sets(st.binary(max_size=40), max_size=60)
 
@@ -51,10 +60,10 @@ def test_a_filter_does_not_grow_for_ever() -> None:
 @given(streams=STREAMS)
 def test_what_a_fragment_holds_comes_back(streams: set[bytes]) -> None:
     """A few by name, and exactly; many as a filter; and the order does not matter."""
-    held = held_of(streams)
+    held = stream_set_of(streams)
 
-    assert held_in(stored(encode_held(held)), "streams") == held
-    assert held == held_of(sorted(streams, reverse=True))
+    assert stream_set_in(stored(encode_stream_set(held)), "streams") == held
+    assert held == stream_set_of(sorted(streams, reverse=True))
     assert all(may_hold(held, stream) for stream in streams)
     if len(streams) <= LISTED_MAX and sum(map(len, streams)) <= LISTED_BYTES_MAX:
         assert held == tuple(sorted(streams))
@@ -65,12 +74,12 @@ def test_nothing_known_may_be_anything() -> None:
     """Logs that were written before fragments said so are read whole."""
     assert may_hold(None, b"x")
     assert not may_hold((), b"x")
-    assert held_in(parse(b"{}", where="x"), "streams") == ()
+    assert stream_set_in(parse(b"{}", where="x"), "streams") == ()
 
 
 def test_long_ids_are_not_listed() -> None:
     """Sixteen of the longest would be twenty kilobytes, for each fragment."""
-    assert isinstance(held_of([b"%d" % n * 500 for n in range(3)]), Bloom)
+    assert isinstance(stream_set_of([b"%d" % n * 500 for n in range(3)]), Bloom)
 
 
 VALUES = st.recursive(
@@ -87,10 +96,10 @@ VALUES = st.recursive(
 def test_garbage_is_refused(value: object) -> None:
     """Or it is what could have been written."""
     try:
-        held = held_in(stored(value), "streams")
+        held = stream_set_in(stored(value), "streams")
     except CorruptionError:
         return
-    assert held_in(stored(encode_held(held)), "streams") == held
+    assert stream_set_in(stored(encode_stream_set(held)), "streams") == held
 
 
 @pytest.mark.parametrize(
@@ -111,4 +120,4 @@ def test_garbage_is_refused(value: object) -> None:
 def test_what_was_never_written_is_refused(value: object) -> None:
     """Twice the same, out of order, no base64, too many, or no filter."""
     with pytest.raises(CorruptionError):
-        held_in(stored(value), "streams")
+        stream_set_in(stored(value), "streams")

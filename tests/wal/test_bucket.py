@@ -12,9 +12,9 @@ from clocks import SwiftClock
 from logs import KINDS, Kind
 from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
-from tidelog.wal.batching import Batching
-from tidelog.wal.bucket import full, spend, wait_us
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.token_bucket import full, spend, wait_us
 
 
 @given(

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from goldens import objects
 from tidelog.errors import CorruptionError, ManifestMoved, UsageError, VerificationError
 from tidelog.setsum import Setsum
-from tidelog.wal.collection import (
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.format.manifest import (
+    MANIFEST,
+    decode_manifest,
+    encode_manifest,
+    problems_of_manifest,
+)
+from tidelog.wal.format.manifest_update import check_manifest
+from tidelog.wal.format.snapshot import sum_of
+from tidelog.wal.gc.plan import (
     Keep,
     apply_garbage,
     check_share,
@@ -19,10 +29,6 @@ from tidelog.wal.collection import (
     is_collected,
     paths_to_delete,
 )
-from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
-from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest, problems_of_manifest
-from tidelog.wal.snapshot import fragment_path, sum_of
-from tidelog.wal.transitions import check_manifest
 from trees import Tree, golden_tree
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=60)
@@ -143,7 +149,7 @@ def test_a_pointer_may_say_more_depth_than_its_snapshot_has() -> None:
 
 
 def moved(plan: Garbage) -> list[Garbage]:
-    """Give plans each of which is wrong in one thing."""
+    """Return plans each of which is wrong in one thing."""
     return [
         replace(plan, discarded=plan.discarded + Setsum.of(b"x")),
         replace(plan, discarded=Setsum.zero()),

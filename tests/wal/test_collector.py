@@ -25,15 +25,16 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.collection import Keep, plan_collection
-from tidelog.wal.collector import Collector
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.fragment import encode_fragment, place_records
-from tidelog.wal.garbage import GARBAGE, Garbage, decode_garbage, encode_garbage
-from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
-from tidelog.wal.scrub import scrub
-from tidelog.wal.snapshot import Snapshot, encode_snapshot, fragment_path
-from tidelog.wal.tree import paths_named
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
+from tidelog.wal.format.wal3_records import encode_fragment, place_records
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.plan import Keep, plan_collection
+from tidelog.wal.read.tree_paths import paths_named
+from tidelog.wal.scrub.tree_scrub import scrub
 
 ALL = Keep(share_max=1)
 EMPTY = encode_garbage(Garbage())

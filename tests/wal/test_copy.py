@@ -22,12 +22,12 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
-from tidelog.wal.copy import copy_log
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.snapshot import fragment_path
+from tidelog.wal.admin.copy import copy_log
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.plan import Keep
 
 
 async def collected(store: MemoryStore, position: int) -> None:

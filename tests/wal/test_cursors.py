@@ -21,16 +21,16 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Entry, Store
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
-from tidelog.wal.cursor import INTRINSIC, Cursor, cursor_path, decode_cursor, encode_cursor
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.garbage import GARBAGE, Garbage, encode_garbage
-from tidelog.wal.manifest import MANIFEST
+from tidelog.wal.format.cursor import INTRINSIC, Cursor, cursor_path, decode_cursor, encode_cursor
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.plan import Keep
 
 
 def cursors_on(store: Store) -> Cursors:

@@ -13,23 +13,23 @@ from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-from tidelog.wal.manifest import MANIFEST, decode_manifest
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import scrub
-from tidelog.wal.snapshot import decode_snapshot
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.format.snapshot import decode_snapshot
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.scrub.tree_scrub import scrub
 
 # A manifest, a fragment; and one with snapshots, cursors, and a plan of what to collect.
 TINY, TREE = "a_tiny", "c1_gc_phase1"
 
 
 def reader_over(log: Bytes) -> Wal3Reader:
-    """Give a reader of a log in memory."""
+    """Return a reader of a log in memory."""
     objects = {key: Object(data, f"m{n}", n) for n, (key, data) in enumerate(log.items())}
     return Wal3Reader(store=MemoryStore(objects=objects), clock=SystemClock())
 
 
 def meaning(key: str, data: bytes) -> Any:
-    """Give what an object says, but for who wrote a manifest last, which nothing else tells."""
+    """Return what an object says, but for who wrote a manifest last, which nothing else tells."""
     if key != MANIFEST:
         return data
     found = decode_manifest(data)

@@ -20,9 +20,9 @@ from tidelog.errors import (
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.batching import Batching
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST
 
 
 def test_a_destroyed_log_leaves_its_fences() -> None:
@@ -134,7 +134,7 @@ def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
     async def none(*_: object) -> None:
         """Take the log for one without forks: the pin is not there yet."""
 
-    monkeypatch.setattr("tidelog.wal.destroy._refuse_forks", none)
+    monkeypatch.setattr("tidelog.wal.admin.destroy._refuse_forks", none)
 
     async def work() -> None:
         store, puts = MemoryStore(), list[str]()
@@ -162,7 +162,7 @@ def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
     async def none(*_: object) -> None:
         """Take the log for one without forks: the pin is not there yet."""
 
-    monkeypatch.setattr("tidelog.wal.destroy._refuse_forks", none)
+    monkeypatch.setattr("tidelog.wal.admin.destroy._refuse_forks", none)
 
     async def work() -> None:
         store = MemoryStore()

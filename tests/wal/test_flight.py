@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.wal.flight import Flight, answer, launch, meet_fence
+from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fence
 
 
 @given(
@@ -17,7 +17,7 @@ def test_only_an_unbroken_run_is_acknowledged(
     base: int, kinds: list[str], data: st.DataObject
 ) -> None:
     """All slots below the first that is not known to hold data, and never one past a fence."""
-    flight = Flight(base, base)
+    flight = SendWindow(base, base)
     for _ in kinds:
         flight = launch(flight)
     slots = range(base, base + len(kinds))
@@ -41,7 +41,7 @@ def test_only_an_unbroken_run_is_acknowledged(
 @given(alpha=st.integers(1, 5), answers=st.lists(st.integers(0, 10), max_size=30))
 def test_no_more_than_alpha_are_under_way(alpha: int, answers: list[int]) -> None:
     """Counted from the first that is not settled, so that an opener's burst of alpha is enough."""
-    flight = Flight(1, 1)
+    flight = SendWindow(1, 1)
     for number in answers:
         while flight.has_room(alpha):
             flight = launch(flight)

@@ -13,15 +13,21 @@ from goldens import FOLDER, NAMES, expected, objects
 from tidelog.clock import SystemClock
 from tidelog.errors import NoSuchLog, PositionCollected
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.urls import open_store
-from tidelog.wal.cursor import decode_cursor, encode_cursor
-from tidelog.wal.fragment import RECORDS
-from tidelog.wal.garbage import decode_garbage, encode_garbage
-from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest, problems_of_manifest
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import Scrubbed, scrub
-from tidelog.wal.snapshot import decode_snapshot, encode_snapshot
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.format.cursor import decode_cursor, encode_cursor
+from tidelog.wal.format.gc_plan import decode_garbage, encode_garbage
+from tidelog.wal.format.manifest import (
+    MANIFEST,
+    decode_manifest,
+    encode_manifest,
+    problems_of_manifest,
+)
+from tidelog.wal.format.snapshot import decode_snapshot, encode_snapshot
+from tidelog.wal.format.wal3_records import RECORDS
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.tree_scrub import scrub
 
 EVERY = pytest.mark.parametrize("name", NAMES)
 

@@ -13,8 +13,8 @@ import pytest
 from logs import CLOCK, KINDS, Kind, Writer, contents
 from tidelog.errors import BusyError, HandleError, LocationError, NoSuchLog, Outcome, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goldens import objects
-from tidelog.wal.collection import COLLECTOR, apply_garbage
-from tidelog.wal.garbage import GARBAGE, Garbage, encode_garbage
-from tidelog.wal.manifest import Manifest
-from tidelog.wal.snapshot import Fragment, Pointer, Snapshot, sum_of
-from tidelog.wal.transitions import pointer_to, snapshot_over
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
+from tidelog.wal.format.snapshot import Pointer, Snapshot, sum_of
+from tidelog.wal.gc.plan import COLLECTOR, apply_garbage
 from trees import Tree, golden_tree
 
 
@@ -45,7 +46,7 @@ class Pass:
         )
 
     def sorted(self, pointers: Sequence[Pointer]) -> tuple[list[Pointer], ...]:
-        """Give those below the cutoff, the one astride of it, and those above."""
+        """Return those below the cutoff, the one astride of it, and those above."""
         k = self.cutoff
         below = [p for p in pointers if p.limit <= k]
         return (
@@ -80,7 +81,7 @@ class Pass:
 
 
 def passes(tree: Tree, cutoff: int) -> int:
-    """Collect as Chroma would, again and again; give how often it took."""
+    """Collect as Chroma would, again and again; return how often it took."""
     count = 0
     while plan := Pass(tree.stored, cutoff).plan(tree.manifest):
         for snapshot in plan.snapshots_to_make:

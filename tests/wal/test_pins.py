@@ -24,12 +24,12 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.collection import Keep
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.pin import Pin, decode_pin, encode_pin, pin_path
-from tidelog.wal.pins import Pins, each_pin
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.pin import Pin, decode_pin, encode_pin, pin_path
+from tidelog.wal.gc.orphans import sweep
+from tidelog.wal.gc.pins import Pins, each_pin
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.sweep import sweep
 
 ALL = Keep(share_max=1)
 
@@ -48,7 +48,7 @@ _WRITTEN: dict[int, MemoryStore] = {}
 
 
 async def log_of(count: int) -> MemoryStore:
-    """Give a log of so many records, one a fragment; a copy, for to write one takes a while."""
+    """Return a log of so many records, one a fragment; a copy, for to write one takes a while."""
     if count not in _WRITTEN:
         store = _WRITTEN[count] = MemoryStore()
         await make_slots(store)

@@ -14,16 +14,16 @@ from tidelog.errors import CorruptionError, LogSealed, NameTaken, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Recorded
-from tidelog.wal.collection import Keep
-from tidelog.wal.epoch import Epoch
-from tidelog.wal.head import load_head
-from tidelog.wal.link import FenceLink
-from tidelog.wal.manifest import MANIFEST, Manifest
-from tidelog.wal.rebuild import rebuild_log
-from tidelog.wal.roller import roll_up_tail
-from tidelog.wal.slot import encode_fence
+from tidelog.wal.admin.rebuild import rebuild_log
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.link import FenceLink
+from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.slot_object import encode_fence
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.walk import chain_of
+from tidelog.wal.slot_protocol.chain import chain_of
+from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 
 
 def log_on(store: Store) -> SlotLog:
@@ -33,7 +33,7 @@ def log_on(store: Store) -> SlotLog:
 async def log_of(
     turns: Sequence[Sequence[int]], *, alpha: int = 4, lanes: int = 1, cutoff: int = 0
 ) -> MemoryStore:
-    """Give a log of so many openings, each with batches of so many records, collected."""
+    """Return a log of so many openings, each with batches of so many records, collected."""
     store = MemoryStore()
     await make_slots(store)
     for number, sizes in enumerate(turns):
@@ -51,7 +51,7 @@ async def log_of(
 
 
 def said(manifest: Manifest) -> object:
-    """Give what a manifest says of its log; who wrote it, and how it is laid out, left aside."""
+    """Return what a manifest says of its log; who wrote it, and how it is laid out, left aside."""
     chain = chain_of(manifest)
     epochs = [(e.number, e.id, e.first_slot, e.lanes, e.alpha) for e in chain.epochs]
     begin = manifest.oldest, manifest.initial_seq_no or 1

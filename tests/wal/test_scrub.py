@@ -15,15 +15,15 @@ from logs import CLOCK, KINDS, SLOTS, WAL3, Kind, make_slots, slot_reader, slot_
 from tidelog.errors import PositionCollected, UsageError
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
-from tidelog.wal.collection import Keep
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
-from tidelog.wal.protocols import open_log
-from tidelog.wal.slot_scrub import scrub_slots
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.walk import chain_of
+from tidelog.wal.logs import open_log
+from tidelog.wal.scrub.slot_scrub import scrub_slots
+from tidelog.wal.slot_protocol.chain import chain_of
 
 ALL = Keep(share_max=1)
 BOTH = pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -145,7 +145,7 @@ def with_alpha(manifest: Manifest) -> Manifest:
 
 
 def with_other_sums(manifest: Manifest) -> Manifest:
-    """Give one that adds up, and says that there was something before."""
+    """Return one that adds up, and says that there was something before."""
     extra = Setsum.of(b"never written")
     return replace(manifest, setsum=manifest.setsum + extra, collected=manifest.collected + extra)
 

@@ -24,9 +24,9 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.batching import Batching
+from tidelog.wal.append.queue import Batching
 from tidelog.wal.log import Log
-from tidelog.wal.reader import Wal3Reader
+from tidelog.wal.read.tree_reader import Wal3Reader
 
 
 @settings(max_examples=15)

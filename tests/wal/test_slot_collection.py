@@ -16,17 +16,17 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.collection import Keep
-from tidelog.wal.epoch import Chain, place_of
-from tidelog.wal.head import load_head
-from tidelog.wal.link import FenceLink
-from tidelog.wal.manifest import Manifest
-from tidelog.wal.reader import tree_reader
-from tidelog.wal.slot import decode_link
+from tidelog.wal.format.epoch import Chain, place_of
+from tidelog.wal.format.link import FenceLink
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.slot_object import decode_link
+from tidelog.wal.gc.orphans import Verdict, judge_fragment
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.read.head import load_head
+from tidelog.wal.read.tree_paths import paths_named
+from tidelog.wal.read.tree_reader import tree_reader
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_writer import Shape, SlotWriter
-from tidelog.wal.sweep import Verdict, judge_fragment
-from tidelog.wal.tree import paths_named
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 ALL = Keep(share_max=1)
 
@@ -51,7 +51,7 @@ async def log_of(turns: Sequence[Sequence[int]], *, alpha: int = 4) -> MemorySto
 
 
 async def fences(store: Store, manifest: Manifest) -> set[str]:
-    """Give where the fences lie that ended epochs; all are there, and are what the log says."""
+    """Return where the fences lie that ended epochs; all are there, and are what the log says."""
     chain = manifest.chain
     assert chain is not None
     paths = set()

@@ -19,17 +19,17 @@ from damage import Seen, flip, look, look_at, swapped, without
 from logs import CLOCK, make_slots, opener_on
 from smalllogs import keys
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.batching import Batching
-from tidelog.wal.epoch import Chain, Epoch
-from tidelog.wal.head import load_head
-from tidelog.wal.manifest import MANIFEST, decode_manifest, encode_manifest
-from tidelog.wal.roller import Roller
-from tidelog.wal.slot import decode_data, decode_link
-from tidelog.wal.slot_writer import Shape, SlotWriter
-from tidelog.wal.snapshot import decode_snapshot
-from tidelog.wal.transitions import Rollover
-from tidelog.wal.walk import Step, tail_of
-from tidelog.wal.walker import Walker
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.slot_object import decode_data, decode_link
+from tidelog.wal.format.snapshot import decode_snapshot
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.chain import Step, tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 ROLES = (
     *("manifest", "snapshot", "in a snapshot", "in the manifest", "fence passed", "void"),
@@ -38,7 +38,7 @@ ROLES = (
 
 
 def writer_on(store: MemoryStore, name: str, alpha: int) -> SlotWriter:
-    """Give one that rolls up when it closes, and not before."""
+    """Return one that rolls up when it closes, and not before."""
     shape = Shape(
         alpha=alpha,
         rollup_interval_us=60_000_000,
@@ -66,9 +66,9 @@ async def build(*, sealed_in_manifest: bool) -> dict[str, bytes]:
     await opener_on(store).seal(successor="next")
     if sealed_in_manifest:
         head, steps = await load_head(store), list[Step]()
-        async for passed in Walker(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
+        async for passed in ChainReader(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
             steps.append(passed.step)
-        await Roller(store=store, clock=CLOCK, writer="roller").roll_up(head, steps)
+        await Checkpointer(store=store, clock=CLOCK, writer="roller").roll_up(head, steps)
     else:
         # As if the third had died before it rolled up.
         await store.delete([key for key in await keys(store, "snapshot/") if key not in rolled_up])
@@ -123,7 +123,7 @@ def test_the_log_has_an_object_of_each_role() -> None:
 
 
 def meaning(key: str, data: bytes) -> Any:
-    """Give all that an object says to anybody but people, as far as its bytes alone tell."""
+    """Return all that an object says to anybody but people, as far as its bytes alone tell."""
     match role_of(key):
         case "manifest":
             return json.loads(data)
@@ -175,7 +175,7 @@ def test_every_bit_counts_or_changes_nothing(role: str) -> None:
 
 
 def lengths_of(data: bytes) -> Iterator[int]:
-    """Give the lengths near nothing and near the whole, and some between."""
+    """Yield the lengths near nothing and near the whole, and some between."""
     yield from sorted({0, 1, *range(4, len(data), 19), *range(len(data) - 12, len(data))})
 
 

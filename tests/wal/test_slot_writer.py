@@ -13,14 +13,14 @@ from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError, Fenced, LogSealed, OutcomeUnknown, UsageError
 from tidelog.store.conditional import Resend
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Delayed, Fault, Faulty
 from tidelog.testing.faulty import Request
-from tidelog.wal.batching import Batching, Queue
-from tidelog.wal.manifest import MANIFEST, decode_manifest
-from tidelog.wal.opener import make_log
-from tidelog.wal.slot_writer import Shape, SlotWriter
+from tidelog.wal.append.queue import Batching, Queue
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.slot_protocol.fencing import make_log
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 
 async def made(store: Store) -> SlotWriter:

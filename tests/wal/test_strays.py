@@ -13,28 +13,28 @@ from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, Outcome, PositionCollected
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.epoch import Epoch
-from tidelog.wal.head import load_head
-from tidelog.wal.link import FenceLink
-from tidelog.wal.manifest import MANIFEST, encode_manifest
-from tidelog.wal.outcome import end_of_epoch
-from tidelog.wal.roller import Roller
-from tidelog.wal.slot import encode_fence
-from tidelog.wal.slot_writer import Shape, SlotWriter
-from tidelog.wal.walk import Step, chain_of, tail_of
-from tidelog.wal.walker import Walker
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.link import FenceLink
+from tidelog.wal.format.manifest import MANIFEST, encode_manifest
+from tidelog.wal.format.slot_object import encode_fence
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer
+from tidelog.wal.slot_protocol.epoch_end import end_of_epoch
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 
 def writer_that_waits(store: Store) -> SlotWriter:
-    """Give one that leaves rolling up to others."""
+    """Return one that leaves rolling up to others."""
     shape = Shape(alpha=4, rollup_interval_us=60_000_000)
     return SlotWriter(store=store, clock=SystemClock(), writer="w", shape=shape)
 
 
 async def epoch_of(store: Store) -> Epoch:
-    """Give the epoch that is open, whether or not the manifest knows it."""
+    """Return the epoch that is open, whether or not the manifest knows it."""
     tail = tail_of((await load_head(store)).manifest)
-    async for passed in Walker(store=store, clock=CLOCK).walk(tail):
+    async for passed in ChainReader(store=store, clock=CLOCK).walk(tail):
         tail = passed.tail
     return tail.epoch
 
@@ -42,9 +42,9 @@ async def epoch_of(store: Store) -> Epoch:
 async def collect_all(store: Store) -> None:
     """Roll up and collect all that is there, as another process would."""
     head, steps = await load_head(store), list[Step]()
-    async for passed in Walker(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
+    async for passed in ChainReader(store=store, clock=CLOCK).walk(tail_of(head.manifest)):
         steps.append(passed.step)
-    head = await Roller(store=store, clock=CLOCK, writer="other").roll_up(head, steps)
+    head = await Checkpointer(store=store, clock=CLOCK, writer="other").roll_up(head, steps)
     manifest = head.manifest
     left = replace(
         manifest,

@@ -15,12 +15,16 @@ from tidelog.errors import (
     NameTaken,
 )
 from tidelog.setsum import Setsum
-from tidelog.wal.epoch import Chain, Epoch
-from tidelog.wal.form import parse, render
-from tidelog.wal.link import ControlFragment, Tail
-from tidelog.wal.manifest import Manifest, decode_manifest, encode_manifest, problems_of_manifest
-from tidelog.wal.roller import check_continues
-from tidelog.wal.slot import (
+from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.json import parse, render
+from tidelog.wal.format.link import ControlFragment, Tail
+from tidelog.wal.format.manifest import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    problems_of_manifest,
+)
+from tidelog.wal.format.slot_object import (
     _encode,
     decode_data,
     encode_data,
@@ -28,7 +32,7 @@ from tidelog.wal.slot import (
     problems_of_data,
     setsum_of_slot_records,
 )
-from tidelog.wal.streams import (
+from tidelog.wal.format.streams import (
     CLOSE,
     META,
     OPEN,
@@ -44,7 +48,8 @@ from tidelog.wal.streams import (
     refusal,
     streams_in,
 )
-from tidelog.wal.walk import extend, step, tail_of
+from tidelog.wal.slot_protocol.chain import extend, step, tail_of
+from tidelog.wal.slot_protocol.checkpoint import check_continues
 
 IDS = st.binary(min_size=1, max_size=6)
 CONTROLS = st.one_of(

@@ -9,22 +9,22 @@ import pytest
 from clocks import SwiftClock
 from tidelog.errors import NoSuchStream, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.collection import Keep
-from tidelog.wal.epoch import Chain
-from tidelog.wal.head import load_head
+from tidelog.wal.format.epoch import Chain
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.replay import streams_at
-from tidelog.wal.shelf import Shelf
+from tidelog.wal.logs import Logs
+from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_reader import SlotReader
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.stream_history import streams_at
 
 CLOCK = SwiftClock()
 
 
-async def shelf_with_streams() -> tuple[Shelf, Log]:
-    """Give a log of 12 positions: a opens at 1, b at 2 and closes at 7, c opens at 9."""
-    shelf = Shelf(store=MemoryStore(), clock=CLOCK, writer="w")
+async def shelf_with_streams() -> tuple[Logs, Log]:
+    """Return a log of 12 positions: a opens at 1, b at 2 and closes at 7, c opens at 9."""
+    shelf = Logs(store=MemoryStore(), clock=CLOCK, writer="w")
     log = await shelf.create("source")
     await log.open_stream(b"a", b"of a")
     await log.open_stream(b"b")

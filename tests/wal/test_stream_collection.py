@@ -15,16 +15,16 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.batching import Batching
-from tidelog.wal.collection import Keep, apply_garbage
-from tidelog.wal.garbage import GARBAGE, decode_garbage, encode_garbage
-from tidelog.wal.head import load_head
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.protocols import create_log, open_log
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage, encode_garbage
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.streams import StreamInfo, Streams
+from tidelog.wal.gc.plan import Keep, apply_garbage
+from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_writer import Shape
-from tidelog.wal.streams import StreamInfo, Streams
-from tidelog.wal.transitions import Rollover
+from tidelog.wal.slot_protocol.writer import Shape
 
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
 ALL = Keep(share_max=1)
@@ -56,7 +56,7 @@ OPS = st.tuples(st.sampled_from(["open", "close", "meta", "append"]), FEW)
 
 
 async def perform(log: SlotLog, ops: list[tuple[str, bytes]], model: Table) -> list[Table]:
-    """Do what fits, one after the other; give what is open before each position."""
+    """Do what fits, one after the other; return what is open before each position."""
     tables = [dict(model)]
     for number, (op, stream) in enumerate(ops):
         meta = b"%d" % number
@@ -111,7 +111,7 @@ def test_what_is_open_where_a_log_begins_is_kept(
 
 
 async def with_streams() -> MemoryStore:
-    """Give a log with control records here and there, and a cursor near its end."""
+    """Return a log with control records here and there, and a cursor near its end."""
     store = MemoryStore()
     log = await opened(store, is_new=True)
     await log.open_stream(b"a", b"kept")

@@ -23,19 +23,15 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import Resend
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
-from tidelog.wal.batching import Batching
-from tidelog.wal.bloom import Bloom
-from tidelog.wal.head import load_head
-from tidelog.wal.log import Log
-from tidelog.wal.manifest import decode_manifest, encode_manifest
-from tidelog.wal.protocols import create_log, open_log
-from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_writer import Shape
-from tidelog.wal.streams import (
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest import decode_manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.stream_set import Bloom
+from tidelog.wal.format.streams import (
     CLOSE,
     META,
     OPEN,
@@ -44,7 +40,11 @@ from tidelog.wal.streams import (
     apply_controls,
     decode_control,
 )
-from tidelog.wal.transitions import Rollover
+from tidelog.wal.log import Log
+from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_log import SlotLog
+from tidelog.wal.slot_protocol.writer import Shape
 
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
 

@@ -9,12 +9,12 @@ import pytest
 from smalllogs import CLOCK, append, contents, golden, keys, log_of
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.collection import Keep
-from tidelog.wal.collector import Collector
-from tidelog.wal.cursors import Cursors
-from tidelog.wal.garbage import GARBAGE, Garbage, encode_garbage
-from tidelog.wal.manifest import MANIFEST, decode_manifest
-from tidelog.wal.sweep import sweep
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.orphans import sweep
+from tidelog.wal.gc.plan import Keep
 
 
 def test_what_chromas_collector_leaks_is_found() -> None:

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from goldens import expected, objects
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
-from tidelog.wal.manifest import (
+from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.manifest import (
     MANIFEST,
     Manifest,
     decode_manifest,
     encode_manifest,
     problems_of_manifest,
 )
-from tidelog.wal.snapshot import Fragment, encode_snapshot, fragment_path
-from tidelog.wal.transitions import Rollover, add_fragment, check_manifest, roll_over
+from tidelog.wal.format.manifest_update import Rollover, add_fragment, check_manifest, roll_over
+from tidelog.wal.format.snapshot import encode_snapshot
 
 
 @pytest.mark.parametrize("name", ["a_tiny", "b_snapshots", "c0_before_gc", "g1_orphan_recovered"])

@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
-from tidelog.wal.epoch import Chain, Epoch, Seal
-from tidelog.wal.link import DataLink, FenceLink, Tail
-from tidelog.wal.manifest import (
+from tidelog.wal.format.epoch import Chain, Epoch, Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import DataLink, FenceLink, Tail
+from tidelog.wal.format.manifest import (
     CHAIN,
     Manifest,
     decode_manifest,
     encode_manifest,
     problems_of_manifest,
 )
-from tidelog.wal.roller import check_continues, roll_all
-from tidelog.wal.slot import (
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.slot_object import (
     SLOT_RECORDS,
     decode_data,
     decode_link,
@@ -34,10 +35,9 @@ from tidelog.wal.slot import (
     place_slot_records,
     setsum_of_slot_records,
 )
-from tidelog.wal.slot_reader import checked_data
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.transitions import Rollover
-from tidelog.wal.walk import Step, extend, has_passed, step, tail_of
+from tidelog.wal.slot_protocol.chain import Step, extend, has_passed, step, tail_of
+from tidelog.wal.slot_protocol.checkpoint import check_continues, roll_all
+from tidelog.wal.slot_protocol.reader import checked_data
 
 GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
 EMPTY = Manifest(writer="w", chain=Chain(epochs=(GENESIS,)))

@@ -14,12 +14,12 @@ from logs import CLOCK, WAL3, wal3_writer
 from logs import contents as contents_of
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
-from tidelog.store.metered import Metered
 from tidelog.store.port import Store
-from tidelog.wal.fragment import encode_fragment, place_records
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.snapshot import fragment_path
-from tidelog.wal.writer import Wal3Writer
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.wal3_records import encode_fragment, place_records
+from tidelog.wal.manifest_protocol.writer import Wal3Writer
 
 
 async def opened(store: Store, **options: Any) -> Wal3Writer:

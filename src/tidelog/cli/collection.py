@@ -91,7 +91,7 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
 
 
 def schema_lines(schema: list[dict[str, str]], key: list[str]) -> list[str]:
-    """Give a schema for people, a column a line."""
+    """Return a schema for people, a column a line."""
     width = max(len(column["name"]) for column in schema)
     return [
         f"{column['name']:<{width}}  {column['type']}" + (" key" if column["name"] in key else "")

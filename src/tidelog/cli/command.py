@@ -24,7 +24,7 @@ SourceName = Annotated[str, typer.Argument(metavar="NAME", help="A source.")]
 
 
 def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
-    """Give the URL of the location that the command was told.
+    """Return the URL of the location that the command was told.
 
     ``is_lasting`` is False for a command that makes all that it needs.
 
@@ -43,7 +43,7 @@ def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
 
 
 def on_location(context: typer.Context, work: Callable[[Location], Awaitable[T]]) -> T:
-    """Open the location, do the work there, and give its result.
+    """Open the location, do the work there, and return its result.
 
     Raises:
         NoSuchLocation: there is none; nothing is made. Whatever ``work`` raises.

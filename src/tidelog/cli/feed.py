@@ -82,7 +82,7 @@ class Feed:
 
 
 async def read_lines(files: Sequence[Path]) -> AsyncIterator[list[bytes]]:
-    """Give lines without their ends, as many at a time as there are to read just then."""
+    """Yield lines without their ends, as many at a time as there are to read just then."""
     if not files:
         async for batch in _lines_of(sys.stdin.fileno()):
             yield batch
@@ -127,7 +127,7 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
 
 
 def shown_records(table: pa.Table, format: str) -> pa.Table:
-    """Give records as they are written.
+    """Return records as they are written.
 
     JSON has ``body`` and ``stream`` as text where all of a table's are UTF-8, else as base64 under
     ``body_base64``; elsewhere they are cut to what text can show. Times are ISO 8601 but in JSON.

@@ -94,7 +94,7 @@ class GridRows:
 
 
 def terminal_width() -> int | None:
-    """Give how wide the terminal is; None where there is none."""
+    """Return how wide the terminal is; None where there is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

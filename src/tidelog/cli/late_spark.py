@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog.collection.source import RawSource
     from tidelog.location import Location
     from tidelog.spark.engine import SparkEngine
-    from tidelog.wal.scrub import Scrubbed
+    from tidelog.wal.scrub.report import Scrubbed
 
 
 def check_installed(*, instead: str = "--engine local") -> None:

@@ -29,8 +29,8 @@ from tidelog.errors import NoSuchLog, TidelogError, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.wal.limits import Limits
     from tidelog.wal.log import Log
+    from tidelog.wal.read.limits import Limits
 
 Start = Annotated[
     int, typer.Option("--from", metavar="POSITION", help="The first record; by default the oldest.")
@@ -342,7 +342,7 @@ def _stream_id(stream: str | None) -> bytes | None:
 
 def _limits(records: int | None, until: str | None) -> Limits | None:
     from tidelog.collection.times import parse_time
-    from tidelog.wal.limits import Limits
+    from tidelog.wal.read.limits import Limits
 
     if records is None and until is None:
         return None

@@ -72,7 +72,7 @@ def _export(
     async def work(location: Location) -> dict[str, Any]:
         from tidelog.clock import SystemClock
         from tidelog.store.urls import open_store
-        from tidelog.wal.protocols import open_log
+        from tidelog.wal.logs import open_log
 
         await location.export_log(source, to, start=start)
         # What was written is read back: by its bounds one sees what is there.
@@ -91,7 +91,7 @@ async def _adopt(url: str, source: str, name: str) -> dict[str, Any]:
     from tidelog.clock import SystemClock
     from tidelog.location import open_location
     from tidelog.store.urls import open_store
-    from tidelog.wal.head import load_head, refuse_slots
+    from tidelog.wal.read.head import load_head, refuse_slots
 
     # A location is made for what can be adopted only.
     refuse_slots((await load_head(open_store(source, clock=SystemClock()))).manifest)

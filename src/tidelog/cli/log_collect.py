@@ -66,7 +66,7 @@ def collect(
         raise UsageError(f"--share-max {share_max:g} is no share: it is above 0, up to 1")
 
     async def work(location: Location) -> dict[str, Any]:
-        from tidelog.wal.collection import Keep
+        from tidelog.wal.gc.plan import Keep
 
         log = await location.log(name)
         before = await log.bounds()
@@ -126,7 +126,7 @@ def told_of(found: dict[str, Any]) -> list[str]:
 
 
 def grace_us_of(seconds: float) -> int:
-    """Give a time for readers in microseconds.
+    """Return a time for readers in microseconds.
 
     Raises:
         UsageError: it is none, or longer than a week.

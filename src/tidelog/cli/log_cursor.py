@@ -20,7 +20,7 @@ from tidelog.errors import CursorMoved, NameTaken, NoSuchCursor, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.wal.cursor import Cursor
+    from tidelog.wal.format.cursor import Cursor
     from tidelog.wal.log import Log
 
 CursorName = Annotated[
@@ -155,7 +155,7 @@ def delete(
 
 
 def cursor_fields(log: str, name: str, cursor: Cursor, following: int) -> dict[str, Any]:
-    """Give what there is to know of a cursor, as plain values."""
+    """Return what there is to know of a cursor, as plain values."""
     return {
         "log": log,
         "cursor": name,
@@ -191,6 +191,6 @@ def _check_at(at: str) -> None:
 
 
 def _check_cursor(name: str) -> None:
-    from tidelog.wal.cursor import cursor_path
+    from tidelog.wal.format.cursor import cursor_path
 
     cursor_path(name)

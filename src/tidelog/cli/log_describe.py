@@ -38,7 +38,7 @@ def describe(
 
 
 async def _describe(location: Location, name: str, *, deep: bool) -> dict[str, Any]:
-    from tidelog.wal.outline import outline_log
+    from tidelog.wal.describe import outline_log
 
     log = await location.log(name)
     found = await log.describe()

@@ -21,7 +21,7 @@ from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.wal.pin import Pin
+    from tidelog.wal.format.pin import Pin
 
 PinName = Annotated[str, typer.Argument(metavar="PIN", help="A pin's name: letters, digits and _.")]
 
@@ -118,7 +118,7 @@ def release(
 
 
 def pin_fields(log: str, name: str, pin: Pin) -> dict[str, Any]:
-    """Give what there is to know of a pin, as plain values."""
+    """Return what there is to know of a pin, as plain values."""
     return {
         "log": log,
         "pin": name,
@@ -132,6 +132,6 @@ def pin_fields(log: str, name: str, pin: Pin) -> dict[str, Any]:
 
 
 def _check_pin(name: str) -> None:
-    from tidelog.wal.pin import pin_path
+    from tidelog.wal.format.pin import pin_path
 
     pin_path(name)

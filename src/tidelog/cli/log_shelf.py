@@ -35,7 +35,7 @@ def fork(
 
     From then on the two go their own ways. SOURCE cannot be destroyed before its forks.
     """
-    from tidelog.wal.pin import pin_path
+    from tidelog.wal.format.pin import pin_path
 
     check_start(start)
     check_log(name)
@@ -143,7 +143,7 @@ def check_protocol(protocol: str | None) -> None:
     Raises:
         UsageError: so it is.
     """
-    from tidelog.wal.protocols import PROTOCOLS
+    from tidelog.wal.logs import PROTOCOLS
 
     if protocol is not None and protocol not in PROTOCOLS:
         raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")

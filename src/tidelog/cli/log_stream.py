@@ -14,8 +14,8 @@ from tidelog.cli.output import Column, choose_format, print_json, print_listing,
 
 if TYPE_CHECKING:
     from tidelog.location import Location
+    from tidelog.wal.format.streams import StreamInfo
     from tidelog.wal.log import Log
-    from tidelog.wal.streams import StreamInfo
 
 StreamId = Annotated[str, typer.Argument(metavar="STREAM", help="The id of a stream.")]
 Meta = Annotated[str, typer.Option("--meta", metavar="TEXT", help="What is kept with the stream.")]
@@ -131,7 +131,7 @@ def _fields(info: StreamInfo) -> dict[str, Any]:
 
 
 def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
-    """Give bytes as JSON has them, as records are shown: text, or base64 under another name."""
+    """Return bytes as JSON has them, as records are shown: text, or base64 under another name."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:

@@ -121,7 +121,7 @@ def options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; give its exit status. ``arguments`` are the process's own by default."""
+    """Run a command; return its exit status. ``arguments`` are the process's own by default."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _run(given)
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status_of(error: TidelogError) -> int:
-    """Give the exit status that stands for an error."""
+    """Return the exit status that stands for an error."""
     if isinstance(error, _MISUSES):
         return MISUSED
     return STORE_FAILED if isinstance(error, LocationError) else FAILED

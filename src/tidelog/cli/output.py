@@ -58,7 +58,7 @@ def choose_format(given: str | None, *, as_json: bool = False) -> str:
 
 
 def open_rows(format: str, schema: pa.Schema) -> Rows:
-    """Give what writes rows to standard output."""
+    """Return what writes rows to standard output."""
     if format == "json":
         return _JsonRows()
     if format == "csv":
@@ -98,7 +98,7 @@ class _CsvRows:
 
 
 def csv_line(fields: Iterable[str | None]) -> str:
-    """Give a record of csv."""
+    """Return a record of csv."""
     # A line of nothing at all would be no record: a lone null is written as the empty string.
     return (",".join(map(_csv_field, fields)) or '""') + "\n"
 
@@ -112,7 +112,7 @@ def _csv_field(text: str | None) -> str:
 
 
 def json_lines(objects: Iterable[Mapping[str, Any]]) -> bytes:
-    """Give each object as a line of JSON."""
+    """Return each object as a line of JSON."""
     import msgspec
 
     return msgspec.json.Encoder().encode_lines(list(objects))
@@ -198,19 +198,19 @@ def say_json(line: Mapping[str, Any]) -> None:
 
 
 def clean_text(text: str) -> str:
-    """Give text on one line, and without what would steer a terminal."""
+    """Return text on one line, and without what would steer a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def count_text(count: int, what: str) -> str:
-    """Give a number and what it counts, such as ``1 row`` or ``12,345 rows``."""
+    """Return a number and what it counts, such as ``1 row`` or ``12,345 rows``."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def bytes_text(count: int) -> str:
-    """Give a number of bytes as people read it."""
+    """Return a number of bytes as people read it."""
     size, unit = float(count), 0
     while size >= 999.5 and unit < len(_UNITS) - 1:
         size, unit = size / 1_000, unit + 1
@@ -220,7 +220,7 @@ def bytes_text(count: int) -> str:
 
 
 def time_text(time_us: int) -> str:
-    """Give a wall time as people read it, in UTC, to the second."""
+    """Return a wall time as people read it, in UTC, to the second."""
     try:
         told = datetime.fromtimestamp(time_us / 1e6, UTC)
     except (ValueError, OverflowError, OSError):

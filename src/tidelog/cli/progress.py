@@ -34,7 +34,7 @@ class Reporter(Protocol):
 
 @contextmanager
 def open_reporter(source: str, engine: str, *, as_json: bool) -> Iterator[Reporter]:
-    """Give the reporter that fits: lines where they are asked for, or nobody watches."""
+    """Yield the reporter that fits: lines where they are asked for, or nobody watches."""
     if as_json or not sys.stderr.isatty():
         yield LineReporter(source, engine)
         return

@@ -110,7 +110,7 @@ async def _read(location: Location, wanted: _Wanted) -> None:
 
 
 def chosen_rows(contents: pa.Table, schema: ShardSchema, predicate: Predicate | None) -> pa.Table:
-    """Give those of the contents that were asked for, in the order of their key.
+    """Return those of the contents that were asked for, in the order of their key.
 
     Raises:
         UsageError: the predicate fails on a row.
@@ -129,7 +129,7 @@ def chosen_rows(contents: pa.Table, schema: ShardSchema, predicate: Predicate | 
 
 
 def repeated(contents: pa.Table, limit: int | None) -> Iterator[pa.Table]:
-    """Give the rows as often as their ``_diff`` says, without it, block by block."""
+    """Yield the rows as often as their ``_diff`` says, without it, block by block."""
     import numpy as np
 
     from tidelog.persist.schema import DIFF

@@ -201,7 +201,7 @@ async def _describe_all(location: Location) -> list[dict[str, Any]]:
 def describe_source(
     location: Location, info: SourceInfo, rendition: RenditionInfo
 ) -> dict[str, Any]:
-    """Give what there is to know of a source, without secrets."""
+    """Return what there is to know of a source, without secrets."""
     from tidelog.collection.types import sql_type
     from tidelog.store.urls import open_store
 

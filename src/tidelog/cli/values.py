@@ -24,7 +24,7 @@ EXACT_DIGITS: Final = 15  # What a double holds, and so any reader of JSON.
 
 
 def json_values(column: pa.Array[Any]) -> list[Any]:
-    """Give a column as values that JSON has; null is None."""
+    """Return a column as values that JSON has; null is None."""
     dtype = column.type
     if isinstance(column, pa.ListArray):
         return _lists(column)
@@ -46,7 +46,7 @@ def json_values(column: pa.Array[Any]) -> list[Any]:
 
 
 def text_values(column: pa.Array[Any]) -> list[str | None]:
-    """Give a column as text, as csv and tables have it; what is nested is JSON."""
+    """Return a column as text, as csv and tables have it; what is nested is JSON."""
     if pa.types.is_decimal(column.type):
         return [None if v is None else f"{v:f}" for v in column.to_pylist()]
     return [

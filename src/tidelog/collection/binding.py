@@ -71,7 +71,7 @@ class Binding:
 
 
 def next_binding(updates: pa.Table, lower: int, upper: int) -> Binding:
-    """Give the first binding from ``lower`` on, of a remap shard complete below ``upper``.
+    """Return the first binding from ``lower`` on, of a remap shard complete below ``upper``.
 
     Shape: ``updates`` are the shard's updates at times from ``lower`` on.
     """
@@ -84,13 +84,13 @@ def next_binding(updates: pa.Table, lower: int, upper: int) -> Binding:
 
 
 def read_ranges(rows: pa.Table) -> list[Range]:
-    """Give the ranges that rows of the remap shard stand for, in the order of their paths."""
+    """Return the ranges that rows of the remap shard stand for, in the order of their paths."""
     found = [Range(**row) for row in rows.select(REMAP_SCHEMA.names).to_pylist()]
     return sorted(found, key=lambda r: r.path)
 
 
 def plan_updates(taken: Taken, ranges: Iterable[Range], *, time: int) -> pa.Table:
-    """Give the remap updates by which ranges become the binding that ends after ``time``."""
+    """Return the remap updates by which ranges become the binding that ends after ``time``."""
     rows: list[dict[str, Any]] = []
     for found in ranges:
         before = taken.get(found.path)
@@ -101,5 +101,5 @@ def plan_updates(taken: Taken, ranges: Iterable[Range], *, time: int) -> pa.Tabl
 
 
 def advance_taken(taken: Taken, binding: Binding) -> dict[str, Range]:
-    """Give the frontier after a binding."""
+    """Return the frontier after a binding."""
     return {**taken, **{r.path: r for r in binding.ranges}}

@@ -51,7 +51,7 @@ def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
 
 
 def cast_values(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
-    """Give the values as ``dtype``, and say which of them do not fit: those become null."""
+    """Return the values as ``dtype``, and say which of them do not fit: those become null."""
     given = _plain(array)
     if given.type == dtype:
         return given, np.zeros(len(given), dtype=np.bool_)
@@ -71,7 +71,7 @@ def cast_values(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
 
 
 def _plain(array: Array) -> Array:
-    """Give the same values without encodings and wide offsets."""
+    """Return the same values without encodings and wide offsets."""
     dtype = array.type
     if pa.types.is_dictionary(dtype):
         return _plain(array.cast(dtype.value_type))
@@ -155,7 +155,7 @@ def _parsing(dtype: pa.DataType) -> str:
 
 
 def _text_type(dtype: pa.DataType) -> pa.DataType:
-    """Give the same shape with text for each value in it."""
+    """Return the same shape with text for each value in it."""
     if pa.types.is_list(dtype):
         return pa.list_(pa.field("item", _text_type(dtype.value_type)))
     if pa.types.is_struct(dtype):
@@ -210,7 +210,7 @@ def _without(array: Array, unfit: Bools) -> Array:
 
 
 def _mask(booleans: Array) -> Bools:
-    """Give booleans as numpy has them; null is false."""
+    """Return booleans as numpy has them; null is false."""
     return np.asarray(booleans.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 

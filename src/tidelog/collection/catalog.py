@@ -111,11 +111,11 @@ class Catalog:
         return self.sources[name]
 
     def active(self, name: str) -> RenditionInfo:
-        """Give a collection's active rendition."""
+        """Return a collection's active rendition."""
         return self.renditions[self.collection(name).active]
 
     def errors_of(self, name: str) -> RenditionInfo | None:
-        """Give the rendition whose errors shard is read under ``name``, if there is one."""
+        """Return the rendition whose errors shard is read under ``name``, if there is one."""
         owner = name.removesuffix(ERRORS_SUFFIX)
         if owner == name or name in self.collections or owner not in self.collections:
             return None
@@ -161,7 +161,7 @@ def read_catalog(rows: Iterable[Row]) -> Catalog:
 def plan_create(
     catalog: Catalog, collection: CollectionInfo, rendition: RenditionInfo, source: SourceInfo
 ) -> list[Change]:
-    """Give the changes that make a source, with its collection and rendition, all at one time.
+    """Return the changes that make a source, with its collection and rendition, all at one time.
 
     Raises:
         NameTaken: the name, or one that it would shadow, exists.
@@ -180,7 +180,7 @@ def plan_create(
 
 
 def plan_drop(catalog: Catalog, name: str) -> list[Change]:
-    """Give the changes that drop a source with its collection; its shards are listed as dropped.
+    """Return the changes that drop a source with its collection; its shards are listed as dropped.
 
     Raises:
         NoSuchCollection: there is no such source.
@@ -198,7 +198,7 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
 
 
 def row_of(item: CollectionInfo | RenditionInfo | SourceInfo) -> Row:
-    """Give the row that stands for an item."""
+    """Return the row that stands for an item."""
     kind = next(k for k, t in _KINDS.items() if isinstance(item, t))
     name = item.id if isinstance(item, RenditionInfo) else item.name
     return kind, name, msgspec.json.encode(item).decode()

@@ -40,7 +40,7 @@ class Chunk:
     footer: bytes = b""
 
     def range_until(self, limit: int, *, late: int) -> tuple[Range, bytes]:
-        """Give the range up to one of the limits, and its bytes."""
+        """Return the range up to one of the limits, and its bytes."""
         if self.footer:
             metadata = read_footer(self.footer)
             first, last = group_span(metadata, self.start, limit)
@@ -107,7 +107,7 @@ def _stands_alone(line: bytes, format: str) -> bool:
 
 
 def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int) -> Units:
-    """Give the times of a chunk's units, read from the time column alone."""
+    """Return the times of a chunk's units, read from the time column alone."""
     count = len(chunk.limits)
     if source.time_column is None:
         return Units.timeless(count)
@@ -133,7 +133,7 @@ def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int)
 
 
 def take_ranges(chunks: Sequence[Chunk], late: Int64s, count: int) -> list[tuple[Range, bytes]]:
-    """Give the ranges, with their bytes, of the first ``count`` units of all chunks."""
+    """Return the ranges, with their bytes, of the first ``count`` units of all chunks."""
     found: list[tuple[Range, bytes]] = []
     first = 0
     for chunk in chunks:

@@ -70,16 +70,16 @@ class Collection:
 
     @property
     def since(self) -> Frontier:
-        """Give from when on times can be read, as of the last refresh."""
+        """Return from when on times can be read, as of the last refresh."""
         return join([s.state.since_frontier for s in self.shards])
 
     @property
     def upper(self) -> Frontier:
-        """Give up to when it is complete, errors included, as of the last refresh."""
+        """Return up to when it is complete, errors included, as of the last refresh."""
         return meet([s.state.upper_frontier for s in (*self.shards, *self._beside)])
 
     async def resolve_as_of(self, as_of: int | None) -> int:
-        """Give the time to be read: the one asked for, or the newest that is complete.
+        """Return the time to be read: the one asked for, or the newest that is complete.
 
         Raises:
             AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
@@ -104,19 +104,19 @@ class Collection:
         return as_of
 
     async def snapshot(self, as_of: int | None = None) -> pa.Table:
-        """Give the contents at a time: data columns and ``_diff``, consolidated."""
+        """Return the contents at a time: data columns and ``_diff``, consolidated."""
         tables = [await s.to_arrow() for s in await self.snapshots(as_of)]
         found = pa.concat_tables(tables)
         check_multiplicity(found, self.name)
         return found
 
     async def snapshots(self, as_of: int | None = None) -> list[Snapshot]:
-        """Give the snapshot of each shard at a time, not read yet."""
+        """Return the snapshot of each shard at a time, not read yet."""
         time = await self.resolve_as_of(as_of)
         return [shard.snapshot_of(shard.state, time) for shard in self.shards]
 
     async def changes(self, since: int, until: int | None = None) -> pa.Table:
-        """Give the updates at times after ``since``, up to ``until``: consolidated, in time order.
+        """Return updates at times after ``since``, up to ``until``: consolidated, in time order.
 
         With a snapshot as of ``since``, they make the whole as of ``until``.
         """
@@ -138,7 +138,7 @@ class Collection:
         )
 
     async def describe(self) -> dict[str, Any]:
-        """Give what there is to know: schema, frontiers, renditions, sizes."""
+        """Return what there is to know: schema, frontiers, renditions, sizes."""
         await self.refresh()
         since, upper = self.since, self.upper
         states = [s.state for s in self.shards]
@@ -188,7 +188,7 @@ def check_multiplicity(contents: pa.Table, name: str) -> None:
 def find_collection(
     catalog: Catalog, name: str, *, store: Store, consensus: Consensus, clock: Clock
 ) -> Collection:
-    """Give the handle of a collection, or of a source's errors under ``NAME_errors``.
+    """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
 
     Raises:
         NoSuchCollection: there is none of that name; the message names those that there are.

@@ -115,7 +115,7 @@ def _checked(sql: str, schema: bytes) -> Predicate:
 
 
 def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Give the shard that each message's key belongs to; without a key, the whole row is one."""
+    """Return the shard that each message's key belongs to; without a key, the whole row is one."""
     schema = job.data_schema
     names = schema.key or schema.names
     hashes = hash_rows([messages.column(n) for n in names], rows=messages.num_rows)
@@ -124,7 +124,7 @@ def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[
 
 
 def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
-    """Give the parts of the output, before ``lower``, that can hold the keys of these messages."""
+    """Return parts of the output, before ``lower``, that can hold the keys of these messages."""
     if job.source.envelope != "upsert" or not messages.num_rows:
         return []
     schema = job.data_schema
@@ -135,7 +135,7 @@ def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
 
 
 def updates_of(messages: pa.Table, feedback: list[pa.Table], job: Job) -> pa.Table:
-    """Give the updates of one shard, ready to be written as parts."""
+    """Return the updates of one shard, ready to be written as parts."""
     schema = job.data_schema
     if job.source.envelope == "upsert":
         current = current_rows(feedback, messages, schema, as_of=job.lower - 1)
@@ -148,7 +148,7 @@ def updates_of(messages: pa.Table, feedback: list[pa.Table], job: Job) -> pa.Tab
 
 
 def error_updates(errors: pa.Table, job: Job) -> pa.Table:
-    """Give the updates of the errors shard: bad records come at the binding's last time."""
+    """Return the updates of the errors shard: bad records come at the binding's last time."""
     rows = errors.num_rows
     stamped = errors.append_column(
         TIME, pa.array(np.full(rows, job.upper - 1, dtype=np.int64))

@@ -54,7 +54,7 @@ class Controller:
         )
 
     async def catalog(self) -> Catalog:
-        """Give the newest catalog; where nothing changed since the last call, one cheap request."""
+        """Return the newest catalog; if nothing changed since the last call, one cheap request."""
         await self.shard.refresh()
         return await self._contents()
 

@@ -16,8 +16,8 @@ from tidelog.collection.types import parse_schema
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
-from tidelog.store.metered import Metered
 from tidelog.store.urls import open_store, split_glob
+from tidelog.store.wrappers.metered import Metered
 
 FORMATS = ("json", "csv", "parquet")
 ENVELOPES = ("none", "upsert")
@@ -123,7 +123,7 @@ async def _inferred(info: SourceInfo, *, clock: Clock) -> pa.Schema:
 
 
 def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
-    """Give the schema of a source's output, its key first.
+    """Return the schema of a source's output, its key first.
 
     Raises:
         UsageError: a column that the spec names is missing, or of a type that does not do.

@@ -83,7 +83,7 @@ def _parse(data: bytes, found: Range, wanted: pa.Schema, *, format: str, counted
 
 
 def errors_table(path: str, misfits: Sequence[Misfit]) -> pa.Table:
-    """Give bad records as rows of the errors shard; their text is cut at 4,096 characters."""
+    """Return bad records as rows of the errors shard; their text is cut at 4,096 characters."""
     ordered = sorted(misfits, key=lambda m: m.offset)
     return pa.table(
         {

@@ -24,7 +24,7 @@ _AFTER_CLOSING: Final = list(b',"\n\r')
 
 
 def header_names(header: bytes) -> list[str]:
-    """Give the column names of a header line."""
+    """Return the column names of a header line."""
     text = header.decode("utf-8-sig", errors="replace").strip("\r\n")
     return _fields(text) or text.split(",")
 
@@ -79,7 +79,7 @@ def decode_csv(data: bytes, wanted: pa.Schema, *, base: int, header: bytes) -> R
 
 
 def header_of(data: bytes) -> bytes | None:
-    """Give the header line of a file that begins with ``data``; None if it is not whole yet."""
+    """Return the header line of a file that begins with ``data``; None if it is not whole yet."""
     ends = record_ends(data, quoted=True)
     return data[: int(ends[0])] if len(ends) else None
 
@@ -148,7 +148,7 @@ def _reason(line: bytes, columns: int) -> str:
 
 
 def _fields(text: str) -> list[str] | None:
-    """Give the fields of one record; None if it is not csv."""
+    """Return the fields of one record; None if it is not csv."""
     try:
         return next(csv.reader([text], strict=True), [])
     except csv.Error:

@@ -20,7 +20,7 @@ MAGIC = b"PAR1"
 
 
 def footer_bytes(tail: bytes) -> int:
-    """Give how long a file's footer is, magic and length included, from its last 8 bytes.
+    """Return how long a file's footer is, magic and length included, from its last 8 bytes.
 
     Raises:
         CorruptionError: it is not a parquet file.
@@ -39,7 +39,7 @@ def read_footer(footer: bytes) -> pq.FileMetaData:
 
 
 def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, int]:
-    """Give the bytes ``[first, last)`` of a file in which the row groups ``[start, limit)`` lie."""
+    """Return the bytes ``[first, last)`` of a file that hold the row groups ``[start, limit)``."""
     first, last = None, 0
     for group in range(start, limit):
         row_group = metadata.row_group(group)

@@ -32,8 +32,8 @@ from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.writer import PartWriter
-from tidelog.store.metered import Usage
 from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Usage
 
 TICK_BYTES: Final = 64 * 1024 * 1024
 SPARK_TICK_BYTES: Final = 256 * 1024 * 1024
@@ -128,7 +128,7 @@ class LocalEngine:
 
 
 def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema) -> PartWriter:
-    """Give what writes a target's parts."""
+    """Return what writes a target's parts."""
     return PartWriter(
         store=store,
         clock=clock,
@@ -141,7 +141,7 @@ def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema)
 
 
 def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
-    """Give each shard's messages."""
+    """Return each shard's messages."""
     if len(job.shards) == 1:
         return [messages]
     buckets = buckets_of(messages, job)

@@ -28,7 +28,7 @@ DELETE: Final = "_delete"
 
 
 def messages_schema(schema: ShardSchema) -> pa.Schema:
-    """Give the schema of a table of messages."""
+    """Return the schema of a table of messages."""
     fields = [pa.field(n, pa.int64()) for n in (TIME, RANK, OFFSET)]
     return pa.schema([*schema.data, *fields, pa.field(DELETE, pa.bool_())])
 
@@ -36,7 +36,7 @@ def messages_schema(schema: ShardSchema) -> pa.Schema:
 def stamp_rows(
     rows: pa.Table, source: SourceInfo, *, lower: int, upper: int, rank: int
 ) -> tuple[pa.Table, pa.Table]:
-    """Give decoded rows their times, ranks; and those apart whose time is none.
+    """Return decoded rows their times, ranks; and those apart whose time is none.
 
     With a time column, a row's time is its own, moved up to ``lower`` where that is complete;
     without one, all rows come at ``upper - 1``.
@@ -92,7 +92,7 @@ def apply_upsert(messages: pa.Table, current: pa.Table, schema: ShardSchema) -> 
 
 
 def in_order(messages: pa.Table) -> Int64s:
-    """Give the places of messages by (time, range, offset)."""
+    """Return the places of messages by (time, range, offset)."""
     columns = [messages.column(n).to_numpy() for n in (TIME, RANK, OFFSET)]
     if _is_ordered(*columns):
         return np.arange(messages.num_rows)
@@ -100,7 +100,7 @@ def in_order(messages: pa.Table) -> Int64s:
 
 
 def order_by_key(key: pa.Table, hashes: Hashes, places: Int64s) -> Int64s:
-    """Give ``places`` by key, and in the order that they have among those of one key.
+    """Return ``places`` by key, and in the order that they have among those of one key.
 
     Two keys are the same where their hashes of 128 bits are; only one of each is compared.
     """
@@ -142,7 +142,7 @@ def _equals_last(data: pa.Table) -> Bools:
 
 
 def _as_messages(current: pa.Table, schema: ShardSchema) -> pa.Table:
-    """Give current rows as messages that came before all others."""
+    """Return current rows as messages that came before all others."""
     count = current.num_rows
     early = pa.array(np.full(count, -1, dtype=np.int64))
     rows = current.select(schema.names)
@@ -156,7 +156,7 @@ def _as_messages(current: pa.Table, schema: ShardSchema) -> pa.Table:
 def current_rows(
     updates: list[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int
 ) -> pa.Table:
-    """Give the output's rows at ``as_of`` for the keys that messages name: the feedback."""
+    """Return the output's rows at ``as_of`` for the keys that messages name: the feedback."""
     filled = [t for t in updates if t.num_rows]
     if not filled or not messages.num_rows:
         return schema.data.empty_table()

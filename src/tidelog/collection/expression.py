@@ -129,7 +129,7 @@ class _Check:
         return tree
 
     def _hint_at_quotes(self) -> str:
-        """Give the commonest remedy where a column is called like a word of SQL."""
+        """Return the commonest remedy where a column is called like a word of SQL."""
         rows = self.connection.execute(
             "SELECT lower(keyword_name) FROM duckdb_keywords() "
             "WHERE keyword_category IN ('reserved', 'type_function')"
@@ -141,7 +141,7 @@ class _Check:
         return f"; write the column {told} in double quotes" if names else ""
 
     def _parse(self, expression: str) -> tuple[Json, str]:
-        """Give the tree of ``expression``, or why it is not exactly one."""
+        """Return the tree of ``expression``, or why it is not exactly one."""
         frame, complaint = self._parse_query(expression)
         if complaint:
             return None, complaint
@@ -185,7 +185,7 @@ class _Check:
                 )
 
     def _columns(self, uses: Iterable[Use]) -> set[str]:
-        """Give the columns that are read, and refuse names that are none."""
+        """Return the columns that are read, and refuse names that are none."""
         read: set[str] = set()
         for use in uses:
             first = use.path[0].lower()
@@ -260,7 +260,7 @@ class _Check:
         )
 
     def _functions(self, name: str) -> list[tuple[str, str, list[str], str]]:
-        """Give kind, stability, parameters and definition of each function of that name."""
+        """Return kind, stability, parameters and definition of each function of that name."""
         return self.connection.execute(
             "SELECT function_type, stability, parameters, macro_definition FROM duckdb_functions() "
             "WHERE lower(function_name) = ?",

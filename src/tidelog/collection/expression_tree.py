@@ -80,7 +80,7 @@ def without_places(node: Json) -> Json:
 
 
 def uses_of(node: Json, scope: frozenset[str] = frozenset()) -> Iterator[Use]:
-    """Give what an expression uses; names in ``scope``, in lower case, are parameters."""
+    """Yield what an expression uses; names in ``scope``, in lower case, are parameters."""
     if isinstance(node, list):
         for value in node:
             yield from uses_of(value, scope)
@@ -132,7 +132,7 @@ def _uses_of_function(node: dict[str, Json], scope: frozenset[str]) -> Iterator[
 
 
 def _name_of_aggregate(arguments: Json, *, method: bool) -> str:
-    """Give the constant text that says which aggregate to use."""
+    """Return the constant text that says which aggregate to use."""
     at = 0 if method else 1
     if not isinstance(arguments, list) or len(arguments) <= at:
         return ""
@@ -149,7 +149,7 @@ def _name_of_aggregate(arguments: Json, *, method: bool) -> str:
 
 
 def _parameters(node: Json) -> Iterator[str]:
-    """Give the plain names on the left of an arrow: ``x``, or ``(x, y)``."""
+    """Yield the plain names on the left of an arrow: ``x``, or ``(x, y)``."""
     if isinstance(node, list):
         for value in node:
             yield from _parameters(value)

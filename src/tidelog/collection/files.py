@@ -31,9 +31,9 @@ from tidelog.collection.plan import (
 from tidelog.collection.source import Head, Plan
 from tidelog.errors import GoneError, InvariantError, ObjectNotFound, SourceRewritten
 from tidelog.persist.schema import ShardSchema
-from tidelog.store.metered import Usage, usage_of
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import literal_prefix, matches
+from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX = 3
 DECODES_MAX = 4
@@ -255,7 +255,7 @@ class FilesSource:
 
 
 async def read_range(store: Store, found: Range, *, format: str) -> bytes:
-    """Give the bytes of a range, proven to be those that its binding names.
+    """Return the bytes of a range, proven to be those that its binding names.
 
     Raises:
         SourceRewritten: they are others. GoneError: the file is gone.

@@ -31,7 +31,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def health_path(source_id: str) -> str:
-    """Give the key of a source's health."""
+    """Return the key of a source's health."""
     return f"status/{source_id}.json"
 
 

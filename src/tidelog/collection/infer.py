@@ -43,7 +43,7 @@ async def infer_schema(entries: Sequence[Entry], *, format: str, store: Store) -
 
 
 def whole_records(sample: bytes, *, quoted: bool) -> bytes:
-    """Give a sample without the record that its end cuts."""
+    """Return a sample without the record that its end cuts."""
     if len(sample) < FILE_BYTES_MAX:
         return sample
     ends = record_ends(sample, quoted=quoted)
@@ -78,7 +78,7 @@ def sample_schema(sample: bytes, *, format: str) -> pa.Schema:
 
 
 def _plain(kind: str) -> str:
-    """Give the type that a column gets: what has no type of ours is kept as text."""
+    """Return the type that a column gets: what has no type of ours is kept as text."""
     if kind in ("JSON", "UUID", '"NULL"', "NULL"):
         return "VARCHAR"
     return "DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else kind

@@ -121,12 +121,12 @@ class Ingester:
 
     @property
     def written(self) -> list[Shard]:
-        """Give the shards that a tick writes, errors last."""
+        """Return the shards that a tick writes, errors last."""
         return [*self.outputs, self.errors]
 
     @property
     def upper(self) -> Frontier:
-        """Give how far the collection is complete, as known here: the meet of its shards."""
+        """Return how far the collection is complete, as known here: the meet of its shards."""
         return meet([shard.state.upper_frontier for shard in self.written])
 
     async def refresh(self) -> None:
@@ -212,7 +212,7 @@ class Ingester:
         return computed
 
     async def taken(self, upper: int) -> dict[str, Range]:
-        """Give the frontier of the source at an upper that the remap shard has reached."""
+        """Return the frontier of the source at an upper that the remap shard has reached."""
         if self._taken is not None and self._taken[0] == upper:
             return self._taken[1]
         if upper == 0:
@@ -308,7 +308,7 @@ class Ingester:
 
 
 def late_in(binding: Binding, before: Taken) -> int:
-    """Give how many rows of a binding came after their time was complete."""
+    """Return how many rows of a binding came after their time was complete."""
     return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
 
 

@@ -23,7 +23,7 @@ _BLANK[list(WHITE)] = True
 
 
 def record_ends(data: bytes, *, quoted: bool) -> Int64s:
-    """Give the offsets right after each complete record's line end.
+    """Return the offsets right after each complete record's line end.
 
     ``quoted`` says that line ends inside of double quotes do not count (csv).
     """
@@ -36,7 +36,7 @@ def record_ends(data: bytes, *, quoted: bool) -> Int64s:
 
 
 def _places_of(byte: int, data: bytes) -> Int64s:
-    """Give the offsets of a byte."""
+    """Return the offsets of a byte."""
     raw = np.frombuffer(data, dtype=np.uint8)
     # In pieces that stay in the processor's cache: twice as fast as all at once.
     found = [
@@ -47,7 +47,7 @@ def _places_of(byte: int, data: bytes) -> Int64s:
 
 
 def split_records(data: bytes, *, quoted: bool) -> tuple[Int64s, Int64s]:
-    """Give where the records of a range start and end; blank ones are left out.
+    """Return where the records of a range start and end; blank ones are left out.
 
     The last one may lack its line end: a range that was taken so ends with the file.
     """
@@ -55,7 +55,7 @@ def split_records(data: bytes, *, quoted: bool) -> tuple[Int64s, Int64s]:
 
 
 def split_at(data: bytes, ends: Int64s, *, start: int = 0) -> tuple[Int64s, Int64s]:
-    """Give where the records from ``start`` on start and end, whose ends, but the last, are known.
+    """Return where the records from ``start`` on start and end; all ends but the last are known.
 
     Blank ones are left out.
     """
@@ -69,14 +69,14 @@ def split_at(data: bytes, ends: Int64s, *, start: int = 0) -> tuple[Int64s, Int6
 
 
 def outer_bytes(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Bytes]:
-    """Give the first and the last byte of each record that is not white space; none is blank."""
+    """Return the first and the last byte of each record that is not white space; none is blank."""
     raw = np.frombuffer(data, dtype=np.uint8)
     first, last = trim_records(data, starts, ends)
     return raw[first], raw[last]
 
 
 def trim_records(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
-    """Give where each record's first and last byte stand that are not white space.
+    """Return where each record's first and last byte stand that are not white space.
 
     Of a blank record, the first is its end, and the last lies before its start.
     """

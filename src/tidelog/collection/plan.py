@@ -87,12 +87,12 @@ def choose_rough_cut(units: Units) -> Cut | None:
 
 
 def describe_cut(units: Units, count: int) -> Cut:
-    """Give the cut after ``count`` units."""
+    """Return the cut after ``count`` units."""
     greatest = units.greatest[:count]
     known = greatest[greatest > NO_TIME_GREATEST]
     return Cut(count, int(known.max()) if len(known) else None, int(units.late[:count].sum()))
 
 
 def upper_after(cut: Cut, lower: int) -> int:
-    """Give the upper of a binding from ``lower`` on that takes a cut: its greatest time + 1."""
+    """Return the upper of a binding from ``lower`` on that takes a cut: its greatest time + 1."""
     return max(cut.time_max if cut.time_max is not None else lower, lower) + 1

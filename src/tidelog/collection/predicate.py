@@ -51,7 +51,7 @@ class Predicate:
         return np.asarray(found, np.bool_)
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Give what of ``table`` the expression reads, in the types it was checked for.
+        """Return what of ``table`` the expression reads, in the types it was checked for.
 
         Raises:
             UsageError: a column is missing or cannot be cast to its type.
@@ -95,6 +95,6 @@ def open_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def told_by(error: BaseException) -> str:
-    """Give the first line of what DuckDB says, without its class of error."""
+    """Return the first line of what DuckDB says, without its class of error."""
     first = (str(error).splitlines() or [type(error).__name__])[0]
     return first.partition(" Error: ")[2] or first

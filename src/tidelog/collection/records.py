@@ -34,12 +34,12 @@ class Records:
 
 
 def shown(data: bytes) -> str:
-    """Give a record's bytes as a person may read them."""
+    """Return a record's bytes as a person may read them."""
     return data.decode("utf-8", errors="replace").strip("\r\n")
 
 
 def gather(data: bytes, starts: Int64s, ends: Int64s, rows: Int64s) -> bytes:
-    """Give the bytes of some records (in order, at least one), one after another."""
+    """Return the bytes of some records (in order, at least one), one after another."""
     if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
         return data[starts[rows[0]] : ends[rows[-1]]]
     return b"".join([data[start:end] for start, end in zip(starts[rows], ends[rows], strict=True)])

@@ -20,7 +20,7 @@ from tidelog.collection.ingest import Ingester, Tick
 from tidelog.collection.source import Head
 from tidelog.collection.status import taken_now
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
-from tidelog.store.metered import Usage, usage_of
+from tidelog.store.wrappers.metered import Usage, usage_of
 
 HEALTH_EVERY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000
 TRIES_ONCE: Final = 5
@@ -56,7 +56,7 @@ class Summary:
         return self.store.dollars
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values, as ``tidelog ingest --json`` prints them."""
+        """Return plain values, as ``tidelog ingest --json`` prints them."""
         return {
             "ticks": self.ticks,
             "rows": self.rows,
@@ -208,7 +208,7 @@ class _Run:
         )
 
     def summary(self) -> Summary:
-        """Give what was done until now."""
+        """Return what was done until now."""
         upper = self.ingester.upper
         return replace(
             self.so_far,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidelog.collection.binding import Range, Taken
-from tidelog.store.metered import Usage
+from tidelog.store.wrappers.metered import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Head(Protocol):
     """How far a source had got when it was asked."""
 
     def left_bytes(self, taken: Taken) -> int:
-        """Give how many bytes lie between a frontier and this head."""
+        """Return how many bytes lie between a frontier and this head."""
         ...
 
 
@@ -38,7 +38,7 @@ class RawSource(Protocol):
         ...
 
     async def left_bytes(self, taken: Taken) -> int:
-        """Give how many bytes the source has now that lie beyond a frontier."""
+        """Return how many bytes the source has now that lie beyond a frontier."""
         ...
 
     async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
@@ -50,11 +50,11 @@ class RawSource(Protocol):
         ...
 
     def usage(self) -> Usage:
-        """Give what the source's store was asked for so far, as far as this process did."""
+        """Return what the source's store was asked for so far, as far as this process did."""
         ...
 
     async def read(self, found: Range) -> bytes:
-        """Give the bytes of a range, proven to be those that the binding names.
+        """Return the bytes of a range, proven to be those that the binding names.
 
         Raises:
             SourceRewritten: they are others. GoneError: they are gone.

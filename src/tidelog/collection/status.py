@@ -63,7 +63,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
 
 
 async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
-    """Give how far the collection is complete, and what of the source that is.
+    """Return how far the collection is complete, and what of the source that is.
 
     Raises:
         LocationError: the store failed.
@@ -81,7 +81,7 @@ async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
 
 
 async def load_health(ingester: Ingester) -> Health | None:
-    """Give the health that the source's last run left, if it can be read.
+    """Return the health that the source's last run left, if it can be read.
 
     Raises:
         LocationError: the store failed.

@@ -66,7 +66,7 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
 def times_of(
     column: pa.ChunkedArray[Any], unit: str
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Give a column's times in milliseconds, and where there is one.
+    """Return a column's times in milliseconds, and where there is one.
 
     What lies before 1970 is given as it is, negative: the caller counts it as late.
     """

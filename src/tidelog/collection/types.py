@@ -45,7 +45,7 @@ _COLUMN: Final = re.compile(
 
 
 def sql_type(dtype: pa.DataType) -> str:
-    """Give a canonical type as DuckDB writes it."""
+    """Return a canonical type as DuckDB writes it."""
     if dtype in _SQL:
         return _SQL[dtype]
     if pa.types.is_decimal(dtype):
@@ -104,7 +104,7 @@ def _split_columns(text: str) -> list[tuple[str, str]]:
 
 
 def json_wire(dtype: pa.DataType) -> pa.DataType:
-    """Give the type that json parses a column as: numbers, booleans and text are native there."""
+    """Return the type that json parses a column as: numbers, booleans and text are native there."""
     if pa.types.is_list(dtype):
         return pa.list_(pa.field("item", json_wire(dtype.value_type)))
     if pa.types.is_struct(dtype):

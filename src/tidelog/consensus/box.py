@@ -61,7 +61,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
         return self.records[0].seqno if self.records else 1
 
     def wrote(self, seqno: int) -> str | None:
-        """Give who wrote record ``seqno``, as far as the box itself knows."""
+        """Return who wrote record ``seqno``, as far as the box itself knows."""
         for entry in self.records:
             if entry.seqno == seqno:
                 return entry.write_id
@@ -72,7 +72,7 @@ EMPTY: Final = Box(FORMAT, "", (), (), ())
 
 
 def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
-    """Give the box with one record more; the write id is the new body's stamp."""
+    """Return the box with one record more; the write id is the new body's stamp."""
     seqno = box.head_seqno + 1
     writes = (*box.writes, (seqno, write_id))[-WRITES_KEPT:]
     records = (*box.records, Entry(seqno, write_id, data))
@@ -80,20 +80,20 @@ def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
 
 
 def plan_spill(box: Box) -> tuple[Entry, ...]:
-    """Give the older half of the records if the box has grown too large, else nothing."""
+    """Return the older half of the records if the box has grown too large, else nothing."""
     if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:
         return ()
     return box.records[: len(box.records) // 2]
 
 
 def spill_records(box: Box, spill: Spill) -> Box:
-    """Give the box with the records up to ``spill.last`` moved out."""
+    """Return the box with the records up to ``spill.last`` moved out."""
     kept = tuple(e for e in box.records if e.seqno > spill.last)
     return Box(FORMAT, box.stamp, (*box.spills, spill), kept, box.writes)
 
 
 def truncate_records(box: Box, before: int, *, stamp: str) -> Box:
-    """Give the box without what lies before ``before``; a spill goes when all of it does."""
+    """Return the box without what lies before ``before``; a spill goes when all of it does."""
     spills = tuple(s for s in box.spills if s.last >= before)
     kept = tuple(e for e in box.records if e.seqno >= before)
     return Box(FORMAT, stamp, spills, kept, box.writes)

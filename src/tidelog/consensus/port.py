@@ -27,7 +27,7 @@ class Consensus(Protocol):
     """Linearizable: a compare-and-set that landed is seen by every call that starts later."""
 
     async def head(self, key: str) -> Versioned | None:
-        """Give the newest record, or None if there never was one."""
+        """Return the newest record, or None if there never was one."""
         ...
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
@@ -41,11 +41,11 @@ class Consensus(Protocol):
         ...
 
     async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
-        """Give the records that are kept, from ``start`` on, in order, at most ``limit``."""
+        """Return the records that are kept, from ``start`` on, in order, at most ``limit``."""
         ...
 
     async def truncate(self, key: str, before: SeqNo) -> int:
-        """Drop the records before ``before``; give how many there were. The newest one stays.
+        """Drop the records before ``before``; return how many there were. The newest one stays.
 
         Raises:
             UsageError: ``before`` lies past the newest record, or there is none.
@@ -53,12 +53,12 @@ class Consensus(Protocol):
         ...
 
     def list_keys(self) -> AsyncIterator[str]:
-        """Give the keys that have records."""
+        """Yield the keys that have records."""
         ...
 
 
 def check_seqno(seqno: int) -> SeqNo:
-    """Give ``seqno`` back if a record may have it.
+    """Return ``seqno`` back if a record may have it.
 
     Raises:
         UsageError: it is not from 1 to 2^63-1.

@@ -68,7 +68,7 @@ class Flights:
         return cls(connection)
 
     def write_events(self, folder: Path) -> tuple[int, int]:
-        """Write the events in time order, a file a day; give how many files and events."""
+        """Write the events in time order, a file a day; return how many files and events."""
         folder.mkdir(parents=True, exist_ok=True)
         self.connection.execute(_EVENTS)
         files = [

@@ -201,7 +201,7 @@ class Demo:
 
 
 def _command() -> str:
-    """Give how the command line is called from here: by name, or by its path."""
+    """Return how the command line is called from here: by name, or by its path."""
     if shutil.which("tidelog"):
         return "tidelog"
     beside = Path(sys.executable).parent / "tidelog"
@@ -210,12 +210,12 @@ def _command() -> str:
 
 
 def _minutes(took_off: datetime) -> int:
-    """Give how many minutes a flight had been in the air at `LONGEST_AT`."""
+    """Return how many minutes a flight had been in the air at `LONGEST_AT`."""
     return (parse_time(LONGEST_AT) - int(took_off.timestamp() * 1_000)) // 60_000
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    """Give what an ingester reports on standard error; what is no report is passed on."""
+    """Yield what an ingester reports on standard error; what is no report is passed on."""
     for line in process.stderr or ():
         try:
             found = json.loads(line)

@@ -78,13 +78,13 @@ class Machine(Generic[S, D]):
         self.state = self.language.initial()
 
     async def refresh(self) -> S:
-        """Read what others have committed, and give the newest state."""
+        """Read what others have committed, and return the newest state."""
         async with self._lock:
             await self._catch_up()
             return self.state
 
     async def commit(self, decide: Callable[[S], Decision[D, R]]) -> R:
-        """Decide over the newest state and write the change; give the decision's result.
+        """Decide over the newest state and write the change; return the decision's result.
 
         ``decide`` may run several times, over newer and newer states. A decision that writes
         nothing is believed only over a state that was read after this call began.
@@ -162,7 +162,7 @@ class Machine(Generic[S, D]):
         raise CorruptionError("the rollup that the newest record names is missing", key=self.key)
 
     async def _start_over(self, found: list[Versioned]) -> list[Versioned]:
-        """Take the state from the newest record's rollup; give the records after it."""
+        """Take the state from the newest record's rollup; return the records after it."""
         newest = found[-1]
         rollup = records.decode_record(newest.data, key=self.key, seqno=newest.seqno).rollup
         if rollup is None or found[0].seqno > rollup.seqno + 1:

@@ -46,7 +46,7 @@ def describe_rollup(seqno: SeqNo, path: str, data: bytes) -> Rollup:
 
 
 def check_rollup(rollup: Rollup, data: bytes) -> bytes:
-    """Give ``data`` back if it is what the rollup's record says.
+    """Return ``data`` back if it is what the rollup's record says.
 
     Raises:
         CorruptionError: it is not.

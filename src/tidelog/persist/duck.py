@@ -18,7 +18,7 @@ _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 
 @contextmanager
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a connection of one's own to this process's database."""
+    """Yield a connection of one's own to this process's database."""
     database = _databases.get(os.getpid())
     if database is None:
         spill = os.path.join(tempfile.gettempdir(), f"tidelog-spill-{os.getpid()}")
@@ -46,5 +46,5 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def quoted(name: str) -> str:
-    """Give a column's name as SQL writes it."""
+    """Return a column's name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'

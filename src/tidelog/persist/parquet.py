@@ -22,7 +22,7 @@ _SAMPLE_ROWS: Final = 1_024
 
 
 def encode_parquet(table: pa.Table) -> bytes:
-    """Give a table as a file: zstd, a page index, and a checksum for each page."""
+    """Return a table as a file: zstd, a page index, and a checksum for each page."""
     packed: list[str] = []
     repeated: list[str] = []
     for field in table.schema:
@@ -53,7 +53,7 @@ def decode_parquet(data: bytes) -> pa.Table:
 
 
 def _leaves(path: str, dtype: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Give the columns that Parquet makes of one of ours, by their paths."""
+    """Yield the columns that Parquet makes of one of ours, by their paths."""
     if isinstance(dtype, pa.StructType):
         for field in dtype:
             yield from _leaves(f"{path}.{field.name}", field.type)

@@ -71,7 +71,7 @@ def part_path(shard: ShardId, write_epoch: int, unique: str) -> str:
 
 
 def sums_of(updates: pa.Table, schema: ShardSchema) -> tuple[RowSum, RowSum]:
-    """Give V and T of a table of updates."""
+    """Return V and T of a table of updates."""
     rows = updates.num_rows
     hashes = hash_rows([updates.column(n) for n in schema.names], rows=rows)
     diffs = int64_of(updates, DIFF)
@@ -80,7 +80,7 @@ def sums_of(updates: pa.Table, schema: ShardSchema) -> tuple[RowSum, RowSum]:
 
 
 def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Give a column of int64 without nulls as numpy."""
+    """Return a column of int64 without nulls as numpy."""
     column: pa.ChunkedArray[Any] = updates.column(name)
     return column.to_numpy().astype(np.int64, copy=False)
 
@@ -88,7 +88,7 @@ def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]
 def encode_part(
     updates: pa.Table, schema: ShardSchema, *, path: str, is_sorted: bool, inline: bool
 ) -> tuple[Part, bytes | None]:
-    """Give the descriptor of a part, and the bytes to be stored at ``path`` (None: it is inline).
+    """Return the descriptor of a part, and the bytes to be stored at ``path`` (None: it is inline).
 
     ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows
     bytes to ride in the descriptor when they are few.
@@ -116,7 +116,7 @@ def encode_part(
 
 
 def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
-    """Give the updates of a part whose bytes were read whole.
+    """Return the updates of a part whose bytes were read whole.
 
     Raises:
         CorruptionError: the bytes are not those that were written.
@@ -147,7 +147,7 @@ def check_bytes(part: Part, data: bytes) -> None:
 
 
 def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
-    """Give the least and the greatest value of each key column that has an order."""
+    """Return the least and the greatest value of each key column that has an order."""
     if not part.key_bounds:
         return {}
     with pa.ipc.open_stream(pa.py_buffer(part.key_bounds)) as stream:
@@ -173,7 +173,7 @@ def may_share_bucket(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
-    """Give the least and the greatest value of each key column that has an order."""
+    """Return the least and the greatest value of each key column that has an order."""
     found: dict[str, tuple[Any, Any]] = {}
     for name in key:
         column = table.column(name)

@@ -50,7 +50,7 @@ class PartReader:
     _kept_bytes: int = 0
 
     async def read(self, parts: Sequence[Part], schema: ShardSchema) -> list[pa.Table]:
-        """Give the updates of each part.
+        """Return the updates of each part.
 
         Raises:
             CorruptionError: bytes are missing, or not those that were written.
@@ -87,12 +87,12 @@ class PartReader:
 
 
 def parts_until(state: State, as_of: int) -> list[Part]:
-    """Give the parts that hold updates at times up to ``as_of``."""
+    """Return the parts that hold updates at times up to ``as_of``."""
     return [p for b in state.batches for p in b.parts if p.time_min <= as_of]
 
 
 def parts_between(state: State, after: int, until: int) -> list[Part]:
-    """Give the parts that hold updates at times after ``after``, up to ``until``."""
+    """Return the parts that hold updates at times after ``after``, up to ``until``."""
     held = (p for b in state.batches for p in b.parts)
     return [p for p in held if p.time_max > after and p.time_min <= until]
 
@@ -112,7 +112,7 @@ def plan_splits(
 
 
 async def read_split(split: Split, *, store: Store, clock: Clock) -> pa.Table:
-    """Give a split's updates, times advanced to its as-of; the splits' sum is the snapshot.
+    """Return a split's updates, times advanced to its as-of; the splits' sum is the snapshot.
 
     Raises:
         CorruptionError, LocationError: see `PartReader.read`.

@@ -37,7 +37,7 @@ class ShardSchema:
 
     @property
     def updates(self) -> pa.Schema:
-        """Give the schema of a table of updates."""
+        """Return the schema of a table of updates."""
         return self.data.append(pa.field(TIME, pa.int64(), nullable=False)).append(
             pa.field(DIFF, pa.int64(), nullable=False)
         )
@@ -91,7 +91,7 @@ def _check_column(name: str, dtype: pa.DataType) -> None:
 
 
 def canonical_type(dtype: pa.DataType) -> pa.DataType:
-    """Give the type that stands for ``dtype`` in shards: one of each kind, never an encoding."""
+    """Return the type that stands for ``dtype`` in shards: one of each kind, never an encoding."""
     if pa.types.is_dictionary(dtype):
         return canonical_type(dtype.value_type)
     if pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):

@@ -72,7 +72,7 @@ class Snapshot:
         return plan_splits(self.shard, self.schema, self.as_of, self.parts, count)
 
     async def to_arrow(self) -> pa.Table:
-        """Give the contents: data columns and ``_diff``, consolidated."""
+        """Return the contents: data columns and ``_diff``, consolidated."""
         tables = await self.reader.read(self.parts, self.schema)
         return await self.reader.clock.offload(
             lambda: accumulate(tables, self.schema, as_of=self.as_of)
@@ -109,7 +109,7 @@ class Shard:
 
     @property
     def state(self) -> State:
-        """Give the state as this handle knows it, which others may have moved on from."""
+        """Return the state as this handle knows it, which others may have moved on from."""
         return self.machine.state
 
     async def refresh(self) -> State:
@@ -216,7 +216,7 @@ class Shard:
             state = self.state
 
     async def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> Snapshot:
-        """Give the contents at ``as_of``, once they are complete.
+        """Return the contents at ``as_of``, once they are complete.
 
         Raises:
             AsOfBeforeSince: since is past it; the message has the smallest time that can be read.
@@ -227,7 +227,7 @@ class Shard:
         return self.snapshot_of(state, as_of)
 
     def snapshot_of(self, state: State, as_of: int) -> Snapshot:
-        """Give the contents at a time that ``state``, read before, is complete for: no request.
+        """Return the contents at a time that ``state``, read before, is complete for: no request.
 
         Raises:
             AsOfBeforeSince: see `snapshot`. AsOfNotComplete: the state does not reach so far.
@@ -242,7 +242,7 @@ class Shard:
         return Snapshot(shard=self.id, schema=schema, as_of=as_of, parts=parts, reader=self.reader)
 
     async def listen(self, as_of: int) -> AsyncIterator[Progress]:
-        """Give everything at times after ``as_of``, interval by interval, for as long as it comes.
+        """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.
 
         With a snapshot at the same ``as_of``, nothing is missing and nothing comes twice.
 
@@ -283,7 +283,7 @@ class Shard:
         return await self.machine.commit(lambda state: transition.decide_release(state, name))
 
     def writer(self) -> PartWriter:
-        """Give what writes this shard's parts."""
+        """Return what writes this shard's parts."""
         return PartWriter(
             store=self.store,
             clock=self.clock,
@@ -359,7 +359,7 @@ def compare_covered(
 
 
 def sum_between(table: pa.Table, schema: ShardSchema, lower: Frontier, upper: Frontier) -> RowSum:
-    """Give T of the updates of a table in ``[lower, upper)``."""
+    """Return T of the updates of a table in ``[lower, upper)``."""
     times = table.column(TIME).to_numpy()
     inside = times >= (TIME_MAX if lower.is_empty else lower.time)
     if not upper.is_empty:

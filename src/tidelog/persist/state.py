@@ -73,7 +73,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return Frontier.of(self.upper)
 
     def sum_at(self, frontier: Frontier) -> RowSum | None:
-        """Give T of all updates before an upper this shard had, if it is still remembered."""
+        """Return T of all updates before an upper this shard had, if it is still remembered."""
         for commit in reversed(self.commits):
             if Frontier.of(commit.upper) == frontier:
                 return RowSum.from_bytes(commit.sum_t)
@@ -124,7 +124,7 @@ class ShardLanguage:
 
 
 def apply_diff(state: State, diff: Diff) -> State:
-    """Give the state after a change. Total: a diff was decided over the state it is applied to."""
+    """Return the state after a change. Total: a diff was decided over that state."""
     after = state
     if diff.schema is not None:
         after = msgspec.structs.replace(after, schema=diff.schema)
@@ -177,7 +177,7 @@ _NESTED: Final[dict[str, type[msgspec.Struct]]] = {
 
 
 def _open(value: Any) -> Any:
-    """Turn structs into maps, with the unknown fields that came with them."""
+    """Pipeline structs into maps, with the unknown fields that came with them."""
     if isinstance(value, msgspec.Struct):
         fields = {
             name: _open(getattr(value, name)) for name in value.__struct_fields__ if name != "extra"

@@ -119,7 +119,7 @@ def _batch_of(command: CompareAndAppend) -> Batch | None:
 
 
 def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] | None:
-    """Give the upper that this token committed, as a tuple of one; None if it did not.
+    """Return the upper that this token committed, as a tuple of one; None if it did not.
 
     A commit from ``expected_upper`` can have been made only while that was upper. If the newest
     commits still name who did that, it is known; if they have been forgotten, only a fresh token
@@ -220,7 +220,7 @@ def _since_after(state: State, holds: Mapping[str, int | None]) -> tuple[int | N
 
 
 def difference(state: State, lower: Frontier, upper: Frontier) -> RowSum | None:
-    """Give T of the updates in ``[lower, upper)`` if both are uppers that are remembered."""
+    """Return T of the updates in ``[lower, upper)`` if both are uppers that are remembered."""
     above, below = state.sum_at(upper), state.sum_at(lower)
     return None if above is None or below is None else above - below
 

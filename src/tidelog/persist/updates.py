@@ -21,7 +21,7 @@ from tidelog.persist.schema import DIFF, TIME, ShardSchema
 def prepare_updates(
     updates: pa.Table, schema: ShardSchema, *, lower: Frontier, upper: Frontier
 ) -> pa.Table:
-    """Give updates as a part holds them: the schema's columns and types, sorted, no diff of 0.
+    """Return updates as a part holds them: the schema's columns and types, sorted, no diff of 0.
 
     Raises:
         UsageError: see `check_updates`.
@@ -32,7 +32,7 @@ def prepare_updates(
 def check_updates(
     updates: pa.Table, schema: ShardSchema, *, lower: Frontier, upper: Frontier
 ) -> pa.Table:
-    """Give updates with the schema's columns and types, in the order they came, no diff of 0.
+    """Return updates with the schema's columns and types, in the order they came, no diff of 0.
 
     Raises:
         UsageError: a column is missing or does not fit, or a time lies outside ``[lower, upper)``.
@@ -55,13 +55,13 @@ def check_updates(
 
 
 def time_bounds(table: pa.Table) -> tuple[int, int]:
-    """Give the least and the greatest time of a table that is not empty."""
+    """Return the least and the greatest time of a table that is not empty."""
     times = table.column(TIME).to_numpy()
     return int(times.min()), int(times.max())
 
 
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Give a table with the wanted columns, in order, cast without loss.
+    """Return a table with the wanted columns, in order, cast without loss.
 
     Raises:
         UsageError: one is missing, or holds a value that the wanted type cannot.
@@ -91,7 +91,7 @@ def sort_updates(table: pa.Table, schema: ShardSchema) -> pa.Table:
 
 
 def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -> pa.Table:
-    """Give the contents at ``as_of``: data columns and ``_diff``, consolidated."""
+    """Return the contents at ``as_of``: data columns and ``_diff``, consolidated."""
     columns = ", ".join(quoted(n) for n in schema.names)
     out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
     return _run(
@@ -105,7 +105,7 @@ def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -
 def consolidate(
     tables: Sequence[pa.Table], schema: ShardSchema, *, after: int = -1, until: int | None = None
 ) -> pa.Table:
-    """Give the updates with ``after < time <= until``, consolidated, in time order."""
+    """Return the updates with ``after < time <= until``, consolidated, in time order."""
     columns = ", ".join(quoted(n) for n in (*schema.names, TIME))
     end = "" if until is None else f"AND {TIME} <= {until} "
     return _run(

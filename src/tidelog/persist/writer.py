@@ -44,7 +44,7 @@ class PartWriter:
     uploads: int = 2
 
     async def write(self, updates: pa.Table, *, inline: bool = True) -> list[Part]:
-        """Write updates that `prepare_updates` gave; give their parts in order.
+        """Write updates that `prepare_updates` gave; return their parts in order.
 
         ``inline`` lets few bytes ride in the descriptor instead of an object of their own.
 

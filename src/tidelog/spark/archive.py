@@ -17,14 +17,14 @@ _AOT_SINCE = 25  # From there on one archive holds all; before, one beside the J
 
 
 def archive_path(launcher: Launcher) -> Path:
-    """Give where the archive for this Java and this Spark stands, or would stand."""
+    """Return where the archive for this Java and this Spark stands, or would stand."""
     jars = hashlib.sha256(pyspark.__file__.encode()).hexdigest()[:8]
     kind = "aot" if launcher.version >= _AOT_SINCE else "jsa"
     return launcher.home / f"spark-{pyspark.__version__}-{jars}.{kind}"
 
 
 def reading_options(launcher: Launcher) -> list[str]:
-    """Give the JVM's options to start from the archive; none where there is no archive."""
+    """Return the JVM's options to start from the archive; none where there is no archive."""
     path = archive_path(launcher)
     if not path.exists():
         return []
@@ -33,6 +33,6 @@ def reading_options(launcher: Launcher) -> list[str]:
 
 
 def recording_options(launcher: Launcher, path: Path) -> list[str]:
-    """Give the JVM's options to write an archive to ``path`` when it ends."""
+    """Return the JVM's options to write an archive to ``path`` when it ends."""
     option = "AOTCacheOutput" if launcher.version >= _AOT_SINCE else "ArchiveClassesAtExit"
     return [f'"-XX:{option}={path}"']

@@ -25,8 +25,8 @@ from tidelog.spark.job import live_context, run_job
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.plan import TickPlan, TickSettings, plan_tick
 from tidelog.spark.task import Found, Outcome, finish_shares, run_shares, shape_shares
-from tidelog.store.metered import Usage
 from tidelog.store.urls import open_store
+from tidelog.store.wrappers.metered import Usage
 
 
 @dataclass(slots=True)

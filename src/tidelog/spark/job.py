@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def live_context(spark: SparkSession) -> SparkContext:
-    """Give the context of a session.
+    """Return the context of a session.
 
     Raises:
         LocationError: the session was stopped. NOT_APPLIED.
@@ -58,7 +58,7 @@ async def run_job(context: SparkContext, work: Callable[[], T], *, clock: Clock,
 
 
 def portable(error: TidelogError) -> TidelogError:
-    """Give an error that a task met as one that the driver can take.
+    """Return an error that a task met as one that the driver can take.
 
     What cannot be pickled would fail in the driver, in place of the error that tells of it.
     """

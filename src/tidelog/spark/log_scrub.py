@@ -22,13 +22,14 @@ from tidelog.spark.log_share import SHARE_BYTES, LogPlace, groups_of
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.worker import use_one_core
 from tidelog.store.within import Within
-from tidelog.wal.head import load_head
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.scrub import Before, Check, Scrubbed, TreeScrub, scrub
-from tidelog.wal.shelf import log_folder
-from tidelog.wal.slot_reader import SlotReader
-from tidelog.wal.slot_scrub import scrub_slots
-from tidelog.wal.snapshot import Fragment
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.logs import log_folder
+from tidelog.wal.read.head import load_head
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.scrub.report import Before, Scrubbed
+from tidelog.wal.scrub.slot_scrub import scrub_slots
+from tidelog.wal.scrub.tree_scrub import Check, TreeScrub, scrub
+from tidelog.wal.slot_protocol.reader import SlotReader
 
 
 def scrub_log(spark: SparkSession, location_url: str, name: str) -> Scrubbed:

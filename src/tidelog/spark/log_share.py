@@ -14,17 +14,18 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock, run_all
-from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.errors import ObjectNotFound
 from tidelog.spark.log_view import collected_error, reader_of
 from tidelog.spark.scan import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 from tidelog.store.within import Within
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.logs import log_folder
 from tidelog.wal.manifest_log import as_log_records
-from tidelog.wal.reader import Wal3Reader, records_between
-from tidelog.wal.selection import ALL
-from tidelog.wal.shelf import log_folder
-from tidelog.wal.snapshot import Fragment
+from tidelog.wal.read.head import missing
+from tidelog.wal.read.stream_selection import ALL
+from tidelog.wal.read.tree_reader import Wal3Reader, records_between
 
 SHARE_BYTES: Final = 32 * 1024 * 1024
 WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -70,7 +71,7 @@ def share_log(
 def groups_of(
     fragments: Sequence[Fragment], *, size_bytes: int, count: int | None = None
 ) -> Iterator[list[Fragment]]:
-    """Give fragments in groups of at most so many bytes, or one, and at most ``count``."""
+    """Yield fragments in groups of at most so many bytes, or one, and at most ``count``."""
     group: list[Fragment] = []
     size = 0
     for fragment in fragments:
@@ -101,7 +102,7 @@ def read_share(share: LogShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def batches_of(records: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Give records in batches of a size that Spark takes well."""
+    """Yield records in batches of a size that Spark takes well."""
     size = records.nbytes / max(1, records.num_rows)
     step = max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, size))))
     for first in range(0, records.num_rows, step):
@@ -116,6 +117,4 @@ async def _fetch(fragments: Sequence[Fragment], reader: Wal3Reader) -> list[pa.T
         manifest = await reader.manifest()
         if manifest.oldest > fragments[0].start:
             raise collected_error(fragments[0].start, manifest) from error
-        raise CorruptionError(
-            f"the log names an object that is not there: restore it ({error})"
-        ) from error
+        raise missing(error) from error

@@ -27,9 +27,9 @@ from tidelog.spark.place import url_for_executors
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
 from tidelog.store.within import Within
+from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.log import LOG_RECORDS
-from tidelog.wal.shelf import log_folder
-from tidelog.wal.snapshot import Fragment
+from tidelog.wal.logs import log_folder
 
 LOG_SCHEMA: Final = spark_schema(LOG_RECORDS)
 
@@ -117,7 +117,7 @@ async def plan_pin(pin: LogPin) -> list[LogShare]:
 
 
 def partitions_of(shares: list[LogShare]) -> list[InputPartition]:
-    """Give shares as Spark's partitions."""
+    """Return shares as Spark's partitions."""
     return [LogPartition(msgspec.msgpack.encode(share)) for share in shares]
 
 

@@ -29,7 +29,7 @@ from tidelog.spark.log_share import LogPlace, share_log
 from tidelog.spark.log_source import open_log_view, partitions_of, read_partition
 from tidelog.spark.log_view import LogView, collected_error
 from tidelog.spark.options import told_as_spark_tells
-from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US
+from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US
 
 POSITION: Final = "position"
 
@@ -107,7 +107,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _look(self, *, up_to: int | None = None) -> tuple[LogPlace, LogView]:
-        """Give the log as it is now, or as it was last seen if that was past ``up_to``."""
+        """Return the log as it is now, or as it was last seen if that was past ``up_to``."""
         if self._opened is None:
             self._opened = asyncio.run(open_log_view(self._settings, clock=self._clock))
         elif up_to is None or self._opened[1].next < up_to:

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelog.clock import Clock
-from tidelog.errors import CorruptionError, NoSuchLog, ObjectNotFound, PositionCollected
+from tidelog.errors import NoSuchLog, ObjectNotFound, PositionCollected
 from tidelog.store.port import Store
-from tidelog.wal.epoch import Seal
-from tidelog.wal.head import Head, load_head, no_such_log
-from tidelog.wal.link import Tail
-from tidelog.wal.manifest import MANIFEST, Manifest, decode_manifest
-from tidelog.wal.reader import Wal3Reader
-from tidelog.wal.slot_reader import checked_data
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.walk import tail_of
-from tidelog.wal.walker import Walker
+from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import Tail
+from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest
+from tidelog.wal.format.snapshot import overlaps
+from tidelog.wal.read.head import Head, load_head, missing, no_such_log
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.slot_protocol.chain import tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.reader import checked_data
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class LogView:
 
     @property
     def next(self) -> int:
-        """Give the position after the last one that was seen."""
+        """Return the position after the last one that was seen."""
         return max([self.head.manifest.next, *(fragment.limit for fragment in self.beyond)])
 
     async def renew(self) -> None:
@@ -72,7 +73,7 @@ class LogView:
             self._start_over()
 
     async def fragments(self, start: int, limit: int) -> list[Fragment]:
-        """Give the fragments that hold any of the positions ``[start, limit)``, in order.
+        """Return the fragments that hold any of the positions ``[start, limit)``, in order.
 
         Raises:
             PositionCollected: records from ``start`` on were collected. CorruptionError: the tree
@@ -87,16 +88,14 @@ class LogView:
                 found = await tree.fragments_of(manifest, start=start, limit=limit)
             except ObjectNotFound as error:
                 await self._newer()
-                if self.head.manifest == manifest:
-                    raise CorruptionError(
-                        f"the log names an object that is not there: restore it ({error})"
-                    ) from error
+                if self.head.manifest.oldest == manifest.oldest:
+                    raise missing(error) from error
             else:
-                return found + [f for f in self.beyond if f.start < limit and f.limit > start]
+                return found + [one for one in self.beyond if overlaps(one, start, limit)]
         return []
 
     async def _walk(self, tail: Tail) -> None:
-        walker = Walker(store=self.store, clock=self.clock)
+        walker = ChainReader(store=self.store, clock=self.clock)
         async for passed in walker.walk(tail):
             self._tail = passed.tail
             if isinstance(passed.step, Fragment) and passed.step.limit > self.next:
@@ -139,12 +138,12 @@ async def open_view(store: Store, *, clock: Clock, beyond: Sequence[Fragment] = 
 
 
 def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> Wal3Reader:
-    """Give what reads the tree and the fragments of a log of either protocol."""
+    """Return what reads the tree and the fragments of a log of either protocol."""
     return Wal3Reader(store=store, clock=clock, decode=checked_data if is_slots else None)
 
 
 def collected_error(start: int, manifest: Manifest) -> PositionCollected:
-    """Give the error of a read that comes too late."""
+    """Return the error of a read that comes too late."""
     return PositionCollected(
         f"records from {start} on were collected, the oldest is {manifest.oldest}: load the log "
         f"again, with option('start', {manifest.oldest}); a stream needs a new checkpoint for it",

@@ -46,7 +46,7 @@ class ReadSettings:
 
 
 def read_kind(options: Mapping[str, str]) -> str:
-    """Give what is to be read: a collection, unless ``kind`` says another.
+    """Return what is to be read: a collection, unless ``kind`` says another.
 
     Raises:
         UsageError: there is no such kind.
@@ -59,7 +59,7 @@ def read_kind(options: Mapping[str, str]) -> str:
 
 
 def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
-    """Give options by their names in lower case; ``path`` is the name of what is to be read.
+    """Return options by their names in lower case; ``path`` is the name of what is to be read.
 
     Raises:
         UnknownOption: that kind has no such option. OptionMissing: nothing is named.
@@ -80,7 +80,7 @@ def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
 
 
 def location_told(told: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Give the URL of the location, from the options or else the environment.
+    """Return the URL of the location, from the options or else the environment.
 
     Raises:
         OptionMissing: it is in neither.

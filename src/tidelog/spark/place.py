@@ -7,7 +7,7 @@ from tidelog.store.port import Store
 
 
 def url_for_executors(url: str, store: Store) -> str:
-    """Give the URL by which executors open ``store``, which the driver opened by ``url``.
+    """Return the URL by which executors open ``store``, which the driver opened by ``url``.
 
     Raises:
         UsageError: they are other processes, which cannot reach it.

@@ -136,7 +136,7 @@ def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
 
 
 def cut_piece(piece: Piece, data: bytes, format: str) -> tuple[Range, bytes]:
-    """Give a piece of a range whose bytes are ``data`` as a range of its own, with its bytes."""
+    """Return a piece of a range whose bytes are ``data`` as a range of its own, with its bytes."""
     found = piece.found
     if piece.low == found.start and piece.high == found.limit:
         return found, data
@@ -171,7 +171,7 @@ def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:
 
 
 def _buckets_count(shards: int, tasks: int) -> tuple[int, int]:
-    """Give the number of buckets, a multiple of ``shards``, and of the second stage's tasks."""
+    """Return the number of buckets, a multiple of ``shards``, and of the second stage's tasks."""
     if tasks <= shards:
         return shards, tasks
     buckets = shards * -(-tasks // shards)

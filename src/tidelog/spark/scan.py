@@ -113,7 +113,7 @@ def can_share_keys(schema: ShardSchema) -> bool:
 
 
 def read_groups(metadata: pq.FileMetaData) -> Iterator[tuple[Any, int]]:
-    """Give the least value of the first column in each row group, and how many rows it has."""
+    """Yield the least value of the first column in each row group, and how many rows it has."""
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         statistics = group.column(0).statistics
@@ -122,7 +122,7 @@ def read_groups(metadata: pq.FileMetaData) -> Iterator[tuple[Any, int]]:
 
 
 def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
-    """Give what a part holds for a scan: its columns, times and diffs.
+    """Return what a part holds for a scan: its columns, times and diffs.
 
     Raises:
         CorruptionError: the bytes are not those that were written.
@@ -150,7 +150,7 @@ def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
 
 
 def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
-    """Give the rows that updates come to, with their multiplicities, in tables of any size.
+    """Yield the rows that updates come to, with their multiplicities, in tables of any size.
 
     Raises:
         CorruptionError: a row is there less than no times.
@@ -170,7 +170,7 @@ def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
 
 
 def batches_of(table: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Give rows, each as often as it is there, in batches of exactly the schema ``target``."""
+    """Yield rows, each as often as it is there, in batches of exactly the schema ``target``."""
     rows = table.num_rows
     if not rows:
         return
@@ -202,7 +202,7 @@ def _reaches(part: Part, key: str, low: Any, high: Any) -> bool:
 
 
 def _groups_within(metadata: pq.FileMetaData, bounds: tuple[Any, Any] | None) -> Iterator[int]:
-    """Give the row groups that may have keys within bounds."""
+    """Yield the row groups that may have keys within bounds."""
     low, high = bounds or (None, None)
     for index in range(metadata.num_row_groups):
         found = metadata.row_group(index).column(0).statistics

@@ -43,7 +43,7 @@ def session(
     extra: Mapping[str, str] | None = None,
     quick: bool = False,
 ) -> SparkSession:
-    """Give the active session, or start one.
+    """Return the active session, or start one.
 
     ``master`` is by default this machine with all its cores. ``extra`` wins over our settings; its
     Java options are added to ours. ``quick`` starts a second sooner and computes at half the speed
@@ -74,7 +74,7 @@ def session(
 
 @contextlib.contextmanager
 def passing_session() -> Iterator[SparkSession]:
-    """Give the active session, or one that lasts as long as the block; see `session`."""
+    """Yield the active session, or one that lasts as long as the block; see `session`."""
     found = _active()
     spark = found or session()
     try:
@@ -116,7 +116,7 @@ def settings(
     quick: bool,
     extra: Mapping[str, str],
 ) -> dict[str, str]:
-    """Give all settings of a new session; ``scratch`` is a directory that may be left behind."""
+    """Return all settings of a new session; ``scratch`` is a directory that may be left behind."""
     chosen = {
         "spark.master": master,
         "spark.driver.memory": f"{memory_mib}m",
@@ -151,7 +151,7 @@ def settings(
 
 
 def java_options(launcher: Launcher, *, quick: bool) -> str:
-    """Give the JVM's options, with those for the class archive if there is one."""
+    """Return the JVM's options, with those for the class archive if there is one."""
     log4j2 = Path(__file__).with_name("log4j2.properties").as_uri()
     # The JVM would warn on stdout, which belongs to the caller.
     options = ["-Xlog:disable", f"-Dlog4j2.configurationFile={log4j2}"]
@@ -163,14 +163,14 @@ def java_options(launcher: Launcher, *, quick: bool) -> str:
 
 
 def cores_count() -> int:
-    """Give how many cores this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def physical_bytes() -> int:
-    """Give the machine's memory, or the container's if that is less."""
+    """Return the machine's memory, or the container's if that is less."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -179,7 +179,7 @@ def physical_bytes() -> int:
 
 
 def memory_mib(physical_bytes: int) -> int:
-    """Give the JVM a quarter of the memory, since Python's workers need theirs beside it."""
+    """Return the JVM a quarter of the memory, since Python's workers need theirs beside it."""
     return max(MEMORY_MIB_MIN, min(MEMORY_MIB_MAX, physical_bytes // 4 // 2**20))
 
 

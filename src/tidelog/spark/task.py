@@ -33,8 +33,8 @@ from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.spark.job import portable
 from tidelog.spark.plan import Piece, Share, cut_piece
 from tidelog.spark.worker import use_one_core
-from tidelog.store.metered import Metered, Usage
 from tidelog.store.urls import open_store
+from tidelog.store.wrappers.metered import Metered, Usage
 
 CACHE_BYTES = 256 * 1024 * 1024
 READS_MAX = 4
@@ -86,7 +86,7 @@ class Bench:
         return FilesSource(store=store, clock=self.clock, info=info, schema=schema)
 
     def usage(self) -> Usage:
-        """Give what all stores were asked for so far."""
+        """Return what all stores were asked for so far."""
         return sum((store.usage() for store in self._sources.values()), self.store.usage())
 
     def _open(self, url: str) -> Metered:
@@ -151,7 +151,7 @@ async def run_share(share: Share, bench: Bench) -> Found:
 
 
 async def shape_share(share: Share, bench: Bench) -> tuple[Found, pa.Table]:
-    """Decode a share's pieces, write its bad records, and give its messages.
+    """Decode a share's pieces, write its bad records, and return its messages.
 
     Raises:
         SourceRewritten, GoneError: of the source. LocationError: a store failed.
@@ -165,7 +165,7 @@ async def shape_share(share: Share, bench: Bench) -> tuple[Found, pa.Table]:
 
 
 def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
-    """Give messages to the partitions of their keys."""
+    """Yield messages to the partitions of their keys."""
     schema = share.job.data_schema
     hashes = hash_rows([messages.column(n) for n in schema.key], rows=messages.num_rows)
     buckets = bucket_of(hashes, share.buckets)

@@ -34,7 +34,7 @@ _PLAIN: Final[dict[pa.DataType, type[spark.DataType]]] = {
 
 
 def spark_schema(schema: pa.Schema) -> spark.StructType:
-    """Give the schema under which Spark reads columns of canonical types; every one may be null.
+    """Return the schema under which Spark reads columns of canonical types; every one may be null.
 
     Raises:
         UsageError: Spark has no such type; the message names the column.
@@ -44,7 +44,7 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
 
 
 def arrow_schema(schema: spark.StructType) -> pa.Schema:
-    """Give the Arrow schema that batches must have, to the letter, to be taken by Spark."""
+    """Return the Arrow schema that batches must have, to the letter, to be taken by Spark."""
     return to_arrow_schema(schema, timezone="UTC")
 
 

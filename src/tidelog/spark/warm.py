@@ -23,7 +23,7 @@ WRITE_SECONDS_MAX = 300
 
 
 def warm() -> Path:
-    """Run what most sessions run, and write the archive of the classes that took; give its path.
+    """Run what most sessions run, and write the archive of the classes that took; return its path.
 
     Raises:
         UsageError: no Java was found to run Spark on. NOT_APPLIED.

@@ -60,7 +60,7 @@ async def create(
     replaceable: bool = False,
     resend: Resend = DEFAULT_RESEND,
 ) -> str:
-    """Create an object, and give its e_tag; exactly one of all creators of a key succeeds.
+    """Create an object, and return its e_tag; exactly one of all creators of a key succeeds.
 
     An object that is there and is not ours proves that ours is not, and never will be, though an
     attempt may have been left in doubt: for had ours landed, it would still be there, since the
@@ -86,7 +86,7 @@ async def replace(
     clock: Clock,
     resend: Resend = DEFAULT_RESEND,
 ) -> str:
-    """Replace the version ``e_tag`` of an object, and give the e_tag of the new one.
+    """Replace the version ``e_tag`` of an object, and return the e_tag of the new one.
 
     A refusal with no earlier attempt in doubt proves that ours did not land, and (e_tags do not
     come back) never will. After an attempt in doubt, three things can be found. Ours: it landed.

@@ -13,7 +13,7 @@ PRIVATE = ".tidelog"  # Where the local store keeps its temporary files and its 
 
 
 def check_key(key: str) -> str:
-    """Give ``key`` back if it may name an object.
+    """Return ``key`` back if it may name an object.
 
     Raises:
         UsageError: it is empty, or a part of it is empty, ``.``, ``..`` or

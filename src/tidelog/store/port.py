@@ -58,7 +58,7 @@ class Store(Protocol):
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        """Store an object and give its e_tag. One condition at the most.
+        """Store an object and return its e_tag. One condition at the most.
 
         ObjectExists and ObjectChanged may be met by one's own write, sent again by a client library
         below: who puts on condition must look (see `tidelog.store.conditional`).
@@ -75,5 +75,5 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        """Give what lies under a plain string prefix, in key order, after ``after``."""
+        """Yield what lies under a plain string prefix, in key order, after ``after``."""
         ...

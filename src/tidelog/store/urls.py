@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
-from tidelog.store.local import LocalStore
+from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 
@@ -39,7 +39,7 @@ def open_store(url: str, *, clock: Clock) -> Store:
         return MemoryStore(name=url)
     if scheme in CLOUD_SCHEMES:
         # Loaded late: importing obstore costs what a laptop's first command should not pay.
-        from tidelog.store.cloud_open import open_cloud
+        from tidelog.store.cloud.open import open_cloud
 
         return open_cloud(url, clock=clock)
     return LocalStore(Path(_path_of(url)), clock=clock)
@@ -70,7 +70,7 @@ def split_glob(url_or_path: str) -> tuple[str, str]:
 
 
 def literal_prefix(pattern: str) -> str:
-    """Give the beginning that all keys matching ``pattern`` share: what to list."""
+    """Return the beginning that all keys matching ``pattern`` share: what to list."""
     found = _GLOB.search(pattern)
     if found is None:
         return pattern
@@ -84,7 +84,7 @@ def matches(pattern: str, key: str) -> bool:
 
 
 def _scheme_of(url: str) -> str | None:
-    """Give the scheme, or None for a path."""
+    """Return the scheme, or None for a path."""
     if not url:
         raise UsageError(f"an empty URL names no place: use a path or {_known()}")
     found = _SCHEME.match(url)
@@ -104,7 +104,7 @@ def _known() -> str:
 
 
 def _path_of(url: str) -> str:
-    """Give the absolute path that a ``file`` URL or a path names; a slash at the end stays."""
+    """Return the absolute path that a ``file`` URL or a path names; a slash at the end stays."""
     path = url
     if _SCHEME.match(url):
         path = url[len("file:") :]

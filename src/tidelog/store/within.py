@@ -25,7 +25,7 @@ class Within:
         self._prefix = self._folder + "/"
 
     def sibling(self, name: str) -> Within:
-        """Give the folder of a name that lies beside this one."""
+        """Return the folder of a name that lies beside this one."""
         above, slash, _ = self._folder.rpartition("/")
         return Within(self._store, f"{above}{slash}{check_key(name)}")
 

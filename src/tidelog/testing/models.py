@@ -30,7 +30,7 @@ class Update:
 
 
 def canonical(value: object) -> Hashable:
-    """Give what stands for a value, such that values are equal iff SQL groups them together."""
+    """Return what stands for a value, such that values are equal iff SQL groups them together."""
     if isinstance(value, float):
         # NaN equals NaN, and -0 equals 0.
         return NAN if math.isnan(value) else value + 0.0
@@ -43,20 +43,20 @@ def canonical(value: object) -> Hashable:
 
 
 def rows_of(table: pa.Table, names: Iterable[str]) -> list[Row]:
-    """Give a table's rows over some columns."""
+    """Return a table's rows over some columns."""
     columns = [[canonical(v) for v in table.column(name).to_pylist()] for name in names]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
 def updates_of(table: pa.Table) -> list[Update]:
-    """Give a table of updates, as shards have them."""
+    """Return a table of updates, as shards have them."""
     names = [n for n in table.column_names if n not in (TIME, DIFF)]
     times, diffs = (table.column(n).to_numpy().tolist() for n in (TIME, DIFF))
     return [Update(*u) for u in zip(rows_of(table, names), times, diffs, strict=True)]
 
 
 def contents_of(table: pa.Table) -> Counter[Row]:
-    """Give the contents that a table of rows and ``_diff`` stands for.
+    """Return the contents that a table of rows and ``_diff`` stands for.
 
     Raises:
         AssertionError: it is not consolidated.
@@ -73,7 +73,7 @@ def contents_of(table: pa.Table) -> Counter[Row]:
 
 
 def accumulate(updates: Iterable[Update], as_of: int) -> Counter[Row]:
-    """Give the contents at a time."""
+    """Return the contents at a time."""
     found: Counter[Row] = Counter()
     for update in updates:
         if update.time <= as_of:
@@ -84,7 +84,7 @@ def accumulate(updates: Iterable[Update], as_of: int) -> Counter[Row]:
 def consolidate(
     updates: Iterable[Update], *, after: int = -1, until: int | None = None
 ) -> Counter[tuple[Row, int]]:
-    """Give the updates with ``after < time <= until``, added up by row and time."""
+    """Return the updates with ``after < time <= until``, added up by row and time."""
     found: Counter[tuple[Row, int]] = Counter()
     for update in updates:
         if after < update.time and (until is None or update.time <= until):
@@ -126,7 +126,7 @@ class Message:
 
 
 def replay_upsert(messages: Iterable[Message]) -> Iterator[Update]:
-    """Give the updates of messages that come in the order of their times and addresses."""
+    """Yield the updates of messages that come in the order of their times and addresses."""
     rows: dict[Row, Row] = {}
     for message in messages:
         old = rows.pop(message.key, None)
@@ -138,7 +138,7 @@ def replay_upsert(messages: Iterable[Message]) -> Iterator[Update]:
 
 
 def replay_none(messages: Iterable[Message]) -> Iterator[Update]:
-    """Give the updates of messages that are each appended."""
+    """Yield the updates of messages that are each appended."""
     for message in messages:
         if message.row is not None:
             yield Update(message.row, message.time, +1)

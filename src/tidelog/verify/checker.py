@@ -51,7 +51,7 @@ class Mismatch:
     reader: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
@@ -68,7 +68,7 @@ class Checker:
     name: str = ""
 
     def take(self, table: pa.Table) -> Words:
-        """Compare the records that come next; give their first words.
+        """Compare the records that come next; return their first words.
 
         Raises:
             LogDiffers: one is not what was appended there.
@@ -138,25 +138,25 @@ class Checker:
                 )
 
     def refuse_collected(self, oldest: object) -> LogDiffers:
-        """Give what there is to say of a log that was collected past what its cursor holds."""
+        """Return what there is to say of a log that was collected past what its cursor holds."""
         return self._differs(
             f"the log begins at {oldest}, and its cursor stood where this is or before",
             position=self.position,
         )
 
     def refuse_end(self, following: int) -> LogDiffers:
-        """Give what there is to say of a log that ends before what was read of it once."""
+        """Return what there is to say of a log that ends before what was read of it once."""
         return self._differs(
             f"the log ends before position {following}, and had more when this was stored",
             position=following,
         )
 
     def cut(self) -> Cut:
-        """Give where it stands, so that another may go on from there."""
+        """Return where it stands, so that another may go on from there."""
         return Cut(self.seed, self.position, self.next.copy())
 
     def _expected(self, streams: Words) -> Words:
-        """Give the first words that must come, of these streams in this order."""
+        """Return the first words that must come, of these streams in this order."""
         order = np.argsort(streams, kind="stable")
         ranked = streams[order]
         first = np.searchsorted(ranked, ranked, side="left")
@@ -239,12 +239,12 @@ class Cut:
     next: Words
 
     def checker(self, name: str) -> Checker:
-        """Give what goes on from here."""
+        """Return what goes on from here."""
         return Checker(self.seed, self.position, self.next.copy(), name)
 
 
 def first_cut(seed: int, streams: int) -> Cut:
-    """Give the beginning of a log."""
+    """Return the beginning of a log."""
     return Cut(seed, 1, np.ones(streams, dtype=np.uint64))
 
 

@@ -25,7 +25,7 @@ class Lags:
         self.counts += np.bincount(places, minlength=_STEPS)
 
     def quantile_us(self, share: float) -> int | None:
-        """Give the duration that ``share`` of all are no longer than; None if there are none."""
+        """Return the duration that ``share`` of all are no longer than; None if there are none."""
         total = int(self.counts.sum())
         if not total:
             return None
@@ -57,7 +57,7 @@ class Figures:
     lags: Lags = field(default_factory=Lags)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values; lags are from a record's own time to its being read."""
+        """Return plain values; lags are from a record's own time to its being read."""
         names = [name for name in self.__dataclass_fields__ if name not in ("lags", "seconds")]
         rate = self.records / self.seconds if self.seconds else 0.0
         return {

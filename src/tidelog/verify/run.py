@@ -42,12 +42,11 @@ from tidelog.verify.checker import (
 from tidelog.verify.figures import Figures
 from tidelog.verify.sequence import Words, author_of
 from tidelog.verify.writing import Acknowledged, Script, Writer, settle_log
-from tidelog.wal.collection import Keep
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.protocols import PROTOCOLS
-from tidelog.wal.scrub import Scrubbed
-from tidelog.wal.shelf import Shelf
-from tidelog.wal.slot_reader import Bounds
+from tidelog.wal.logs import PROTOCOLS, Logs
+from tidelog.wal.read.bounds import Bounds
+from tidelog.wal.scrub.report import Scrubbed
 
 T = TypeVar("T")
 
@@ -114,7 +113,7 @@ class Report:
         return self.mismatch is None and not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values."""
+        """Return plain values."""
         settings = self.settings
         return {
             "log": settings.log,
@@ -181,7 +180,7 @@ class Verification:
         return report
 
     async def _begin(self) -> Cut:
-        """Make what is missing, and replay what is there; give where the sequences stand.
+        """Make what is missing, and replay what is there; return where the sequences stand.
 
         An earlier run may have died anywhere, in this as well.
         """
@@ -393,8 +392,8 @@ class Verification:
         """Open the log under a name for people: each writer and reader has a handle of its own."""
         return await self._shelf(who).open(self.settings.log)
 
-    def _shelf(self, who: str) -> Shelf:
-        return Shelf(store=self.store, clock=self.clock, writer=f"{self.writer}/{who}")
+    def _shelf(self, who: str) -> Logs:
+        return Logs(store=self.store, clock=self.clock, writer=f"{self.writer}/{who}")
 
 
 def _problem(error: CorruptionError) -> dict[str, str]:

@@ -26,7 +26,7 @@ _U64: Final = (1 << 64) - 1
 
 
 def mix(words: Words) -> Words:
-    """Give words that look random, always the same for the same.
+    """Return words that look random, always the same for the same.
 
     Source: splitmix64, by Steele, Lea and Flood.
     """
@@ -37,18 +37,18 @@ def mix(words: Words) -> Words:
 
 
 def salt_of(seed: int, purpose: int) -> np.uint64:
-    """Give a word by which the numbers of a seed differ from those of others."""
+    """Return a word by which the numbers of a seed differ from those of others."""
     first = mix(np.array([seed & _U64], dtype=np.uint64))
     return np.uint64(mix(first ^ np.uint64(purpose))[0])
 
 
 def keys_of(streams: Words, numbers: Words) -> Words:
-    """Give the first words of records."""
+    """Return the first words of records."""
     return (streams << np.uint64(NUMBER_BITS)) | numbers
 
 
 def split_keys(keys: Words) -> tuple[Words, Words]:
-    """Give the streams and numbers of first words."""
+    """Return the streams and numbers of first words."""
     return keys >> np.uint64(NUMBER_BITS), keys & _NUMBER_MASK
 
 
@@ -67,7 +67,7 @@ def make_bodies(seed: int, keys: Words) -> pa.BinaryArray:
 
 
 def read_keys(bodies: pa.BinaryArray) -> tuple[Words, npt.NDArray[np.bool_]]:
-    """Give the first words of records, and which of them are long enough to have one."""
+    """Return the first words of records, and which of them are long enough to have one."""
     _, offsets_buffer, data_buffer = bodies.buffers()
     offsets = np.frombuffer(memoryview(offsets_buffer or b""), dtype=np.int32)[bodies.offset :]
     starts, ends = offsets[: len(bodies)].astype(np.int64), offsets[1 : len(bodies) + 1]
@@ -94,7 +94,7 @@ class Author:
     _drawn: int = 0
 
     def draw(self, count: int) -> Words:
-        """Give the first words of the next ``count`` records, and count them as made."""
+        """Return the first words of the next ``count`` records, and count them as made."""
         places = self._draw(count)
         order = np.argsort(places, kind="stable")
         ranked = places[order]
@@ -107,7 +107,7 @@ class Author:
         return keys_of(self.streams[places], numbers)
 
     def size(self, most: int) -> int:
-        """Give how many records the next append has, from 1 to ``most``."""
+        """Return how many records the next append has, from 1 to ``most``."""
         self._drawn += 1
         drawn = mix(np.array([self._drawn], dtype=np.uint64) ^ salt_of(self.seed, self.author << 8))
         return int(drawn[0] % np.uint64(most)) + 1
@@ -123,6 +123,6 @@ class Author:
 
 
 def author_of(seed: int, author: int, *, authors: int, next_numbers: Words) -> Author:
-    """Give an author who goes on from the numbers that all streams have reached."""
+    """Return an author who goes on from the numbers that all streams have reached."""
     streams = np.arange(author, len(next_numbers), authors, dtype=np.uint64)
     return Author(seed, author, streams, next_numbers[streams.astype(np.int64)].copy())

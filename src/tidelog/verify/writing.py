@@ -26,9 +26,9 @@ from tidelog.errors import (
 from tidelog.verify.checker import Checker
 from tidelog.verify.figures import Figures
 from tidelog.verify.sequence import Author, Words, make_bodies, split_keys
-from tidelog.wal.committer import Committer
 from tidelog.wal.log import Log
-from tidelog.wal.opener import Opener
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.slot_protocol.fencing import Fencer
 
 OVERLAP: Final = 0.25  # Of a turn: for so long the one before goes on, if nobody stops it.
 LOOK_US: Final = 20_000
@@ -189,7 +189,7 @@ async def settle_log(log: Log) -> None:
     """Open a log for writing, so that what was under way when its writer died is there or never."""
     if log.protocol == "slot":
         with suppress(LogSealed):
-            await Opener(store=log.store, clock=log.clock, writer=log.writer).open(lanes=1, alpha=8)
+            await Fencer(store=log.store, clock=log.clock, writer=log.writer).open(lanes=1, alpha=8)
         return
     await Committer(store=log.store, clock=log.clock, writer=log.writer).open()
 

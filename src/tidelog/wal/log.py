@@ -1,4 +1,4 @@
-"""What a log of either protocol can do; see `tidelog.wal.protocols`, which opens one.
+"""What a log of either protocol can do; see `tidelog.wal.logs`, which opens one.
 
 Shape: records are read as a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary,
     null where there is none, empty in control records) and ``body`` (binary), in the order of
@@ -15,25 +15,38 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from tidelog.clock import Clock
 from tidelog.errors import UsageError
-from tidelog.wal.batching import Batching
-from tidelog.wal.epoch import Seal
-from tidelog.wal.head import load_head
-from tidelog.wal.limits import Limits
-from tidelog.wal.manifest import Manifest
-from tidelog.wal.scrub import Scrubbed
-from tidelog.wal.slot import SLOT_RECORDS
-from tidelog.wal.slot_reader import Bounds
-from tidelog.wal.slot_writer import Shape
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.streams import CLOSE, META, OPEN, Control, StreamInfo
-from tidelog.wal.upkeep import Upkeep
+from tidelog.store.port import Store
+from tidelog.store.within import Within
+from tidelog.wal.admin.fork import let_go_of_origin
+from tidelog.wal.append.closing import Closing
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.pin import Pin
+from tidelog.wal.format.slot_object import SLOT_RECORDS
+from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, StreamInfo
+from tidelog.wal.gc.collector import GRACE_US, Collected, Collector
+from tidelog.wal.gc.cursors import Cursors, Listed, Witness
+from tidelog.wal.gc.orphans import Swept, sweep
+from tidelog.wal.gc.pins import Pins, PinWitness
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.read.bounds import Bounds
+from tidelog.wal.read.head import load_head
+from tidelog.wal.read.limits import Limits
+from tidelog.wal.read.stream_selection import select
+from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
+from tidelog.wal.slot_protocol.reader import scan_pinned
+from tidelog.wal.slot_protocol.writer import Shape
 
 LOG_RECORDS: Final = SLOT_RECORDS
 
 
 @dataclass(slots=True, kw_only=True)
-class Log(Upkeep):
+class Log(Closing):
     """A log that was opened; what it costs to have one is its manifest, read once.
 
     ``writer`` is a name for people, in what is written. The log is opened for writing by its first
@@ -42,6 +55,10 @@ class Log(Upkeep):
 
     protocol: ClassVar[str]
 
+    name: str
+    store: Store
+    clock: Clock
+    writer: str
     shape: Shape = field(default_factory=Shape)
     batching: Batching = field(default_factory=Batching)
 
@@ -53,7 +70,7 @@ class Log(Upkeep):
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append records; give the position of the first once all are durable.
+        """Append records; return the position of the first once all are durable.
 
         The records of one call stand together, in their order, in one stream or in none. Their time
         is now unless given.
@@ -78,7 +95,7 @@ class Log(Upkeep):
         """Append the values of an array, none of which is null; see `append`."""
 
     async def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
-        """Open a stream, so that records can be appended to it; give the position where it opens.
+        """Open a stream, so that records can be appended to it; return the position where it opens.
 
         Raises:
             NameTaken: it is open. UsageError: its id is not from 1 to 1,024 bytes, ``meta`` is over
@@ -87,7 +104,7 @@ class Log(Upkeep):
         return await self._control(Control(op=OPEN, stream=stream, meta=meta))
 
     async def close_stream(self, stream: bytes) -> int:
-        """Close a stream, which takes no more records then; give the position where it closes.
+        """Close a stream, which takes no more records then; return the position where it closes.
 
         Raises:
             NoSuchStream: it is not open. Otherwise see `open_stream`.
@@ -95,7 +112,7 @@ class Log(Upkeep):
         return await self._control(Control(op=CLOSE, stream=stream))
 
     async def meta_stream(self, stream: bytes, meta: bytes) -> int:
-        """Give an open stream another meta; give the position from which on it has it.
+        """Return an open stream another meta; return the position from which on it has it.
 
         Raises:
             NoSuchStream: it is not open. Otherwise see `open_stream`.
@@ -104,7 +121,7 @@ class Log(Upkeep):
 
     @abc.abstractmethod
     async def streams(self) -> list[StreamInfo]:
-        """Give the streams that are open, in the order in which they were opened."""
+        """Return the streams that are open, in the order in which they were opened."""
 
     @abc.abstractmethod
     async def _control(self, control: Control) -> int:
@@ -120,7 +137,7 @@ class Log(Upkeep):
         stream: bytes | None = None,
         control: bool = False,
     ) -> AsyncIterator[pa.Table]:
-        """Give the records of the positions ``[start, limit)`` that there are now.
+        """Yield the records of the positions ``[start, limit)`` that there are now.
 
         Start 0 is the oldest that is left. ``stream`` asks for the records of one stream alone.
         Control records have positions, and are left out unless asked for.
@@ -135,15 +152,15 @@ class Log(Upkeep):
     def follow(
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False
     ) -> AsyncIterator[pa.Table]:
-        """Give records as `scan` does, and those to come as they come, until the log is sealed."""
+        """Yield records as `scan` does, and those to come as they come, until the log is sealed."""
 
     @abc.abstractmethod
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
-        """Give the fragments that hold any of the positions ``[start, limit)``, in order."""
+        """Return the fragments that hold any of the positions ``[start, limit)``, in order."""
 
     @abc.abstractmethod
     async def fetch(self, fragment: Fragment) -> pa.Table:
-        """Give all records of a fragment, control records too.
+        """Return all records of a fragment, control records too.
 
         Raises:
             ObjectNotFound: it was collected. CorruptionError: it is not what was written.
@@ -151,7 +168,7 @@ class Log(Upkeep):
 
     @abc.abstractmethod
     async def position_at(self, time_us: int) -> int:
-        """Give the first position whose record has a time or a later one; the next one if none has.
+        """Return the first position whose record has a time or a later one; else the next.
 
         Raises:
             UsageError: it is no time. CorruptionError, LocationError: as `scan`.
@@ -159,7 +176,7 @@ class Log(Upkeep):
 
     @abc.abstractmethod
     async def bounds(self) -> Bounds:
-        """Give the oldest position that is left, and the next one to come."""
+        """Return the oldest position that is left, and the next one to come."""
 
     @abc.abstractmethod
     async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
@@ -179,10 +196,95 @@ class Log(Upkeep):
             LogSealed: it is sealed already. UsageError: its protocol has no seal.
         """
 
+    async def load_cursor(self, name: str) -> Witness:
+        """Read a cursor; see `Cursors.load`."""
+        return await self._cursors().load(name)
+
+    async def create_cursor(self, name: str, position: int) -> Witness:
+        """Make a cursor that holds ``position`` and all after it; see `Cursors.create`."""
+        return await self._cursors().create(name, position)
+
+    async def save_cursor(
+        self, witness: Witness, position: int, *, allow_back: bool = False
+    ) -> Witness:
+        """Move a cursor, provided that nobody has since it was read; see `Cursors.save`."""
+        return await self._cursors().save(witness, position, allow_back=allow_back)
+
+    async def delete_cursor(self, name: str) -> None:
+        """Delete a cursor; see `Cursors.delete`."""
+        await self._cursors().delete(name)
+
+    async def cursors(self) -> Listed:
+        """Read all cursors."""
+        return await self._cursors().list()
+
+    async def create_pin(
+        self, name: str, *, start: int = 0, limit: int | None = None
+    ) -> PinWitness:
+        """Keep records readable, all that there are now unless it is said; see `Pins.create`."""
+        return await self._pins().create(name, start=start, limit=limit)
+
+    async def release_pin(self, name: str, *, force: bool = False) -> None:
+        """Let go of what a pin holds; see `Pins.release`.
+
+        With ``force`` also what a fork reads: only where whoever began the fork died over it.
+        """
+        await self._pins().release(name, force=force)
+
+    async def pins(self) -> dict[str, Pin]:
+        """Read all pins, by name."""
+        return await self._pins().list()
+
+    async def scan_pin(
+        self, name: str, *, stream: bytes | None = None, control: bool = False
+    ) -> AsyncIterator[pa.Table]:
+        """Yield the records that a pin holds, in order, whatever was collected since.
+
+        ``stream`` asks for those of one stream alone; control records are left out unless asked
+        for.
+
+        Raises:
+            UsageError: no stream can have the id. NoSuchPin, BusyError: see `Pins.load`.
+            CorruptionError: an object is missing, or is not what was written.
+        """
+        pin = (await self._pins().load(name)).pin
+        selection = select(stream, control=control)
+        async for records in scan_pinned(self.store, self.clock, pin, selection=selection):
+            yield records
+
+    async def collect(
+        self, *, keep: Keep | None = None, grace_us: int = GRACE_US, force: bool = False
+    ) -> Collected:
+        """Erase what no cursor needs, once; see `Collector`.
+
+        Units: ``grace_us`` microseconds pass before anything is deleted.
+        """
+        await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
+        collector = Collector(
+            store=self.store,
+            clock=self.clock,
+            writer=self.writer,
+            keep=keep or Keep(),
+            grace_us=grace_us,
+        )
+        found = await collector.collect(force=force)
+        if isinstance(self.store, Within):
+            await let_go_of_origin(self.store, clock=self.clock, writer=self.writer)
+        return found
+
+    async def sweep(self, *, grace_us: int = GRACE_US) -> Swept:
+        """Delete what the dead left behind; see `tidelog.wal.gc.orphans`."""
+        return await sweep(self.store, clock=self.clock, grace_us=grace_us)
+
+    async def describe(self) -> dict[str, Any]:
+        """Return what there is to know of the log, as plain values."""
+        bounds, head = await self.bounds(), await load_head(self.store)
+        return describe_log(self, bounds, head.manifest)
+
     async def _in_range(
         self, found: AsyncIterator[pa.Table], start: int
     ) -> AsyncIterator[pa.Table]:
-        """Give what a scan gives, and refuse a start that the log has not come to."""
+        """Yield what a scan gives, and refuse a start that the log has not come to."""
         is_empty = True
         async for records in found:
             is_empty = False
@@ -194,14 +296,15 @@ class Log(Upkeep):
                 next=following,
             )
 
-    async def describe(self) -> dict[str, Any]:
-        """Give what there is to know of the log, as plain values."""
-        bounds, head = await self.bounds(), await load_head(self.store)
-        return describe_log(self, bounds, head.manifest)
+    def _cursors(self) -> Cursors:
+        return Cursors(store=self.store, clock=self.clock, writer=self.writer)
+
+    def _pins(self) -> Pins:
+        return Pins(store=self.store, clock=self.clock, writer=self.writer)
 
 
 def describe_log(log: Log, bounds: Bounds, manifest: Manifest) -> dict[str, Any]:
-    """Give what there is to know of a log, as plain values.
+    """Return what there is to know of a log, as plain values.
 
     Units: ``bytes`` are those of all fragments there ever were, as far as the manifest knows.
     """

@@ -12,19 +12,20 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tidelog.errors import UsageError
-from tidelog.wal.committer import Committer
-from tidelog.wal.epoch import Seal
-from tidelog.wal.head import Head, load_head
-from tidelog.wal.limits import Limits, check_time_us
+from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.log import LOG_RECORDS, Log
-from tidelog.wal.manifest import MANIFEST
-from tidelog.wal.position import first_at
-from tidelog.wal.reader import Wal3Reader, limited
-from tidelog.wal.scrub import Scrubbed, scrub
-from tidelog.wal.slot_reader import POLL_FIRST_US, POLL_MOST_US, Bounds
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.streams import Control, StreamInfo
-from tidelog.wal.writer import Wal3Writer
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.manifest_protocol.writer import Wal3Writer
+from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds
+from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.limits import Limits, check_time_us
+from tidelog.wal.read.tree_reader import Wal3Reader, limited
+from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.tree_scrub import scrub
+from tidelog.wal.slot_protocol.seek import first_at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,7 +163,7 @@ async def _all_as_log_records(tables: AsyncIterator[pa.Table]) -> AsyncIterator[
 
 
 def as_log_records(records: pa.Table) -> pa.Table:
-    """Give the records of a fragment of wal3's as those of any log."""
+    """Return the records of a fragment of wal3's as those of any log."""
     streams: Any = pa.nulls(records.num_rows, pa.binary())
     columns = [
         records.column("position").cast(pa.int64()),

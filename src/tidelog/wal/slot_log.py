@@ -11,19 +11,20 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tidelog.wal.epoch import Seal
-from tidelog.wal.limits import Limits
+from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.log import Log
-from tidelog.wal.opener import Opener
-from tidelog.wal.position import position_at
-from tidelog.wal.reader import limited
-from tidelog.wal.scrub import Scrubbed
-from tidelog.wal.selection import select
-from tidelog.wal.slot_reader import Bounds, SlotReader
-from tidelog.wal.slot_scrub import scrub_slots
-from tidelog.wal.slot_writer import SlotWriter
-from tidelog.wal.snapshot import Fragment
-from tidelog.wal.streams import Control, StreamInfo
+from tidelog.wal.read.bounds import Bounds
+from tidelog.wal.read.limits import Limits
+from tidelog.wal.read.stream_selection import select
+from tidelog.wal.read.tree_reader import limited
+from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.slot_scrub import scrub_slots
+from tidelog.wal.slot_protocol.fencing import Fencer
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.seek import position_at
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class SlotLog(Log):
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
-        opener = Opener(store=self.store, clock=self.clock, writer=self.writer)
+        opener = Fencer(store=self.store, clock=self.clock, writer=self.writer)
         return await opener.seal(successor=successor)
 
     async def close(self) -> None:

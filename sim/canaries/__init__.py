@@ -1,0 +1,1 @@
+"""Broken builds of tidelog, each of which some instrument must catch."""

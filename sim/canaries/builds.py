@@ -1,0 +1,304 @@
+"""Canaries: broken builds of tidelog, each of which some instrument must catch.
+
+Each is a context manager: inside of the block the code is broken as its docstring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Final
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from tidelog.collection import compute, envelope
+from tidelog.collection.binding import Binding
+from tidelog.collection.catalog import Catalog, Change
+from tidelog.collection.controller import Controller
+from tidelog.collection.ingest import Ingester
+from tidelog.collection.source import Plan
+from tidelog.consensus.store import StoreConsensus
+from tidelog.errors import LocationError
+from tidelog.frontier import Frontier
+from tidelog.machine.machine import Machine
+from tidelog.machine.record import Rollup
+from tidelog.persist import reader, shard, transition
+from tidelog.persist.part import Part
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.state import State
+from tidelog.persist.transition import Verdict
+
+
+@contextmanager
+def consensus_blind_to_write_ids() -> Iterator[None]:
+    """A write that was refused is taken to have lost, though it may be the one that stands."""
+
+    async def never(*_: object) -> bool:
+        return False
+
+    with patch.object(StoreConsensus, "_is_ours", never):
+        yield
+
+
+@contextmanager
+def consensus_trusts_itself() -> Iterator[None]:
+    """A write whose answer was lost is taken to have landed, if anything stands there."""
+
+    async def always(*_: object) -> bool:
+        return True
+
+    with patch.object(StoreConsensus, "_is_ours", always):
+        yield
+
+
+@contextmanager
+def consensus_without_condition() -> Iterator[None]:
+    """The object is replaced whatever stands there."""
+    put = StoreConsensus._replace
+
+    async def replace(self: StoreConsensus, key: str, held: Any, box: Any) -> None:
+        class Careless:
+            async def put(self, key: str, data: bytes, **_: object) -> str:
+                return await store.put(key, data)
+
+        store = self.store
+        self.store = Careless()  # type: ignore[assignment]
+        try:
+            await put(self, key, held, box)
+        finally:
+            self.store = store
+
+    with patch.object(StoreConsensus, "_replace", replace):
+        yield
+
+
+@contextmanager
+def consensus_reads_what_it_has() -> Iterator[None]:
+    """A read answers from memory, if anything is there."""
+    refresh = StoreConsensus._refresh
+
+    async def lazy(self: StoreConsensus, key: str) -> Any:
+        return self._held.get(key) or await refresh(self, key)
+
+    with patch.object(StoreConsensus, "_refresh", lazy):
+        yield
+
+
+@contextmanager
+def commit_ignores_upper() -> Iterator[None]:
+    """A compare_and_append does not compare."""
+    decide = transition.decide_append
+
+    def careless(state: State, command: Any) -> Any:
+        if state.upper is None or command.upper.is_empty or command.upper.time <= state.upper:
+            return decide(state, command)
+        forged = {f: getattr(command, f) for f in command.__dataclass_fields__}
+        forged["expected_upper"] = state.upper_frontier
+        return decide(state, transition.CompareAndAppend(**forged))
+
+    with patch.object(transition, "decide_append", careless):
+        yield
+
+
+@contextmanager
+def commit_forgets_tokens() -> Iterator[None]:
+    """A token that was committed is not known again."""
+    with patch.object(transition, "_told_before", lambda *_: None):
+        yield
+
+
+@contextmanager
+def reader_skips_newest() -> Iterator[None]:
+    """A snapshot leaves out the newest batch."""
+
+    def until(state: State, as_of: int) -> list[Part]:
+        return [p for b in state.batches[:-1] for p in b.parts if p.time_min <= as_of]
+
+    with patch.object(shard, "parts_until", until):
+        yield
+
+
+@contextmanager
+def listener_skips_split_parts() -> Iterator[None]:
+    """A listener leaves out parts that begin before where it stands."""
+    between = reader.parts_between
+
+    def after_only(state: State, after: int, until: int) -> list[Part]:
+        return [p for p in between(state, after, until) if p.time_min > after + 1]
+
+    with patch.object(shard, "parts_between", after_only):
+        yield
+
+
+@contextmanager
+def since_follows_the_first_hold() -> Iterator[None]:
+    """Since moves with any hold, not with the last of them."""
+
+    def hasty(state: State, holds: Any) -> Any:
+        times = [t for t in holds.values() if t is not None]
+        most = max(times, default=0)
+        return (most,) if state.since is not None and most > state.since else None
+
+    with patch.object(transition, "_since_after", hasty):
+        yield
+
+
+@contextmanager
+def rollup_named_before_it_is_there() -> Iterator[None]:
+    """A rollup counts as written when its put has failed."""
+    maintain = Machine._maintain
+
+    async def hasty(self: Machine[Any, Any]) -> None:
+        store = self.store
+
+        class Hopeful:
+            async def put(self, key: str, data: bytes) -> str:
+                try:
+                    return await store.put(key, data)
+                except LocationError:
+                    return "never mind"
+
+        self.store = Hopeful()  # type: ignore[assignment]
+        try:
+            await maintain(self)
+        finally:
+            self.store = store
+
+    with patch.object(Machine, "_maintain", hasty):
+        yield
+
+
+@contextmanager
+def truncates_before_it_names() -> Iterator[None]:
+    """Records go as soon as a rollup is written, before any record names it."""
+    maintain = Machine._maintain
+
+    async def hasty(self: Machine[Any, Any]) -> None:
+        await maintain(self)
+        pending: Rollup | None = self._pending
+        if pending is not None and pending.seqno == self.seqno:
+            await self._truncate(pending, None)
+
+    with patch.object(Machine, "_maintain", hasty):
+        yield
+
+
+@contextmanager
+def ingester_obeys_itself() -> Iterator[None]:
+    """The binding that was proposed is used, not the one that is recorded."""
+    mint, binding = Ingester._mint, Ingester._binding
+    proposed: dict[int, Binding] = {}
+
+    async def keep(self: Ingester, plan: Plan, lower: int, upper: int) -> None:
+        await mint(self, plan, lower, upper)
+        proposed[id(self)] = Binding(lower, upper, plan.ranges)
+
+    async def own(self: Ingester, lower: int) -> Binding:
+        kept = proposed.pop(id(self), None)
+        return kept if kept is not None and kept.lower == lower else await binding(self, lower)
+
+    with patch.object(Ingester, "_mint", keep), patch.object(Ingester, "_binding", own):
+        yield
+
+
+@contextmanager
+def ingester_commits_at_any_upper() -> Iterator[None]:
+    """A tick is committed at whatever upper a shard has."""
+
+    async def commit(self: Ingester, binding: Binding, computed: Any) -> tuple[int, int]:
+        upper = Frontier.at(binding.upper)
+        won = 0
+        for written, parts in zip(
+            self.written, [*computed.parts, computed.error_parts], strict=True
+        ):
+            while (await written.refresh()).upper_frontier < upper:
+                reached = written.state.upper_frontier
+                done = await written.commit_parts(list(parts), reached, upper)
+                if done.verdict is not Verdict.MISMATCH:
+                    won += 1
+                    break
+            else:
+                if parts:
+                    beyond = Frontier.at(written.state.upper_frontier.time + 1)
+                    await written.commit_parts(list(parts), written.state.upper_frontier, beyond)
+        return won, 0
+
+    with patch.object(Ingester, "_commit", commit):
+        yield
+
+
+@contextmanager
+def ingester_feeds_back_too_old() -> Iterator[None]:
+    """The output is read as of one time too early."""
+    current = envelope.current_rows
+
+    def old(updates: list[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int) -> Any:
+        return current(updates, messages, schema, as_of=as_of - 1)
+
+    with patch.object(compute, "current_rows", old):
+        yield
+
+
+@contextmanager
+def controller_writes_piecemeal() -> Iterator[None]:
+    """A command is several commits, one a row."""
+    change = Controller._change
+
+    async def piecemeal(self: Controller, plan: Callable[[Catalog], list[Change]]) -> None:
+        for row in plan(await self.catalog()):
+            await change(self, partial(_only, row))
+
+    with patch.object(Controller, "_change", piecemeal):
+        yield
+
+
+def _only(row: Change, _: Catalog) -> list[Change]:
+    return [row]
+
+
+Canary = Callable[[], AbstractContextManager[None]]
+
+FOR_CONSENSUS: Final[tuple[Canary, ...]] = (
+    consensus_blind_to_write_ids,
+    consensus_trusts_itself,
+    consensus_without_condition,
+    consensus_reads_what_it_has,
+)
+FOR_SHARDS: Final[tuple[Canary, ...]] = (
+    consensus_trusts_itself,
+    commit_ignores_upper,
+    commit_forgets_tokens,
+    reader_skips_newest,
+    listener_skips_split_parts,
+    since_follows_the_first_hold,
+    rollup_named_before_it_is_there,
+    truncates_before_it_names,
+)
+FOR_INGEST: Final[tuple[Canary, ...]] = (
+    ingester_obeys_itself,
+    ingester_commits_at_any_upper,
+    ingester_feeds_back_too_old,
+    reader_skips_newest,
+)
+
+
+def caught_by(
+    canary: Canary, simulate: Callable[[int], object], *, seeds: int
+) -> tuple[int, BaseException] | None:
+    """Return the first seed that a canary fails, and how; None if it sings through all of them."""
+    for seed in range(seeds):
+        with canary():
+            try:
+                simulate(seed)
+            except Exception as error:  # noqa: BLE001 - any failure is what is asked for
+                return seed, innermost(error)
+    return None
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the first error that stands alone in what may be a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,172 @@
+"""Broken forks and destroyers, which the simulator must catch; see `sim.canaries.builds`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace as changed
+from typing import Any, Final
+from unittest.mock import patch
+
+from tidelog.clock import Clock
+from tidelog.store.within import Within
+from tidelog.wal import log as faces
+from tidelog.wal.admin import destroy
+from tidelog.wal.format.epoch import Chain
+from tidelog.wal.format.gc_plan import Garbage
+from tidelog.wal.format.manifest import Manifest, path_of
+from tidelog.wal.format.pin import pin_path
+from tidelog.wal.gc import collector
+from tidelog.wal.gc import pin_reach as pinned
+from tidelog.wal.gc.orphans import Verdict, judge_fragment
+from tidelog.wal.gc.pins import Pins
+from tidelog.wal.gc.plan import paths_to_delete
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
+
+
+@contextmanager
+def fork_does_not_see_whether_its_pin_held() -> Iterator[None]:
+    """A fork is made of what was there before the pin was."""
+    real = Pins.create
+
+    async def trusting(
+        self: Pins, name: str, *, start: int = 0, limit: int | None = None, holder: str = ""
+    ) -> Any:
+        if not holder:
+            return await real(self, name, start=start, limit=limit)
+        manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
+        pin = self._pin(manifest, start or manifest.oldest, limit or manifest.next, holder)
+        sure = changed(pin, is_sure=True)
+        return await self._put(name, sure, await self._free(name, pin_path(name)))
+
+    with patch.object(Pins, "create", trusting):
+        yield
+
+
+@contextmanager
+def fork_holds_nothing() -> Iterator[None]:
+    """The pin of a fork is of somebody else, who lets go of it at once."""
+    real = Pins.create
+
+    async def fleeting(self: Pins, name: str, *, holder: str = "", **bounds: Any) -> Any:
+        held = await real(self, name, holder=holder, **bounds)
+        if holder:
+            await self.release(name, force=True)
+        return held
+
+    with patch.object(Pins, "create", fleeting):
+        yield
+
+
+@contextmanager
+def collector_of_a_fork_deletes_what_it_shares() -> Iterator[None]:
+    """Whatever a plan erases is deleted, whosever it is."""
+
+    def all_of_it(plan: Garbage, chain: Chain | None = None) -> list[str]:
+        numbers = range(plan.fragments_start, plan.fragments_limit)
+        shared = [path for n in numbers if (path := path_of(n, chain)).startswith("../")]
+        return [*paths_to_delete(plan, chain), *shared]
+
+    async def delete(self: Within, keys: Sequence[str]) -> None:
+        await self._store.delete([self._readable(key) for key in keys])
+
+    with (
+        patch.object(collector, "paths_to_delete", all_of_it),
+        patch.object(Within, "delete", delete),
+    ):
+        yield
+
+
+@contextmanager
+def fork_lets_go_of_what_its_own_forks_read() -> Iterator[None]:
+    """Its pin in the source shrinks as it is collected, whoever has forked it."""
+
+    async def hasty(store: Within, *, clock: Clock, writer: str) -> None:
+        manifest = (await load_head(store)).manifest
+        if manifest.chain is not None and (origin := manifest.chain.origin) is not None:
+            source = Pins(store=store.sibling(origin.log), clock=clock, writer=writer)
+            await source.shrink(origin.pin, manifest.oldest)
+
+    with (
+        patch.object(faces, "let_go_of_origin", hasty),
+        patch.object(destroy, "let_go_of_origin", hasty),
+    ):
+        yield
+
+
+@contextmanager
+def sweep_of_pins_ignores_other_pins() -> Iterator[None]:
+    """What one pin has let go of is deleted, though a fork still reads it."""
+
+    async def none(*_: object) -> set[str]:
+        return set()
+
+    # Of this module alone: the collector looks by itself at what pins hold.
+    with patch.object(pinned, "paths_pinned", none):
+        yield
+
+
+@contextmanager
+def destroy_deletes_fences() -> Iterator[None]:
+    """All that lies in the log's folder goes, and a sleeper finds its place empty."""
+
+    def dead(manifest: Manifest, key: str) -> Verdict:
+        found = judge_fragment(manifest, key)
+        return Verdict.DEAD if found is Verdict.KEPT else found
+
+    with patch.object(destroy, "judge_fragment", dead):
+        yield
+
+
+@contextmanager
+def destroy_does_not_look_for_forks() -> Iterator[None]:
+    """A log goes with all that its forks share with it."""
+
+    async def none(*_: object) -> set[str]:
+        return set()
+
+    with (
+        patch.object(destroy, "_refuse_forks", none),
+        patch.object(destroy, "paths_pinned", none),
+    ):
+        yield
+
+
+@contextmanager
+def destroy_keeps_the_pins_of_readers() -> Iterator[None]:
+    """What a pin held stays for ever, in the log and in that of which it was a fork."""
+
+    async def nothing(*_: object) -> None:
+        return
+
+    with patch.object(destroy, "_let_go_of_pins", nothing):
+        yield
+
+
+@contextmanager
+def destroy_does_not_seal() -> Iterator[None]:
+    """A writer who is at work goes on, and is told that its records are durable."""
+
+    class Nobody:
+        def __init__(self, **_: object) -> None:
+            """Take what an opener takes."""
+
+        async def seal(self) -> None:
+            return
+
+    with patch.object(destroy, "Fencer", Nobody):
+        yield
+
+
+FOR_FORKS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
+    fork_does_not_see_whether_its_pin_held,
+    fork_holds_nothing,
+    fork_lets_go_of_what_its_own_forks_read,
+    collector_of_a_fork_deletes_what_it_shares,
+    sweep_of_pins_ignores_other_pins,
+    destroy_deletes_fences,
+    destroy_does_not_look_for_forks,
+    destroy_keeps_the_pins_of_readers,
+    destroy_does_not_seal,
+)

@@ -1,0 +1,80 @@
+"""Broken logs, each of which the simulator must catch; see `sim.canaries.builds`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from tidelog.store.port import Store
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.manifest_protocol import committer
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.read.tree_reader import Wal3Reader
+
+
+@contextmanager
+def log_acknowledges_before_the_manifest() -> Iterator[None]:
+    """Records are said to be in the log once their fragment is stored."""
+
+    async def believed(*_: object) -> bool:
+        return True
+
+    with patch.object(Committer, "_publish", believed):
+        yield
+
+
+@contextmanager
+def log_takes_a_refusal_for_a_loss() -> Iterator[None]:
+    """A fragment whose manifest was refused is written again, though others brought it in."""
+
+    async def lost(*_: object) -> bool:
+        return False
+
+    with patch.object(Committer, "_is_named", lost):
+        yield
+
+
+@contextmanager
+def log_opens_without_looking() -> Iterator[None]:
+    """What a crash left between a fragment and a manifest is not brought in."""
+
+    async def none(*_: object) -> None:
+        return None
+
+    with patch.object(Committer, "_orphan_after", none):
+        yield
+
+
+@contextmanager
+def log_replaces_whatever_is_there() -> Iterator[None]:
+    """The manifest is replaced without its condition."""
+
+    async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
+        return await store.put(key, data)
+
+    with patch.object(committer, "replace", careless):
+        yield
+
+
+@contextmanager
+def log_reader_skips_snapshots() -> Iterator[None]:
+    """Only what the manifest itself names is read."""
+    real = Wal3Reader.fragments_of
+
+    async def shallow(self: Wal3Reader, manifest: Manifest, **bounds: Any) -> list[Fragment]:
+        return await real(self, replace(manifest, snapshots=()), **bounds)
+
+    with patch.object(Wal3Reader, "fragments_of", shallow):
+        yield
+
+
+FOR_LOGS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
+    log_acknowledges_before_the_manifest,
+    log_takes_a_refusal_for_a_loss,
+    log_replaces_whatever_is_there,
+    log_reader_skips_snapshots,
+)

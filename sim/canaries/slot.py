@@ -1,0 +1,151 @@
+"""Broken logs of slot commits, which the simulator must catch; see `sim.canaries.builds`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from tidelog.store.port import Store
+from tidelog.wal.append.queue import Work
+from tidelog.wal.format.link import FenceLink, Tail
+from tidelog.wal.format.slot_object import decode_link
+from tidelog.wal.format.streams import Streams
+from tidelog.wal.slot_protocol import chain as walk
+from tidelog.wal.slot_protocol import fencing as opener
+from tidelog.wal.slot_protocol.admission import admit
+from tidelog.wal.slot_protocol.chain import Step
+from tidelog.wal.slot_protocol.epoch_end import End
+from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
+from tidelog.wal.slot_protocol.window import SendWindow, answer, meet_fence
+from tidelog.wal.slot_protocol.writer import SlotWriter
+
+
+@contextmanager
+def slot_acknowledges_out_of_order() -> Iterator[None]:
+    """A batch is acknowledged when its own put was answered, whatever became of those before."""
+
+    def eager(self: Pipeline, *, below: int | None = None) -> Iterator[Sent]:
+        for slot in sorted(self._sent):
+            if slot in self._flight.done or slot < (below or self._flight.committed):
+                yield self._sent.pop(slot)
+
+    with patch.object(Pipeline, "settled", eager):
+        yield
+
+
+@contextmanager
+def slot_opener_sends_one_fence() -> Iterator[None]:
+    """A fence past data that was still under way is believed, for it was the only one."""
+    real = opener.Fencer._end
+
+    async def single(
+        self: opener.Fencer, head: Any, steps: list[Step], tail: Tail, *rest: Any
+    ) -> Any:
+        far = replace(tail, slot=tail.slot + tail.epoch.alpha - 1)
+        fences = replace(far, epoch=replace(tail.epoch, alpha=1))
+        return await real(self, head, steps, fences, *rest)
+
+    def believes(tail: Tail, _: Sequence[bytes], found: Sequence[bytes]) -> Any:
+        link = decode_link(found[0], path=tail.path)
+        if isinstance(link, FenceLink) and link.next is not None:
+            return [link.next], replace(tail, epoch=link.next)
+        return None
+
+    with (
+        patch.object(opener.Fencer, "_end", single),
+        patch.object(opener, "decide", believes),
+    ):
+        yield
+
+
+@contextmanager
+def slot_takes_all_before_a_fence_for_its_own() -> Iterator[None]:
+    """A writer that meets a fence acknowledges all earlier slots, answered or not."""
+    real = meet_fence
+
+    def trusting(flight: SendWindow, slot: int) -> SendWindow:
+        for earlier in range(flight.base, slot):
+            flight = answer(flight, earlier)
+        return real(flight, slot)
+
+    with patch("tidelog.wal.slot_protocol.pipeline.meet_fence", trusting):
+        yield
+
+
+@contextmanager
+def slot_sends_again_what_is_in() -> Iterator[None]:
+    """After a put that was given up, everything under way is sent again in the next epoch."""
+    real = SlotWriter._settle
+
+    async def forgetful(self: SlotWriter, turn: Pipeline, *, below: int | None = None) -> None:
+        if below is None:
+            await real(self, turn)
+
+    with patch.object(SlotWriter, "_settle", forgetful):
+        yield
+
+
+@contextmanager
+def slot_takes_doubt_for_a_loss() -> Iterator[None]:
+    """Where an epoch ended is guessed from what was answered, not read."""
+
+    async def guessed(_: Store, epoch: Any, **__: Any) -> End:
+        return End(0, epoch)
+
+    with patch("tidelog.wal.slot_protocol.writer.end_of_epoch", guessed):
+        yield
+
+
+@contextmanager
+def slot_acknowledges_past_a_fence() -> Iterator[None]:
+    """What lies past the first fence of an epoch counts as written."""
+    with patch.object(SendWindow, "committed", property(_all_done)):
+        yield
+
+
+def _all_done(flight: SendWindow) -> int:
+    slot = flight.base
+    while slot in flight.done or slot == flight.fence:
+        slot += 1
+    return slot
+
+
+@contextmanager
+def slot_appends_to_closed_streams() -> Iterator[None]:
+    """Whether a stream is open is not asked where records are appended to it."""
+
+    def lenient(streams: Streams, batch: Sequence[Work]) -> Any:
+        admitted, refused = admit(streams, batch)
+        late = [work for work, _ in refused if work.control is None]
+        return [*admitted, *late], [one for one in refused if one[0].control is not None]
+
+    with patch("tidelog.wal.slot_protocol.writer.admit", lenient):
+        yield
+
+
+@contextmanager
+def slot_forgets_streams_in_roll_ups() -> Iterator[None]:
+    """The manifest's table of what is open stays as it was, so the next writer opens them again."""
+    real = walk._with_fragment
+
+    def kept(manifest: Any, chain: Any, one: Any, *, writer: str) -> Any:
+        after: Any = real(manifest, chain, one, writer=writer)
+        return replace(after, chain=replace(after.chain, streams=chain.streams))
+
+    with patch.object(walk, "_with_fragment", kept):
+        yield
+
+
+FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
+    slot_acknowledges_out_of_order,
+    slot_opener_sends_one_fence,
+    slot_takes_all_before_a_fence_for_its_own,
+    slot_sends_again_what_is_in,
+    slot_takes_doubt_for_a_loss,
+    slot_acknowledges_past_a_fence,
+    slot_appends_to_closed_streams,
+    slot_forgets_streams_in_roll_ups,
+)

@@ -1,0 +1,1 @@
+"""Checkers that stand outside of the code that they check."""

@@ -1,0 +1,167 @@
+"""Invariants: what must hold of every shard after any run, whatever befell its clients.
+
+They are computed from the store's bytes and from all records that were ever decided: sums are taken
+over decoded rows again, states are built from the first record on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import xxhash
+
+from sim.checkers.watch import Watch
+from tidelog.frontier import Frontier
+from tidelog.ids import SeqNo
+from tidelog.machine.record import decode_record
+from tidelog.persist.part import Part, decode_part, sums_of
+from tidelog.persist.schema import ShardSchema, decode_schema
+from tidelog.persist.state import Batch, ShardLanguage, State
+from tidelog.persist.updates import time_bounds
+from tidelog.rowhash import RowSum
+from tidelog.store.memory import MemoryStore
+from tidelog.testing.models import Update, updates_of
+
+
+class Violated(AssertionError):
+    """An invariant does not hold."""
+
+
+def demand(condition: object, sentence: str, **facts: object) -> None:
+    """Raise Violated unless ``condition`` holds."""
+    if not condition:
+        raise Violated(f"{sentence} {facts}")
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A shard after a run: its states from the first, and all its updates."""
+
+    id: str
+    states: list[State]
+    updates: list[Update]
+    intervals: list[tuple[int, int | None, str, int]]  # lower, upper, writer, number
+
+    @property
+    def state(self) -> State:
+        return self.states[-1]
+
+    @property
+    def upper(self) -> int | None:
+        return self.state.upper
+
+    def within(self, lower: int, upper: int | None) -> list[Update]:
+        """Return the updates at times in ``[lower, upper)``."""
+        return [u for u in self.updates if lower <= u.time and (upper is None or u.time < upper)]
+
+
+def check_all(store: MemoryStore, watch: Watch) -> dict[str, Observed]:
+    """Check every shard in a store; return what each is."""
+    demand(not watch.violations, "a step was not allowed", violations=watch.violations)
+    return {key: check_shard(store, watch, key) for key in sorted(watch.entries)}
+
+
+def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
+    """Check one shard."""
+    language = ShardLanguage()
+    states = [language.initial()]
+    intervals: list[tuple[int, int | None, str, int]] = []
+    for seqno, record in enumerate(watch.records(key), start=1):
+        diff = language.decode_diff(record.diff)
+        before, after = states[-1], language.apply(states[-1], diff)
+        states.append(after)
+        _check_step(before, after, seqno)
+        if diff.upper is not None and diff.token is not None:
+            intervals.append((before.upper or 0, after.upper, *diff.token))
+        if record.rollup is not None:
+            rollup = record.rollup
+            demand(rollup.seqno < seqno, "a rollup covers what comes after it", seqno=seqno)
+            data = language.encode_state(states[rollup.seqno])
+            demand(
+                rollup.size_bytes == len(data) and rollup.xxh3 == xxhash.xxh3_128_digest(data),
+                "a rollup is not the state that its seqno had",
+                shard=key,
+                seqno=seqno,
+            )
+    _check_kept(store, watch, key, len(states) - 1)
+    state = states[-1]
+    updates = [] if not state.schema else _check_parts(store, state, decode_schema(state.schema))
+    demand(
+        len({(writer, number) for _, _, writer, number in intervals}) == len(intervals),
+        "a token was committed twice",
+        shard=key,
+    )
+    return Observed(key, states, updates, intervals)
+
+
+def _check_step(before: State, after: State, seqno: int) -> None:
+    demand(before.since_frontier <= after.since_frontier, "since went back", seqno=seqno)
+    demand(before.upper_frontier <= after.upper_frontier, "upper went back", seqno=seqno)
+    demand(after.batches[: len(before.batches)] == before.batches, "a batch was lost", seqno=seqno)
+    for batch in after.batches[len(before.batches) :]:
+        demand(batch.lower == before.upper, "a batch does not begin at upper", seqno=seqno)
+        demand(batch.upper == after.upper, "a batch does not end at upper", seqno=seqno)
+    held = [Frontier.of(t) for t in after.holds.values()]
+    demand(all(after.since_frontier <= hold for hold in held), "since is past a hold", seqno=seqno)
+
+
+def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:
+    """What a newcomer needs is there: from the newest record's rollup, all records."""
+    if not head:
+        return
+    newest = watch.entries[key][-1]
+    record = decode_record(newest.data, key=key, seqno=SeqNo(newest.seqno))
+    if record.rollup is not None:
+        found = store.objects.get(record.rollup.path)
+        demand(found is not None, "the newest rollup is missing", shard=key)
+        demand(
+            found is not None and xxhash.xxh3_128_digest(found.data) == record.rollup.xxh3,
+            "the newest rollup has other bytes",
+            shard=key,
+        )
+
+
+def _check_parts(store: MemoryStore, state: State, schema: ShardSchema) -> list[Update]:
+    found: list[Update] = []
+    sum_t = sum_v = RowSum.zero()
+    for batch in state.batches:
+        for part in batch.parts:
+            table_sums = _check_part(store, batch, part, schema, found)
+            sum_t, sum_v = sum_t + table_sums[0], sum_v + table_sums[1]
+        for commit in state.commits:
+            if commit.upper == batch.upper and commit.lower == batch.lower:
+                demand(commit.sum_t == sum_t.to_bytes(), "T at an upper is wrong", commit=commit)
+    parts = [p for b in state.batches for p in b.parts]
+    demand(state.sum_t == sum_t.to_bytes(), "T of the state is not that of its rows")
+    demand(state.sum_v == sum_v.to_bytes(), "V of the state is not that of its rows")
+    demand(state.rows == len(found), "the state counts other rows", rows=state.rows)
+    demand(state.diffs == sum(u.diff for u in found), "the state counts other diffs")
+    demand(state.size_bytes == sum(p.size_bytes for p in parts), "the state counts other bytes")
+    return found
+
+
+def _check_part(
+    store: MemoryStore, batch: Batch, part: Part, schema: ShardSchema, found: list[Update]
+) -> tuple[RowSum, RowSum]:
+    if part.path is None:
+        data = part.inline or b""
+    else:
+        demand(part.path in store.objects, "a part is missing", path=part.path)
+        data = store.objects[part.path].data
+    table = decode_part(part, data, schema)
+    least, greatest = time_bounds(table)
+    demand((least, greatest) == (part.time_min, part.time_max), "a part's time bounds are wrong")
+    demand(
+        batch.lower <= least and (batch.upper is None or greatest < batch.upper),
+        "an update lies outside its batch",
+        batch=(batch.lower, batch.upper),
+        times=(least, greatest),
+    )
+    updates = updates_of(table)
+    demand(len(updates) == part.rows, "a part counts other rows")
+    demand(sum(u.diff for u in updates) == part.diffs, "a part counts other diffs")
+    demand(all(u.diff for u in updates), "a part holds an update of 0")
+    found.extend(updates)
+    sum_v, sum_t = sums_of(table, schema)
+    demand((sum_t, sum_v) == (part.t, part.v), "a part's sums are not those of its rows")
+    return sum_t, sum_v

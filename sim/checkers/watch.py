@@ -1,0 +1,79 @@
+"""A watch on the shared store: all that was ever decided in it, and whether each step was allowed.
+
+It sees every change the moment it happens; what is truncated or deleted later, it knows still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import xxhash
+
+from tidelog.consensus import box as boxes
+from tidelog.consensus.box import Box, Entry
+from tidelog.ids import SeqNo
+from tidelog.machine.record import Record, decode_record
+from tidelog.persist.state import Diff, ShardLanguage
+from tidelog.store.memory import MemoryStore
+
+_BOX = "consensus/"
+
+
+@dataclass(slots=True)
+class Watch:
+    """See the module. ``shards`` says that keys of consensus are shards."""
+
+    store: MemoryStore
+    shards: bool = True
+    violations: list[str] = field(default_factory=list)
+    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    _sums: dict[str, bytes] = field(default_factory=dict)
+
+    def on_put(self, key: str, data: bytes) -> None:
+        if key.startswith(_BOX):
+            self._on_box(key.removeprefix(_BOX), boxes.decode_box(data, key=key))
+        elif "/part/" in key or "/rollup/" in key or key.startswith("consensus-spill/"):
+            found = xxhash.xxh3_128_digest(data)
+            if self._sums.setdefault(key, found) != found:
+                self.violations.append(f"{key} was written twice, with other bytes")
+
+    def on_delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if key.startswith(_BOX) or "/part/" in key:
+                self.violations.append(f"{key} was deleted")
+
+    def records(self, key: str) -> list[Record]:
+        """Return every record that was ever decided, from the first."""
+        return [
+            decode_record(entry.data, key=key, seqno=SeqNo(entry.seqno))
+            for entry in self.entries.get(key, [])
+        ]
+
+    def _on_box(self, key: str, box: Box) -> None:
+        known = self.entries.setdefault(key, [])
+        new = [entry for entry in box.records if entry.seqno > len(known)]
+        for entry in box.records:
+            if entry.seqno <= len(known) and known[entry.seqno - 1] != entry:
+                self.violations.append(f"{key}: record {entry.seqno} was changed")
+        if not box.records or box.head_seqno < len(known):
+            self.violations.append(f"{key}: records after {box.head_seqno} were lost")
+        if len(new) > 1 or (new and new[0].seqno != len(known) + 1):
+            self.violations.append(f"{key}: records are not dense after {len(known)}")
+        for spill in box.spills:
+            if spill.path not in self.store.objects:
+                self.violations.append(f"{key}: the spill {spill.path} is named and not there")
+        known.extend(new)
+        for entry in new if self.shards else []:
+            self._on_record(key, decode_record(entry.data, key=key, seqno=SeqNo(entry.seqno)))
+
+    def _on_record(self, key: str, record: Record) -> None:
+        diff: Diff = ShardLanguage().decode_diff(record.diff)
+        named = [p.path for p in (diff.batch.parts if diff.batch else ()) if p.path is not None]
+        if record.rollup is not None:
+            named.append(record.rollup.path)
+        self.violations.extend(
+            f"{key}: {path} is named and not there"
+            for path in named
+            if path not in self.store.objects
+        )

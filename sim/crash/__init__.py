@@ -1,0 +1,1 @@
+"""Crash points, and the stories in which they lie."""

@@ -1,0 +1,1 @@
+"""The seeded loop, its clock, and the world with its faults."""

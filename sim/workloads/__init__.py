@@ -1,0 +1,1 @@
+"""What the simulated clients do, and what is compared in the end."""

@@ -1,0 +1,260 @@
+"""The recipe under fire: ingesters of one source, two output shards, and readers beside them.
+
+Whatever befalls them, the shards must hold what a replay in plain Python gives at every time, and
+no reader may ever have seen anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sim.checkers.invariants import Observed, check_all, demand
+from sim.checkers.watch import Watch
+from sim.kernel.fates import Dice, rates_of
+from sim.kernel.loop import run
+from sim.kernel.small import limited, limits_of
+from sim.kernel.world import Client, World
+from sim.workloads.files import Input, Shape, generate
+from sim.workloads.sources import (
+    SimSource,
+    bindings_of,
+    check_bindings,
+    check_errors,
+    check_placed,
+    errors_expected,
+    replay,
+    replay_alone,
+)
+from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, LocationError
+from tidelog.testing.models import Row, Update, accumulate, consolidate, contents_of, updates_of
+
+TRIES_MAX = 200
+STORMS = (0.0, 0.01, 0.03, 0.08)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did: for counting, and for the check that equal seeds give equal runs."""
+
+    trace: str
+    ticks: int = 0
+    deaths: int = 0
+    failures: int = 0
+    reads: int = 0
+    requests: int = 0
+    winners: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Plot:
+    """One run: the source, its input, and what is going on."""
+
+    world: World
+    dice: random.Random
+    source: SimSource
+    given: Input
+    report: Report
+    sorted_input: bool
+    grows: bool
+    snapshots: list[tuple[int, Counter[Row]]] = field(default_factory=list)
+    changes: list[tuple[int, int, list[Update]]] = field(default_factory=list)
+    upper_seen: int = 0
+    is_over: bool = False
+
+
+def simulate_ingest(seed: int) -> Report:
+    """Run one seed, and check everything.
+
+    Raises:
+        Violated: something does not hold. Anything else: a client failed as it never should.
+    """
+    dice = random.Random(f"ingest {seed}")
+    envelope = dice.choice(["upsert", "upsert", "none"])
+    source = SimSource(
+        envelope=envelope,
+        timed=dice.random() < 0.7,
+        delete_when=dice.choice(["gone", None]),
+        bytes_max=dice.choice([200, 400, 800]),
+    )
+    disorder = dice.choice([0.0, 0.0, 0.2])
+    shape = Shape(
+        files=dice.randrange(1, 4),
+        lines=dice.randrange(3, 14),
+        keys=dice.choice([1, 2, 5]),
+        disorder=disorder,
+        bad=dice.choice([0.0, 0.2]),
+        required=source.required,
+    )
+    given = generate(dice, shape)
+    mortal = frozenset({"a", "b", "a1", "b1"})
+    fates = Dice(random.Random(f"dice {seed}"), rates_of(seed, storms=STORMS), mortal)
+    world = World(seed, fates)
+    watch = Watch(world.store)
+    world.watchers.append(watch)
+    is_sorted, grows = disorder == 0.0, dice.random() < 0.3
+    plot = Plot(world, dice, source, given, Report(""), is_sorted, grows)
+    with limited(limits_of(seed)):
+        run(lambda: _play(plot), seed)
+        _check(plot, watch)
+    plot.report.trace = world.trace()
+    plot.report.requests = world.requests_count
+    return plot.report
+
+
+async def _play(plot: Plot) -> None:
+    world, given = plot.world, plot.given
+    assert isinstance(world.fates, Dice)
+    for path in sorted(given.files):
+        data = given.bytes_of(path)
+        await world.store.put(
+            path, data[: plot.dice.randrange(len(data) + 1)] if plot.grows else data
+        )
+    world.fates.calm = True
+    await plot.source.create(world.client("maker"))
+    world.fates.calm = False
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_ingest_on(plot, "a"), name="a")
+        group.create_task(_ingest_on(plot, "b"), name="b")
+        group.create_task(_read_on(plot), name="reader")
+        if plot.grows:
+            group.create_task(_grow(plot), name="grow")
+    world.fates.calm = True
+    await _ingest(plot, world.client("last"), final=True)
+    await _read(plot, plot.world.client("last reader"))
+
+
+async def _grow(plot: Plot) -> None:
+    """Let the files grow, by any number of bytes at a time."""
+    store, given = plot.world.store, plot.given
+    for _ in range(200):
+        await asyncio.sleep(plot.dice.random())
+        path = plot.dice.choice(sorted(given.files))
+        there, whole = len(store.objects[path].data), given.bytes_of(path)
+        await store.put(path, whole[: there + plot.dice.randrange(60)])
+        if plot.is_over:
+            break
+    for path in sorted(given.files):
+        await store.put(path, given.bytes_of(path))
+
+
+async def _ingest_on(plot: Plot, name: str) -> None:
+    """Ingest as ``name``, and after each death as somebody new."""
+    for life in range(4):
+        client = plot.world.client(name if not life else f"{name}{life}")
+        await client.live(_ingest(plot, client))
+        if not client.is_dead:
+            break
+        plot.report.deaths += 1
+    plot.is_over = True
+
+
+async def _ingest(plot: Plot, client: Client, *, final: bool = False) -> None:
+    """Ingest up to the head that is seen first, as ``ingest --once`` does, through all failures."""
+    ingester = plot.source.ingester(client)
+    head = None
+    idle = 0
+    for _ in range(TRIES_MAX):
+        try:
+            if head is None:
+                await ingester.refresh()
+                head = await ingester.source.head()
+            tick = await ingester.tick(head)
+        except LocationError:
+            plot.report.failures += 1
+            if plot.dice.random() < 0.3:
+                ingester, head = plot.source.ingester(client), None
+            await client.clock.sleep(plot.dice.randrange(100_000))
+            continue
+        if tick is not None:
+            plot.report.ticks += 1
+            plot.report.winners[client.name] += tick.won
+            demand(plot.upper_seen <= tick.upper or not final, "the last tick went back")
+            plot.upper_seen = max(plot.upper_seen, tick.upper)
+        if tick is None or (not plot.source.timed and not tick.left_bytes):
+            idle += 1
+            if idle > 2 or plot.source.timed:
+                return
+        await client.clock.sleep(plot.dice.randrange(20_000))
+    # In a long storm one may give up; who comes last has no such excuse.
+    demand(not final, "there is no end to it", client=client.name)
+
+
+async def _read_on(plot: Plot) -> None:
+    """Read as of times that are complete, again and again, and remember what was there."""
+    client = plot.world.client("reader")
+    while not plot.is_over:
+        await client.clock.sleep(plot.dice.randrange(1_000_000))
+        try:
+            await _read(plot, client)
+        except LocationError:
+            plot.report.failures += 1
+
+
+async def _read(plot: Plot, client: Client) -> None:
+    collection = plot.source.collection(client)
+    try:
+        upper = (await collection.resolve_as_of(None)) + 1
+    except AsOfNotComplete:
+        return
+    as_of = max(0, upper - 1 - plot.dice.choice([0, 0, 1, 2, 10, 50]))
+    try:
+        found = contents_of(await collection.snapshot(as_of))
+        after = max(0, as_of - plot.dice.randrange(20))
+        changes = updates_of(await collection.changes(after, as_of))
+    except AsOfBeforeSince as error:
+        raise AssertionError("the history hold does not hold") from error
+    plot.snapshots.append((as_of, found))
+    plot.changes.append((after, as_of, changes))
+    plot.report.reads += 1
+
+
+def _check(plot: Plot, watch: Watch) -> None:
+    source, given = plot.source, plot.given
+    shards = check_all(plot.world.store, watch)
+    outputs = [shards[name] for name in source.shards if name in shards]
+    if not outputs:
+        demand(not any(given.files.values()), "nothing was ingested")
+        return
+    bindings = bindings_of(shards["remap"])
+    check_bindings(bindings, given)
+    updates = [u for shard in outputs for u in shard.updates]
+    expected = replay(source, bindings, given)
+    demand_same(updates, expected, "the output is not what the bindings make of the files")
+    check_placed(source, outputs)
+    check_errors(shards["errors"], errors_expected(bindings, given))
+    if source.timed and plot.sorted_input and not plot.grows:
+        demand_same(updates, replay_alone(source, given), "times are not the rows' own")
+        _check_uppers(plot, [*outputs, shards["errors"]])
+    for as_of, found in plot.snapshots:
+        wanted = accumulate(expected, as_of)
+        demand(found == wanted, "a reader saw what never was", as_of=as_of, saw=found, was=wanted)
+    for after, until, changes in plot.changes:
+        demand(
+            consolidate(changes) == consolidate(expected, after=after, until=until),
+            "a reader saw changes that never were",
+            after=after,
+            until=until,
+        )
+    for observed in shards.values():
+        demand(observed.state.since == 0 or observed.id == "remap", "since moved by itself")
+
+
+def _check_uppers(plot: Plot, shards: list[Observed]) -> None:
+    greatest = max((line.at for line in plot.given.lines() if line.row is not None), default=None)
+    if greatest is not None:
+        uppers = {shard.upper for shard in shards}
+        demand(min(u or 0 for u in uppers) >= greatest + 1, "upper is not past the last time")
+
+
+def demand_same(found: list[Update], wanted: list[Update], sentence: str) -> None:
+    """Demand that two lists of updates are the same at every time."""
+    have, need = consolidate(found), consolidate(wanted)
+    demand(
+        have == need,
+        sentence,
+        missing=[(k, v) for k, v in need.items() if have.get(k) != v][:8],
+        surplus=[(k, v) for k, v in have.items() if need.get(k) != v][:8],
+    )

@@ -1,0 +1,238 @@
+"""Collectors and cursors on a small log, with nothing going wrong but the order of things.
+
+Each request takes any time, so that all orders of a few clients' requests come up soon: what needs
+one collector to sleep while another takes its plan away, and a cursor to be made just then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from sim.checkers.invariants import demand
+from sim.checkers.watch_log import LogWatch
+from sim.kernel.fates import Dice, Rates, Request, Script
+from sim.kernel.hashed import HashedStore
+from sim.kernel.loop import run
+from sim.kernel.world import Client, World
+from sim.workloads.collect import cursors_of
+from sim.workloads.log import Plot
+from sim.workloads.slot import SlotPlot
+from tidelog.errors import ContentionError, CursorMoved, PositionCollected
+from tidelog.wal.format.cursor import INTRINSIC
+from tidelog.wal.format.gc_plan import GARBAGE
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.pins import Pins
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.slot_protocol.reader import scan_pinned
+
+FRAGMENTS = 6
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did."""
+
+    trace: str = ""
+    held: int = 0
+    refused: int = 0
+    collections: int = 0
+    discarded: int = 0
+    requests: int = 0
+
+
+@dataclass(slots=True)
+class Sleepy(Dice):
+    """Nothing fails; but what goes to the manifest, or to the plan, is often long on its way."""
+
+    def delay_us(self, request: Request) -> int:
+        if request.key in (MANIFEST, GARBAGE) and self.random.random() < 0.25:
+            return 1 + self.random.randrange(self.rates.slow_us)
+        return 1 + self.random.randrange(self.rates.delay_us)
+
+
+def simulate_race(seed: int) -> Report:
+    """Run one seed, and check that whatever was said to be held is there.
+
+    Raises:
+        Violated: it is not, or something else does not hold.
+    """
+    return _simulate(seed, has_pins=False)
+
+
+def simulate_pin_race(seed: int) -> Report:
+    """Run one seed of a log of slot commits, with pins in place of cursors; see `simulate_race`."""
+    return _simulate(seed, has_pins=True)
+
+
+def _simulate(seed: int, *, has_pins: bool) -> Report:
+    race_of = _PinRace if has_pins else _Race
+    dice = random.Random(f"race {seed}")
+    rates = Rates(
+        delay_us=dice.choice([1_000, 50_000]), slow_us=dice.choice([200_000, 500_000, 3_000_000])
+    )
+    fates = Sleepy(random.Random(f"dice {seed}"), rates, calm=True)
+    world = World(seed, fates, store=HashedStore())
+    report, begun = Report(), _begun(has_pins)
+    world.store.objects, world.store.puts_count = dict(begun.store.objects), begun.store.puts_count
+    watch = begun.copy_for(world.store)
+    world.watchers.append(watch)
+    plot = race_of.plot_of(world, dice)
+    race = race_of(plot, watch, report, pause_us=dice.choice([300_000, 2_000_000]))
+    run(race.play, seed)
+    demand(not watch.violations, "; ".join(watch.violations[:3]))
+    report.trace, report.requests = world.trace(), world.requests_count
+    return report
+
+
+@functools.cache
+def _begun(has_pins: bool) -> LogWatch:
+    """Return the log with which every race begins, as its watch saw it."""
+    race_of = _PinRace if has_pins else _Race
+    world = World("race", Script(), store=HashedStore())
+    watch = LogWatch(world.store, grace_us=0)
+    world.watchers.append(watch)
+    race = race_of(race_of.plot_of(world, random.Random(0)), watch, Report())
+    run(race.make, 0)
+    return watch
+
+
+@dataclass(slots=True, eq=False)
+class _Race:
+    plot_of: ClassVar[type[Plot]] = Plot
+
+    plot: Plot
+    watch: LogWatch
+    report: Report
+    pause_us: int = 2_000_000
+    replaced: set[str] = field(default_factory=set)
+
+    async def play(self) -> None:
+        world, dice = self.plot.world, self.plot.dice
+        async with asyncio.TaskGroup() as group:
+            for number, records in enumerate(dice.sample([0, 0, 3, 9, 9], dice.choice([2, 3]))):
+                group.create_task(self.collect(world.client(f"g{number}"), records))
+            for number in range(dice.choice([1, 3, 5])):
+                group.create_task(self.create(world.client(f"h{number}")))
+            if dice.random() < 0.5:
+                group.create_task(self.write(world.client("w")))
+            if dice.random() < 0.3:
+                for name in ("m0", "m1"):
+                    group.create_task(self.move(world.client(name)))
+
+    async def make(self) -> None:
+        maker = self.plot.world.client("maker")
+        await self.append(maker, FRAGMENTS)
+        await cursors_of(maker).create(INTRINSIC, FRAGMENTS + 1)
+
+    async def append(self, client: Client, count: int) -> None:
+        await self.plot.make(client)
+        writer = self.plot.writer(client)
+        for number in range(count):
+            await writer.append([f"{client.name} {number}".encode()])
+        await writer.close()
+
+    async def write(self, client: Client) -> None:
+        await self.pause(client)
+        await self.append(client, 2)
+
+    async def collect(self, client: Client, records: int) -> None:
+        await self.pause(client)
+        keep = Keep(share_max=1, records=records)
+        collector = Collector(
+            store=client.store, clock=client.clock, writer=client.name, keep=keep, grace_us=0
+        )
+        with suppress(ContentionError):
+            found = await collector.collect()
+            self.report.collections += found.fragments > 0
+            self.report.discarded += found.discarded
+
+    async def create(self, client: Client) -> None:
+        """Make a cursor, or set one back; it stays."""
+        cursors, dice = cursors_of(client), self.plot.dice
+        for name in (f"{client.name}_{number}" for number in range(3)):
+            await self.pause(client)
+            position = dice.randrange(1, FRAGMENTS + 1)
+            try:
+                if dice.random() < 0.7:
+                    witness = await cursors.create(name, position)
+                else:
+                    high = await cursors.create(name, FRAGMENTS + 1)
+                    await self.pause(client)
+                    witness = await cursors.save(high, position, allow_back=True)
+            except PositionCollected:
+                self.report.refused += 1
+            else:
+                self.watch.hold(name, witness.position)
+                self.report.held += 1
+                return
+
+    async def move(self, client: Client) -> None:
+        """Write a cursor that another writes too: no version of it is replaced twice."""
+        cursors = cursors_of(client)
+        for _ in range(3):
+            witness = await cursors.load(INTRINSIC)
+            await self.pause(client)
+            with suppress(CursorMoved):
+                await cursors.save(witness, witness.position)
+                demand(witness.e_tag not in self.replaced, "two moved a cursor from one place")
+                self.replaced.add(witness.e_tag)
+
+    async def pause(self, client: Client) -> None:
+        await client.clock.sleep(self.plot.dice.randrange(self.pause_us))
+
+
+@dataclass(slots=True, eq=False)
+class _PinRace(_Race):
+    """Collectors, and those who make pins, read by them, and let go of them."""
+
+    plot_of: ClassVar[type[Plot]] = SlotPlot
+
+    async def play(self) -> None:
+        world, dice = self.plot.world, self.plot.dice
+        async with asyncio.TaskGroup() as group:
+            for number, records in enumerate(dice.sample([0, 0, 2, 3, 4], dice.choice([1, 2, 3]))):
+                group.create_task(self.collect(world.client(f"g{number}"), records))
+            for number in range(dice.choice([1, 3, 5])):
+                group.create_task(self.create(world.client(f"h{number}")))
+            if dice.random() < 0.5:
+                group.create_task(self.write(world.client("w")))
+        client = world.client("last")
+        for name in list(self.watch.pinned):
+            await self.read(client, name)
+
+    async def create(self, client: Client) -> None:
+        """Make a pin that stays, or is let go of after a while."""
+        pins, dice = (
+            Pins(store=client.store, clock=client.clock, writer=client.name),
+            self.plot.dice,
+        )
+        for name in (f"{client.name}_{number}" for number in range(3)):
+            await self.pause(client)
+            start = dice.randrange(1, FRAGMENTS + 1)
+            try:
+                await pins.create(name, start=start, limit=dice.randrange(start, FRAGMENTS + 1) + 1)
+            except PositionCollected:
+                self.report.refused += 1
+                continue
+            held = (await pins.load(name)).pin
+            self.watch.pinned[name] = (held.start, held.limit)
+            self.report.held += 1
+            await self.pause(client)
+            await self.read(client, name)
+            if dice.random() < 0.7:
+                return
+            del self.watch.pinned[name]
+            await pins.release(name)
+
+    async def read(self, client: Client, name: str) -> None:
+        pins = Pins(store=client.store, clock=client.clock, writer=client.name)
+        start, limit = self.watch.pinned[name]
+        found = scan_pinned(client.store, client.clock, (await pins.load(name)).pin)
+        bodies = [row["body"] async for table in found for row in table.to_pylist()]
+        demand(bodies == self.watch.bodies[start - 1 : limit - 1], f"{name} did not hold")

@@ -1,0 +1,261 @@
+"""Logs of slot commits under fire: takeovers, several puts under way, roll-ups, a sealer.
+
+The same clients, history and checker as for logs in wal3's form (`sim.workloads.log`). In some runs
+writers open streams, append to those that any of them opened, and close them; their control records
+are appends to the checker, as all others are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from base64 import b64decode
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from sim.checkers.invariants import demand
+from sim.crash.points import VICTIM
+from sim.kernel.fates import Dice
+from sim.kernel.world import Client
+from sim.workloads.log import (
+    LogReader,
+    LogStory,
+    LogWriter,
+    Plot,
+    Report,
+    finish,
+    persist,
+    simulate_log,
+)
+from tidelog.errors import Fenced, LocationError, LogSealed, TidelogError, UsageError
+from tidelog.store.conditional import Resend
+from tidelog.store.port import Store
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, encode_control
+from tidelog.wal.read.stream_selection import Selection
+from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.slot_scrub import scrub_slots
+from tidelog.wal.slot_protocol.fencing import Fencer, make_log
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+
+EXPECTED: Final[tuple[type[TidelogError], ...]] = (LocationError, Fenced, LogSealed, UsageError)
+
+
+def simulate_slots(seed: int) -> Report:
+    """Run one seed, and check everything; see `simulate_log`."""
+    return simulate_log(seed, SlotPlot)
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A reader to whom control records are as all others."""
+
+    reader: SlotReader
+
+    def scan(self, start: int = 0) -> AsyncIterator[pa.Table]:
+        """See `SlotReader.scan`."""
+        return self.reader.scan(start, selection=Selection(control=True))
+
+
+@dataclass(slots=True)
+class Stubborn:
+    """A writer that opens the log again whenever another has taken it over."""
+
+    plot: SlotPlot
+    client: Client
+    writer: SlotWriter
+
+    async def append(self, records: Sequence[bytes], *, stream: bytes | None = None) -> int:
+        return await self._call(lambda writer: writer.append(records, stream=stream))
+
+    async def control(self, control: Control) -> int:
+        return await self._call(lambda writer: writer.control(control))
+
+    async def _call(self, call: Callable[[SlotWriter], Awaitable[int]]) -> int:
+        writer = self.writer
+        try:
+            return await call(writer)
+        except Fenced:
+            if self.writer is writer:
+                self.writer = self.plot.slot_writer(self.client)
+                await writer.close()
+            raise
+
+    async def close(self) -> None:
+        await self.writer.close()
+
+
+@dataclass(slots=True)
+class SlotPlot(Plot):
+    """One run, of a log of slot commits; ``streams`` are those that somebody tried to open.
+
+    Their dice are others than those of the run: one without streams is what it was before.
+    """
+
+    stream_dice: random.Random = field(init=False)
+    has_streams: bool = field(init=False)
+    streams: list[bytes] = field(default_factory=list)
+    named: int = 0
+    has_pins: bool = True
+
+    def __post_init__(self) -> None:
+        self.stream_dice = random.Random(f"streams {self.world.seed}")
+        # Stories, told once for each request that they make, are long enough without.
+        is_story = not isinstance(self.world.fates, Dice)
+        self.has_streams = not is_story and self.stream_dice.random() < 0.25
+
+    async def append(self, client: Client, writer: LogWriter, bodies: list[bytes]) -> None:
+        """Append, to a stream or none; now and then, open, describe or close one first."""
+        if not self.has_streams or not isinstance(writer, Stubborn):
+            await self.note(bodies, lambda: writer.append(bodies))
+            return
+        dice = self.stream_dice
+        if dice.random() < 0.5:
+            control = self._control()
+            await self.note([encode_control(control)], lambda: writer.control(control), EXPECTED)
+        stream = dice.choice([None, *self.streams])
+        await self.note(bodies, lambda: writer.append(bodies, stream=stream), EXPECTED)
+
+    def _control(self) -> Control:
+        """Return a control record like no other, so that the checker can tell them apart."""
+        dice = self.stream_dice
+        self.named += 1
+        roll = dice.random() if self.streams else 0.0
+        unique = b"%d" % self.named
+        if roll < 0.4:
+            self.streams.append(b"stream " + unique)
+            return Control(op=OPEN, stream=self.streams[-1], meta=unique)
+        stream = dice.choice(self.streams)
+        if roll < 0.75:
+            # Opened by somebody already, or not: either may be.
+            return Control(op=dice.choice([OPEN, META]), stream=stream, meta=unique)
+        self.streams.remove(stream)
+        return Control(op=CLOSE, stream=stream)
+
+    def writer(self, client: Client) -> Stubborn:  # type: ignore[override]
+        """Return a writer of the log."""
+        return Stubborn(self, client, self.slot_writer(client))
+
+    def slot_writer(self, client: Client) -> SlotWriter:
+        """Return a writer that is over when another takes the log over."""
+        dice = self.dice
+        writer = SlotWriter(
+            store=client.store,
+            clock=client.clock,
+            writer=client.name,
+            shape=Shape(
+                lanes=dice.choice([1, 1, 3]),
+                alpha=dice.choice([1, 2, 4]),
+                rollup_slots=dice.choice([1, 2, 5]),
+                rollup_interval_us=dice.choice([20_000, 200_000]),
+                rollover=Rollover(fragments=dice.randrange(2, 5), snapshots=2),
+            ),
+            batching=Batching(
+                batch_bytes=dice.choice([1, 20, 1_000]),
+                interval_us=dice.choice([0, 20_000]),
+                pending_bytes=60,
+            ),
+            # Patience that ends now and then, so that writers take over from themselves.
+            resend=Resend(attempts=dice.choice([1, 1, 2, 16])),
+        )
+        self.opened.setdefault(client.name, []).append(writer)
+        return writer
+
+    def reader(self, client: Client, store: Store | None = None) -> LogReader:
+        """Return a reader of the log, on another store than the client's if it is given."""
+        return Everything(SlotReader(store=store or client.store, clock=client.clock, reads=2))
+
+    async def make(self, client: Client) -> None:
+        """Make the log, unless it is there."""
+        await make_log(client.store, clock=client.clock, writer=client.name)
+
+    async def settle(self, client: Client, store: Store) -> None:
+        """Open the log on a store that is well: from then on, nothing of before is in doubt."""
+        opener = Fencer(store=store, clock=client.clock, writer=client.name)
+        with suppress(LogSealed):
+            ended = await opener.open(lanes=1, alpha=2)
+            self.takeovers = ended.tail.epoch.number
+
+    async def scrub(self, client: Client) -> Scrubbed:
+        """Check all that is stored, and the streams that records are in."""
+        reader = SlotReader(store=self.world.store, clock=client.clock)
+        chain = (await reader.manifest()).chain
+        assert chain is not None
+        is_open = {info.id: info.meta for info in chain.streams_at_start}
+        async for records in Everything(reader).scan():
+            for row in records.to_pylist():
+                _hold_against(is_open, row["stream"], row["body"])
+        said = {info.id: info.meta for info in (await reader.end()).tail.streams}
+        demand(said == is_open, "other streams are open than the log's records say")
+        return await scrub_slots(reader)
+
+    def others(self, group: asyncio.TaskGroup) -> None:
+        """Have the log sealed in one run of five, at any moment."""
+        if self.dice.random() < 0.2:
+            client = self.world.client("sealer")
+            group.create_task(self._seal(client, self.dice.randrange(300_000)), name=client.name)
+
+    async def _seal(self, client: Client, after_us: int) -> None:
+        await client.clock.sleep(after_us)
+        opener = Fencer(store=client.store, clock=client.clock, writer=client.name)
+        with suppress(LocationError, LogSealed):
+            await opener.seal(successor="next")
+
+
+def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes) -> None:
+    """Note what a record does to the streams that are open, which must allow it."""
+    if stream != b"":
+        demand(stream is None or stream in is_open, "a record is in a stream that was not open")
+        return
+    said = json.loads(body)
+    name, op = b64decode(said["stream"]), said["op"]
+    demand((name in is_open) != (op == OPEN), f"the log has a record to {op} what is not so")
+    if op == CLOSE:
+        del is_open[name]
+    else:
+        is_open[name] = b64decode(said["meta"])
+
+
+@dataclass(slots=True)
+class SealStory(LogStory):
+    """A writer who seals the log, while another writes; an heir seals it, if it was not."""
+
+    name: str = "seal"
+    plot_of: type[Plot] = SlotPlot
+
+    async def _play(self, plot: Plot) -> None:
+        world = plot.world
+        victim, other = world.client(VICTIM), world.client("other")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._live(plot, other, 4), name="other")
+            await victim.live(self._append_and_seal(plot, victim))
+            plot.bury(victim)
+        heir = world.client("heir")
+        await self._append_and_seal(plot, heir)
+        refused = plot.history.appends[-1]
+        demand(refused.is_never, "a sealed log took a record")
+        await finish(plot, world.client("last"))
+        bounds = await SlotReader(store=world.store, clock=heir.clock).bounds()
+        demand(bounds.seal is not None, "the log is not sealed")
+        demand(bounds.seal is None or bounds.seal.successor == "next", "its successor is another")
+
+    async def _append_and_seal(self, plot: Plot, client: Client) -> None:
+        await self._live(plot, client, 2)
+
+        async def seal() -> None:
+            opener = Fencer(store=client.store, clock=client.clock, writer=client.name)
+            with suppress(LogSealed):
+                await opener.seal(successor="next")
+
+        await persist(client, seal)
+        writer = plot.writer(client)
+        await plot.append(client, writer, [f"{client.name} too late".encode()])
+        with suppress(LogSealed):
+            await writer.close()

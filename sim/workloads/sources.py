@@ -1,0 +1,258 @@
+"""A simulated source: its catalog entry, ingesters of it, and what must come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import pyarrow as pa
+
+from sim.checkers.invariants import Observed, demand
+from sim.kernel.world import Client
+from sim.workloads.files import COLUMNS, KEY, Input, Line
+from tidelog.collection.binding import Range
+from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.collection import Collection
+from tidelog.collection.controller import Controller
+from tidelog.collection.create import SourceSpec, source_schema
+from tidelog.collection.engine import LocalEngine
+from tidelog.collection.files import FilesSource
+from tidelog.collection.ingest import Ingester
+from tidelog.collection.types import parse_schema
+from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.rowhash import bucket_of, hash_rows
+from tidelog.testing.models import (
+    Message,
+    Update,
+    consolidate,
+    replay_none,
+    replay_upsert,
+)
+
+NAME = "s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimSource:
+    """A source over generated files, with two output shards."""
+
+    envelope: str = "upsert"
+    timed: bool = True
+    delete_when: str | None = "gone"
+    shards: tuple[str, ...] = ("out-0", "out-1")
+    bytes_max: int = 500
+    ingester_class: Callable[..., Ingester] = field(default=Ingester)
+
+    @property
+    def spec(self) -> SourceSpec:
+        upsert = self.envelope == "upsert"
+        return SourceSpec(
+            name=NAME,
+            files="src",
+            envelope=self.envelope,
+            key=KEY if upsert else (),
+            time_column="at" if self.timed else None,
+            delete_when=self.delete_when if upsert else None,
+            schema=COLUMNS,
+            shards=len(self.shards),
+        )
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Return the columns that may not be null."""
+        key = KEY if self.envelope == "upsert" else ()
+        return (*key, "at") if self.timed else key
+
+    @property
+    def schema(self) -> ShardSchema:
+        return _schema_of(self.spec)
+
+    @property
+    def rendition(self) -> RenditionInfo:
+        return RenditionInfo(
+            id="r1",
+            collection=NAME,
+            schema=encode_schema(self.schema),
+            shards=self.shards,
+            errors="errors",
+            remap="remap",
+        )
+
+    @property
+    def info(self) -> SourceInfo:
+        spec = self.spec
+        return SourceInfo(
+            id="o1",
+            name=NAME,
+            rendition="r1",
+            url="memory://",
+            pattern="src/**",
+            format="json",
+            envelope=spec.envelope,
+            key=spec.key,
+            time_column=spec.time_column,
+            delete_when=spec.delete_when,
+        )
+
+    async def create(self, client: Client) -> None:
+        collection = CollectionInfo(name=NAME, active="r1", renditions=("r1",), created_us=0)
+        await self.controller(client).create_source(collection, self.rendition, self.info)
+
+    def controller(self, client: Client) -> Controller:
+        return Controller(store=client.store, consensus=client.consensus, clock=client.clock)
+
+    def files(self, client: Client) -> FilesSource:
+        return FilesSource(
+            store=client.store, clock=client.clock, info=self.info, schema=self.schema
+        )
+
+    def ingester(self, client: Client) -> Ingester:
+        return self.ingester_class(
+            info=self.info,
+            rendition=self.rendition,
+            source=self.files(client),
+            engine=LocalEngine(store=client.store, clock=client.clock),
+            store=client.store,
+            consensus=client.consensus,
+            clock=client.clock,
+            controller=self.controller(client),
+            bytes_max=self.bytes_max,
+        )
+
+    def collection(self, client: Client) -> Collection:
+        return Collection(
+            name=NAME,
+            rendition=self.rendition,
+            store=client.store,
+            consensus=client.consensus,
+            clock=client.clock,
+        )
+
+
+@lru_cache(maxsize=16)
+def _schema_of(spec: SourceSpec) -> ShardSchema:
+    given = parse_schema(spec.schema or "")
+    return source_schema(spec, given)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A binding as the remap shard has it: times ``[lower, upper)``, and the ranges in it."""
+
+    lower: int
+    upper: int
+    ranges: tuple[Range, ...]
+
+
+def bindings_of(remap: Observed) -> list[Bound]:
+    """Return the bindings that were ever recorded, out of the remap shard's bare updates.
+
+    A binding is known by the time of its rows; intervals that brought no row are parts of the next.
+    """
+    by_time: dict[int, list[Range]] = {}
+    for (row, time), diff in consolidate(remap.updates).items():
+        if diff > 0:
+            path, start, limit, *_ = row
+            by_time.setdefault(time, []).append(
+                Range(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)  # type: ignore[arg-type]
+            )
+    found: list[Bound] = []
+    lower = 0
+    for time in sorted(by_time):
+        ranges = sorted(by_time[time], key=lambda r: r.path)
+        found.append(Bound(lower, time + 1, tuple(ranges)))
+        lower = time + 1
+    return found
+
+
+def check_bindings(bindings: list[Bound], given: Input) -> None:
+    """Each file is taken whole, range after range, each line once."""
+    reached = dict.fromkeys(given.files, 0)
+    for bound in bindings:
+        for taken in bound.ranges:
+            demand(taken.start == reached[taken.path], "ranges have a gap", taken=taken)
+            demand(taken.start < taken.limit, "a range is empty", taken=taken)
+            reached[taken.path] = taken.limit
+    whole = {path: len(given.bytes_of(path)) for path in given.files}
+    demand(reached == whole, "files were not taken whole", reached=reached, whole=whole)
+
+
+def replay(source: SimSource, bindings: Iterable[Bound], given: Input) -> list[Update]:
+    """Return what the bindings make of the files, in plain Python."""
+    messages: list[tuple[int, int, int, Line]] = []
+    for bound in bindings:
+        for rank, taken in enumerate(bound.ranges):
+            for offset, line in given.lines_between(taken.path, taken.start, taken.limit):
+                if line.row is None:
+                    continue
+                time = bound.upper - 1
+                if source.timed:
+                    time = min(max(line.at, bound.lower), bound.upper - 1)
+                messages.append((time, rank, offset, line))
+    # Bindings are disjoint in time, so that sorting by time never mixes the ranks of two.
+    ordered = sorted(messages, key=lambda m: m[:3])
+    return _replayed(source, [(time, line) for time, _, _, line in ordered])
+
+
+def replay_alone(source: SimSource, given: Input) -> list[Update]:
+    """Return what the files make by the times of their own rows, whatever the bindings were."""
+    ordered = sorted((line for line in given.lines() if line.row is not None), key=lambda x: x.at)
+    return _replayed(source, [(line.at, line) for line in ordered])
+
+
+def _replayed(source: SimSource, stamped: list[tuple[int, Line]]) -> list[Update]:
+    messages = []
+    for time, line in stamped:
+        assert line.row is not None
+        key, _, _, gone = line.row
+        deletes = source.envelope == "upsert" and source.delete_when is not None and gone
+        messages.append(Message(time, (key,), None if deletes else line.row))
+    return list((replay_upsert if source.envelope == "upsert" else replay_none)(messages))
+
+
+def errors_expected(bindings: Iterable[Bound], given: Input) -> list[tuple[str, int, int, str]]:
+    """Return file, offset, time and the beginning of the reason of each bad line."""
+    return [
+        (taken.path, offset, bound.upper - 1, line.reason)
+        for bound in bindings
+        for taken in bound.ranges
+        for offset, line in given.lines_between(taken.path, taken.start, taken.limit)
+        if line.row is None
+    ]
+
+
+def check_errors(errors: Observed, expected: list[tuple[str, int, int, str]]) -> None:
+    """The errors shard has each bad line once, and nothing else."""
+    found = sorted(
+        (str(file), int(str(offset)), u.time, str(reason))
+        for u in errors.updates
+        for file, offset, reason, _ in [u.row]
+    )
+    wanted = sorted(expected)
+    demand(all(u.diff == 1 for u in errors.updates), "an error was taken back")
+    demand(
+        [f[:3] for f in found] == [w[:3] for w in wanted],
+        "other lines than the bad ones are errors",
+        found=found,
+        wanted=wanted,
+    )
+    for (_, _, _, said), (_, _, _, reason) in zip(found, wanted, strict=True):
+        demand(said.startswith(reason), "a bad line has another reason", said=said, reason=reason)
+
+
+def check_placed(source: SimSource, outputs: list[Observed]) -> None:
+    """Each row lies in the shard that its key hashes to."""
+    for index, shard in enumerate(outputs):
+        rows = sorted({u.row for u in shard.updates}, key=repr)
+        if not rows:
+            continue
+        data = source.schema.data
+        names = source.schema.key or source.schema.names
+        position = {n: i for i, n in enumerate(data.names)}
+        columns = [
+            pa.chunked_array([pa.array([r[position[n]] for r in rows], data.field(n).type)])
+            for n in names
+        ]
+        buckets = bucket_of(hash_rows(columns, rows=len(rows)), len(outputs))
+        demand(set(buckets.tolist()) <= {index}, "a row lies in another shard", shard=shard.id)

@@ -1,0 +1,1 @@
+"""Keep objects in S3, GCS or Azure."""

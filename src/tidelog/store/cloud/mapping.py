@@ -1,0 +1,164 @@
+"""What a failure of a cloud store means: obstore's exceptions become tidelog's, here only.
+
+obstore gives a class for some failures and text for the others; the text ends with a dump that is
+not for people. What is sought in it: the HTTP status, the code of S3's error body, and whether a
+connection was made at all.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from obstore import exceptions as foreign
+
+from tidelog.errors import (
+    LocationError,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    Outcome,
+    StoreRefused,
+    TidelogError,
+    UsageError,
+)
+
+# What obstore raises; some of its errors are Python's own.
+FOREIGN = (foreign.BaseError, OSError, ValueError, NotImplementedError)
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_NO_CONNECTION = re.compile(r"legacy::Error\(\s*Connect,")
+# Without credentials obstore asks the machine's cloud for some; elsewhere nobody answers there.
+_METADATA = re.compile(r"/latest/(api/token|meta-data)|/computeMetadata/|/metadata/identity")
+_SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
+_REASON_CHARACTERS = 300
+
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "InvalidBucketName")
+_CONFLICT = ("ConditionalRequestConflict", "OperationAborted")
+_REFUSALS = {
+    "InvalidAccessKeyId": "the store does not know the access key: "
+    "check access_key_id in the URL, or AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "the secret does not fit the access key: "
+    "check secret_access_key in the URL, or AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "the session token has expired: get new credentials",
+    "InvalidToken": "the session token is wrong: check session_token, or AWS_SESSION_TOKEN",
+    "RequestTimeTooSkewed": "this machine's clock is wrong: set it right",
+    "AuthorizationHeaderMalformed": "the region is wrong: set region in the URL, or AWS_REGION",
+    "PermanentRedirect": "the bucket is in another region: set region in the URL, or AWS_REGION",
+    "NotImplemented": "the store lacks a request that tidelog needs: use another store",
+}
+_DENIED = (
+    "the store denies this: check the credentials, and that they may list, read, write and "
+    "delete in this bucket"
+)
+_NO_CREDENTIALS = (
+    "no credentials were found: give access_key_id and secret_access_key in the URL, "
+    "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profile files are not read)"
+)
+
+Verb = Literal["get", "put", "delete", "list"]
+Condition = Literal["none", "absent", "match"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked for when it failed.
+
+    ``condition``: of a put. One that has a condition is sent only once, so that a connection that
+    could not be made proves that it never left.
+    """
+
+    verb: Verb
+    key: str
+    bucket: str
+    store: str
+    condition: Condition = "none"
+
+
+class WriteConflict(Exception):
+    """S3 was busy with another conditional write of the key (409): neither refused nor done."""
+
+
+def to_tidelog(error: Exception, asked: Asked) -> TidelogError | WriteConflict:
+    """Return what to raise instead of ``error``."""
+    text = str(error).partition("\n\nDebug source:")[0]
+    code = _first(_CODE, text)
+    facts: dict[str, Any] = {"key": asked.key, "store": asked.store}
+    missing = isinstance(error, FileNotFoundError)
+    if code in _NO_BUCKET or (missing and asked.verb in ("put", "list")):
+        return LocationError(
+            f"there is no bucket {asked.bucket!r} at this store: create it, or check its name "
+            "and the endpoint",
+            store=asked.store,
+        )
+    exists = isinstance(error, foreign.AlreadyExistsError)
+    if code in _CONFLICT or (exists and asked.condition != "absent"):
+        return WriteConflict(text)
+    if code in _REFUSALS:
+        return StoreRefused(_REFUSALS[code], **facts, code=code)
+    if missing:
+        return ObjectNotFound("there is no such object", **facts)
+    if exists:
+        return ObjectExists("the object exists", **facts)
+    if isinstance(error, foreign.PreconditionError):
+        return ObjectChanged("the object is another by now", **facts)
+    return _refused(error, text, asked) or _failed(error, text, asked)
+
+
+def is_past_the_end(error: Exception) -> bool:
+    """Say whether a range was asked for that begins where the object has ended."""
+    return isinstance(error, foreign.GenericError) and _first(_STATUS, str(error)) == "416"
+
+
+def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
+    status = _first(_STATUS, text)
+    facts: dict[str, Any] = {"key": asked.key, "store": asked.store, "reason": _reason(text)}
+    if _METADATA.search(text):
+        return StoreRefused(_NO_CREDENTIALS, store=asked.store)
+    if status in ("401", "403") or isinstance(
+        error, foreign.PermissionDeniedError | foreign.UnauthenticatedError
+    ):
+        return StoreRefused(_DENIED, **facts)
+    if status == "501" or isinstance(error, foreign.NotSupportedError | NotImplementedError):
+        return StoreRefused(_REFUSALS["NotImplemented"], **facts)
+    if "non-partial response" in text:
+        return StoreRefused("the store ignores ranges: use another store", **facts)
+    if "Received redirect" in text or status == "301":
+        return StoreRefused(_REFUSALS["PermanentRedirect"], **facts)
+    if "Could not parse path" in text or _first(_CODE, text) == "KeyTooLongError":
+        return UsageError("this store cannot have an object of that key", **facts)
+    if status is not None and status.startswith("4"):
+        return LocationError("the store rejects the request", **facts)
+    return None
+
+
+def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
+    unreachable = _NO_CONNECTION.search(str(error)) is not None
+    # Not if it was sent before: only what is sent once can be known never to have left.
+    never_left = unreachable and asked.condition != "none"
+    sentence = "the store did not answer, or failed: try again"
+    if unreachable:
+        sentence = "the store cannot be reached: check its endpoint and the network, then try again"
+        text = _first(_SYSTEM_MESSAGE, str(error)) or "no connection in time"
+    changes = asked.verb in ("put", "delete")
+    return LocationError(
+        sentence,
+        outcome=Outcome.UNKNOWN if changes and not never_left else Outcome.NOT_APPLIED,
+        key=asked.key,
+        store=asked.store,
+        reason=_reason(text),
+    )
+
+
+def _reason(text: str) -> str:
+    """Return what a person wants to read of an error's text, on one line."""
+    words = _first(_MESSAGE, text) or text.rpartition(" - ")[2]
+    return " ".join(words.split())[:_REASON_CHARACTERS]
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return None if found is None else found.group(1)

@@ -1,0 +1,185 @@
+"""Open a cloud store from its URL; what the URL does not say comes from the environment.
+
+``s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1``, ``gs://bucket/prefix``,
+``az://container/prefix``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from tidelog.clock import Clock
+from tidelog.errors import UsageError
+from tidelog.store.cloud.store import Bucket, CloudStore
+from tidelog.store.keys import check_key
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
+
+# What a URL may say after its "?"; for gs:// and az:// there is the environment only.
+S3_PARAMETERS = (
+    "endpoint",
+    "region",
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "allow_http",
+    "virtual_hosted",
+)
+_SECRETS = ("access_key_id", "secret_access_key", "session_token")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+# A store that restarts for 3 s is outlasted; one that is gone is given up after 6 to 8 s.
+_CONNECT_S = 2.5
+_FAREWELL_S = 0.02
+_REQUEST_S = 60
+_RETRY: RetryConfig = {
+    "max_retries": 200,  # The time is the limit: waits are drawn by lot, and many are short.
+    "retry_timeout": timedelta(seconds=6.5),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=1),
+        "base": 2,
+    },
+}
+_ONCE: RetryConfig = {"max_retries": 0}
+# Stores whose listings are known to be in the order of plain strings.
+_ORDERED_HOSTS = re.compile(r"\.(amazonaws\.com(\.cn)?|r2\.cloudflarestorage\.com)(:\d+)?/?$")
+
+
+def open_cloud(url: str, *, clock: Clock) -> CloudStore:
+    """Open the store at a URL; nothing is sent yet.
+
+    Raises:
+        UsageError: a parameter is not known, or wrong, or the URL names no bucket.
+    """
+    place, _, query = url.partition("?")
+    scheme, _, path = place.partition("://")
+    name, _, prefix = path.partition("/")
+    prefix = prefix.rstrip("/")
+    if not name:
+        raise UsageError(f"the URL names no bucket: write {scheme}://bucket/prefix", url=place)
+    if prefix:
+        check_key(prefix)
+    told = _parameters(scheme, query)
+    endpoint = told.get("endpoint") or _endpoint_of_environment()
+    try:
+        stores = [
+            _open(scheme, name, prefix, told, endpoint, retry_config=retry_config)
+            for retry_config in (_RETRY, _ONCE)
+        ]
+    except (BaseError, ValueError) as error:
+        raise UsageError(
+            "the store cannot be opened with these settings: "
+            + str(error).partition("\n\nDebug source:")[0],
+            url=place,
+        ) from error
+    bucket = Bucket(
+        name=name,
+        url=_shown(f"{scheme}://{name}/{prefix}".rstrip("/"), told),
+        patient=stores[0],
+        single=stores[1],
+        strings=scheme == "gs"
+        or (scheme == "s3" and (not endpoint or bool(_ORDERED_HOSTS.search(endpoint)))),
+        by_version=scheme == "gs",
+    )
+    atexit.unregister(_await_threads)
+    atexit.register(_await_threads)
+    return CloudStore(bucket, clock=clock)
+
+
+def _await_threads() -> None:
+    """Let obstore's threads let go of what they answered last.
+
+    They need Python's lock for that, and one that asks for it while the interpreter ends aborts
+    the process: seen in one of twenty processes that end right after a request.
+    """
+    threading.Event().wait(_FAREWELL_S)
+
+
+def _open(
+    scheme: str,
+    name: str,
+    prefix: str,
+    told: dict[str, str],
+    endpoint: str,
+    *,
+    retry_config: RetryConfig,
+) -> ObjectStore:
+    allow_http = _flag(told, "allow_http") or endpoint.startswith("http://")
+    client: ClientConfig = {
+        "connect_timeout": timedelta(seconds=_CONNECT_S),
+        "timeout": timedelta(seconds=_REQUEST_S),
+        # Stores close idle connections; a put that meets that moment is left in doubt.
+        "pool_idle_timeout": timedelta(seconds=15),
+    }
+    if allow_http:
+        client["allow_http"] = True
+    within = prefix or None
+    if scheme == "gs":
+        return GCSStore(name, prefix=within, client_options=client, retry_config=retry_config)
+    if scheme == "az":
+        return AzureStore(name, prefix=within, client_options=client, retry_config=retry_config)
+    return S3Store(
+        name,
+        prefix=within,
+        config=_s3_config(told),
+        client_options=client,
+        retry_config=retry_config,
+    )
+
+
+def _s3_config(told: dict[str, str]) -> S3Config:
+    config: S3Config = {}
+    if "endpoint" in told:
+        # Both, else AWS_ENDPOINT_URL_S3 in the environment would prevail over the URL.
+        config["endpoint"] = told["endpoint"]
+        config["aws_endpoint_url_s3"] = told["endpoint"]
+    if "region" in told:
+        config["region"] = told["region"]
+    if "access_key_id" in told:
+        config["access_key_id"] = told["access_key_id"]
+    if "secret_access_key" in told:
+        config["secret_access_key"] = told["secret_access_key"]
+    if "session_token" in told:
+        config["session_token"] = told["session_token"]
+    if _flag(told, "virtual_hosted"):
+        config["virtual_hosted_style_request"] = True
+    return config
+
+
+def _parameters(scheme: str, query: str) -> dict[str, str]:
+    known = S3_PARAMETERS if scheme == "s3" else ()
+    told = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
+    for name in told:
+        if name not in known:
+            allowed = ", ".join(known) or "none; credentials come from the environment"
+            raise UsageError(f"{scheme}:// does not know {name!r}; it knows {allowed}")
+    if "endpoint" in told and not re.match(r"https?://[^/@]+/?", told["endpoint"]):
+        raise UsageError("an endpoint is written http://host:port or https://host, without a user")
+    return told
+
+
+def _flag(told: dict[str, str], name: str) -> bool:
+    value = told.get(name, "false").lower()
+    if value not in ("true", "false", "1", "0"):
+        raise UsageError(f"{name} is true or false, not {value!r}")
+    return value in ("true", "1")
+
+
+def _endpoint_of_environment() -> str:
+    return next((os.environ[name] for name in _ENDPOINT_VARIABLES if os.environ.get(name)), "")
+
+
+def _shown(place: str, told: dict[str, str]) -> str:
+    shown = [f"{name}={quote(told[name], safe=':/[]')}" for name in told if name not in _SECRETS]
+    return place + ("?" + "&".join(shown) if shown else "")

@@ -1,0 +1,266 @@
+"""A store in the cloud: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+
+Reads, plain puts and deletes are sent again by obstore for a few seconds. A conditional put is
+sent once: were it sent again below us, it could be refused because of itself, and nobody could
+tell; `tidelog.store.conditional` sends it again and looks. Bodies go in one request, never in
+parts, for only that is atomic on every store.
+Source: wal3, "Interacting with Object Storage".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import NotModifiedError
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import ContentionError, CorruptionError, StoreRefused, TidelogError, UsageError
+from tidelog.store.cloud.mapping import (
+    FOREIGN,
+    Asked,
+    Condition,
+    Verb,
+    WriteConflict,
+    is_past_the_end,
+    to_tidelog,
+)
+from tidelog.store.cloud.order import in_key_order, is_past, listing_start
+from tidelog.store.keys import check_key, may_begin_key
+from tidelog.store.port import Entry, Object
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta, PutMode, PutResult
+    from obstore.store import ObjectStore
+
+_CONFLICT_TRIES = 6
+_PAGE_ENTRIES = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One bucket and a prefix in it, opened twice.
+
+    Shape: ``patient`` sends again what it can, ``single`` never; ``strings`` says that listings
+    are known to be in the order of plain strings; ``by_version``, that it is the version (on
+    Google the generation), and not the e_tag, that a replacement is conditional on.
+    """
+
+    name: str
+    url: str
+    patient: ObjectStore
+    single: ObjectStore
+    strings: bool
+    by_version: bool
+
+
+class CloudStore:
+    """Objects under a prefix of a bucket; built by `tidelog.store.cloud.open.open_cloud`."""
+
+    def __init__(self, bucket: Bucket, *, clock: Clock) -> None:
+        self._bucket = bucket
+        self._clock = clock
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        """Read an object, or a range of it.
+
+        Raises:
+            ObjectNotFound: there is none. LocationError: the store failed. StoreRefused: it
+            refused the credentials. CorruptionError: it gave fewer bytes than it announced.
+        """
+        check_key(key)
+        try:
+            if limit is not None and limit <= start:
+                return await self._head(key)
+            return await self._get(key, _range_options(start, limit))
+        except FOREIGN as error:
+            if not is_past_the_end(error):
+                raise self._mapped(error, "get", key) from error
+        try:
+            return await self._head(key)
+        except FOREIGN as error:
+            raise self._mapped(error, "get", key) from error
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        check_key(key)
+        try:
+            return await self._get(key, {"if_none_match": self._e_tag_of(e_tag)})
+        except NotModifiedError:
+            return None
+        except FOREIGN as error:
+            raise self._mapped(error, "get", key) from error
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        """Store an object and return its e_tag; a conditional put is sent once.
+
+        Raises:
+            ObjectExists, ObjectChanged: the condition does not hold. NOT_APPLIED.
+            ContentionError: the store was busy with other conditional puts of the key. NOT_APPLIED.
+            StoreRefused: it refused the credentials. NOT_APPLIED.
+            LocationError: no answer, or a failure; UNKNOWN, unless it never left: NOT_APPLIED.
+        """
+        if if_absent and if_match is not None:
+            raise UsageError("a put has one condition at the most: leave one out", key=key)
+        check_key(key)
+        mode: PutMode = "create" if if_absent else "overwrite"
+        condition: Condition = "absent" if if_absent else "none"
+        if if_match is not None:
+            mode, condition = self._mode_of(if_match), "match"
+        for attempt in range(_CONFLICT_TRIES):
+            try:
+                return await self._put(key, data, mode)
+            except FOREIGN as error:
+                mapped = self._failure(error, "put", key, condition)
+                if not isinstance(mapped, WriteConflict):
+                    raise mapped from error
+            await self._clock.sleep(backoff_us(attempt, self._clock, first_us=20_000))
+        raise ContentionError(
+            "the store is busy with other conditional writes of this object: try again later",
+            key=key,
+            store=self.url,
+        )
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, many with one request where the store can.
+
+        Raises:
+            LocationError: the store failed; some may be deleted. UNKNOWN.
+        """
+        paths = [check_key(key) for key in keys]
+        try:
+            if paths:
+                await obstore.delete_async(self._bucket.patient, paths)
+        except FileNotFoundError:
+            # Google and Azure fail at the first that is missing; the others are still there.
+            for path in paths:
+                await self._delete_one(path)
+        except FOREIGN as error:
+            raise self._mapped(error, "delete", keys[0]) from error
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        """Yield the objects in key order.
+
+        A store whose own order is not known is believed to order keys as strings, or part by
+        part; then one directory at a time is held back and sorted.
+        """
+        if not may_begin_key(prefix):
+            return
+        entries = self._entries(prefix, after)
+        ordered = entries if self._bucket.strings else in_key_order(entries, prefix)
+        async for entry in ordered:
+            yield entry
+
+    async def _entries(self, prefix: str, after: str | None) -> AsyncIterator[Entry]:
+        try:
+            pages = obstore.list(
+                self._bucket.patient,
+                prefix[: prefix.rfind("/") + 1] or None,  # obstore knows whole parts only.
+                offset=listing_start(prefix, after, strings=self._bucket.strings),
+                chunk_size=_PAGE_ENTRIES,
+            )
+            async for page in pages:
+                for found in page:
+                    if is_past(prefix, found["path"]):
+                        return
+                    # Filtered here too: Azure's emulator ignores the offset.
+                    if found["path"].startswith(prefix) and (
+                        after is None or found["path"] > after
+                    ):
+                        yield self._entry(found)
+        except FOREIGN as error:
+            raise self._mapped(error, "list", prefix) from error
+
+    async def _get(self, key: str, options: GetOptions) -> Object:
+        result = await obstore.get_async(self._bucket.patient, key, options=options)
+        start, limit = result.range
+        meta = result.meta
+        data = bytes(await result.bytes_async())
+        if len(data) != limit - start:
+            raise CorruptionError(
+                "the store gave another number of bytes than it announced: read again, "
+                "and if that helps not, compare the object with its copies",
+                key=key,
+                store=self.url,
+                announced_bytes=limit - start,
+                got_bytes=len(data),
+            )
+        return self._object(data, meta)
+
+    async def _head(self, key: str) -> Object:
+        return self._object(b"", await obstore.head_async(self._bucket.patient, key))
+
+    async def _put(self, key: str, data: bytes, mode: PutMode) -> str:
+        store = self._bucket.patient if mode == "overwrite" else self._bucket.single
+        return self._tag(await obstore.put_async(store, key, data, mode=mode, use_multipart=False))
+
+    async def _delete_one(self, path: str) -> None:
+        try:
+            await obstore.delete_async(self._bucket.patient, path)
+        except FileNotFoundError:
+            pass
+        except FOREIGN as error:
+            raise self._mapped(error, "delete", path) from error
+
+    def _object(self, data: bytes, meta: ObjectMeta) -> Object:
+        return Object(data, self._tag(meta), _modified_us(meta))
+
+    def _entry(self, meta: ObjectMeta) -> Entry:
+        return Entry(meta["path"], meta["size"], self._tag(meta), _modified_us(meta))
+
+    def _tag(self, of: ObjectMeta | PutResult) -> str:
+        """Return the e_tag; where the version counts, that stands before it."""
+        e_tag = of["e_tag"]
+        if e_tag is None:
+            raise StoreRefused(
+                "the store gives objects no e_tag, so that nothing can be replaced safely: "
+                "use another store",
+                store=self.url,
+            )
+        return f"{of['version'] or ''}|{e_tag}" if self._bucket.by_version else e_tag
+
+    def _mode_of(self, tag: str) -> PutMode:
+        if not self._bucket.by_version:
+            return {"e_tag": tag}
+        version, _, e_tag = tag.partition("|")
+        return {"e_tag": e_tag, "version": version}
+
+    def _e_tag_of(self, tag: str) -> str:
+        return tag.partition("|")[2] if self._bucket.by_version else tag
+
+    def _failure(
+        self, error: Exception, verb: Verb, key: str, condition: Condition = "none"
+    ) -> TidelogError | WriteConflict:
+        return to_tidelog(
+            error,
+            Asked(
+                verb=verb,
+                key=key,
+                bucket=self._bucket.name,
+                store=self.url,
+                condition=condition,
+            ),
+        )
+
+    def _mapped(self, error: Exception, verb: Verb, key: str) -> TidelogError:
+        mapped = self._failure(error, verb, key)
+        if isinstance(mapped, WriteConflict):
+            return ContentionError("the store is busy with other writes", key=key, store=self.url)
+        return mapped
+
+
+def _range_options(start: int, limit: int | None) -> GetOptions:
+    if limit is not None:
+        return {"range": (start, limit)}
+    return {"range": {"offset": start}} if start else {}
+
+
+def _modified_us(meta: ObjectMeta) -> int:
+    return int(meta["last_modified"].timestamp() * 1e6)

@@ -1,0 +1,1 @@
+"""Keep objects in a directory of this machine, fsynced."""

@@ -1,0 +1,224 @@
+"""What `tidelog.store.local.store` does on the disk: read, put, delete. Everything here blocks.
+
+Invariants: an e_tag never comes twice for a key, unless the key is deleted in between and the
+clock set back by exactly the right time; reading, and deleting what is missing, creates nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from tidelog.errors import LocationError, ObjectChanged, ObjectExists, ObjectNotFound, Outcome
+from tidelog.store.keys import PRIVATE, check_key
+from tidelog.store.local import files
+from tidelog.store.port import Entry, Object
+
+_LEFT_OVER_NS = 24 * 3_600 * 1_000_000_000
+_TRIES_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """One put: what it stores, on which condition, and what it was given by the clock."""
+
+    key: str
+    data: bytes
+    if_absent: bool
+    if_match: str | None
+    now_ns: int
+    unique: str
+
+
+class Disk:
+    """The files under ``root``; an object is the file that has its key as path."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.url = "file://" + root.replace("%", "%25")
+        self._temporary = os.path.join(root, PRIVATE, "tmp")
+        self._locks = os.path.join(root, PRIVATE, "locks")
+        self._durable: set[str] = set()  # Directories known to survive a power loss.
+
+    def read(
+        self, key: str, *, start: int = 0, limit: int | None = None, unless: str | None = None
+    ) -> Object | None:
+        """Read a file, or a range of it; None if it is still the version ``unless``."""
+        path = self._path(key)
+        try:
+            for _ in range(_TRIES_MAX):
+                found = _read_once(path, start, limit, unless)
+                if found != "changed":
+                    return found
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectNotFound("there is no such object", key=key, store=self.url) from error
+        except OSError as error:
+            raise files.location_error(error, key=key, store=self.url) from error
+        # Only files that tidelog did not write, those of a source, change in place.
+        raise LocationError(
+            "the file is being changed in place while it is read: read it when it is at rest",
+            key=key,
+            store=self.url,
+        )
+
+    def put(self, wanted: Put) -> str | None:
+        """Store an object, and return its e_tag; None if the lock that this needs is held."""
+        path = self._path(wanted.key)
+        try:
+            self._check_condition(wanted, path)
+            files.make_directory(os.path.dirname(path), root=self.root, known=self._durable)
+            self._make_private(wanted.now_ns)
+            if wanted.if_absent:
+                # No lock: a process that was stopped at the wrong moment must not keep others
+                # from creating a slot, for that is how it is fenced.
+                return self._land(wanted, path, after_ns=None)
+            with files.try_lock(self._lock_path(wanted.key)) as held:
+                return self._replace(wanted, path) if held else None
+        except FileExistsError as error:
+            if os.path.isdir(path):
+                raise self._conflict(wanted.key) from error
+            raise ObjectExists("the object exists", key=wanted.key) from error
+        except OSError as error:
+            self._durable.clear()  # Somebody may have taken a directory away.
+            raise files.location_error(error, key=wanted.key, store=self.url) from error
+
+    def delete(self, keys: Sequence[str]) -> Sequence[str]:
+        """Delete what is there, durably; give back the keys whose lock is held."""
+        held_elsewhere = []
+        directories = set()
+        for key in keys:
+            path = self._path(key)
+            try:
+                if not os.path.isfile(path):
+                    continue
+                if self._unlink(key, path):
+                    directories.add(os.path.dirname(path))
+                else:
+                    held_elsewhere.append(key)
+            except OSError as error:
+                raise files.location_error(
+                    error, outcome=Outcome.UNKNOWN, key=key, store=self.url
+                ) from error
+        for directory in directories:
+            with suppress(FileNotFoundError):
+                files.sync_directory(directory)
+        return held_elsewhere
+
+    def page(self, entries: Iterator[Entry], count: int) -> Sequence[Entry]:
+        """Return the next ``count`` entries of a walk."""
+        try:
+            return list(islice(entries, count))
+        except OSError as error:
+            raise files.location_error(error, path=error.filename, store=self.url) from error
+
+    def _check_condition(self, wanted: Put, path: str) -> os.stat_result | None:
+        """Return what stands at ``path``; refuse the put if its condition does not hold.
+
+        That it holds at one moment is not enough to go on, but that it does not hold at one moment
+        is enough to refuse: an e_tag that was replaced never comes back.
+        """
+        try:
+            present = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            present = None
+        if present is not None and not files.is_object(present):
+            raise self._conflict(wanted.key)
+        if wanted.if_absent and present is not None:
+            raise ObjectExists("the object exists", key=wanted.key)
+        if wanted.if_match is not None and (
+            present is None or files.tag_of(present) != wanted.if_match
+        ):
+            raise ObjectChanged("the object is another by now", key=wanted.key)
+        return present
+
+    def _replace(self, wanted: Put, path: str) -> str:
+        """Replace what stands at ``path``, or create it, while its lock is held.
+
+        The new file is dated later than the one that it replaces, for two files written within one
+        tick of a coarse clock, or after a clock was set back, would else share an e_tag. That is
+        why a plain put takes the lock too, and why it creates by linking, as others may.
+        """
+        for _ in range(_TRIES_MAX):
+            present = self._check_condition(wanted, path)
+            if present is not None:
+                return self._land(wanted, path, after_ns=present.st_mtime_ns)
+            with suppress(FileExistsError):
+                return self._land(wanted, path, after_ns=None)
+        raise self._conflict(wanted.key)
+
+    def _land(self, wanted: Put, path: str, *, after_ns: int | None) -> str:
+        """Bring an object into its place: in that of a file dated ``after_ns``, or of none."""
+        temporary = os.path.join(self._temporary, wanted.unique)
+        try:
+            e_tag = files.write_temporary(
+                temporary, wanted.data, now_ns=wanted.now_ns, after_ns=after_ns
+            )
+            if after_ns is None:
+                os.link(temporary, path)
+            else:
+                os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+        try:
+            files.sync_directory(os.path.dirname(path))
+        except OSError as error:
+            raise files.location_error(
+                error, outcome=Outcome.UNKNOWN, key=wanted.key, store=self.url
+            ) from error
+        return e_tag
+
+    def _unlink(self, key: str, path: str) -> bool:
+        os.makedirs(self._locks, exist_ok=True)
+        # Under the lock, else a replacement could land on an object deleted before it.
+        with files.try_lock(self._lock_path(key)) as held:
+            if held:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            return held
+
+    def _make_private(self, now_ns: int) -> None:
+        if self._temporary in self._durable:
+            return
+        os.makedirs(self._temporary, exist_ok=True)
+        os.makedirs(self._locks, exist_ok=True)
+        files.sweep(self._temporary, before_ns=now_ns - _LEFT_OVER_NS)
+        self._durable.add(self._temporary)
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, check_key(key))
+
+    def _lock_path(self, key: str) -> str:
+        name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        return os.path.join(self._locks, name)
+
+    def _conflict(self, key: str) -> LocationError:
+        return LocationError(
+            "something that is no file has the name of this object: use another key",
+            key=key,
+            store=self.url,
+        )
+
+
+def _read_once(
+    path: str, start: int, limit: int | None, unless: str | None
+) -> Object | Literal["changed"] | None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        before = os.fstat(descriptor)
+        e_tag = files.tag_of(before)
+        if not files.is_object(before):
+            raise FileNotFoundError
+        if e_tag == unless:
+            return None
+        data = files.read_range(descriptor, before.st_size, start, limit)
+        if files.tag_of(os.fstat(descriptor)) != e_tag:
+            return "changed"
+        return Object(data, e_tag, before.st_mtime_ns // 1_000)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,170 @@
+"""Steps by which `tidelog.store.local.store` makes a file durable, and what their failures mean.
+
+Everything here blocks, and is called through ``clock.offload``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tidelog.errors import LocationError, Outcome
+
+_SENTENCES = {
+    errno.ENOSPC: "the disk is full: free some space, then try again",
+    errno.EDQUOT: "the disk quota is used up: free some space, then try again",
+    errno.EACCES: "the file system does not permit it: check the owner and the mode",
+    errno.EPERM: "the file system does not permit it: check owner, mode and hard link support",
+    errno.EROFS: "the file system is mounted read-only: mount it writable, or use another place",
+    errno.ENAMETOOLONG: "the name is too long for this file system: use a shorter one",
+    errno.EXDEV: "the directory lies on another file system than the root: use it as the root",
+    errno.ENOTDIR: "a file stands where a directory is needed: use another key, or remove the file",
+    errno.EISDIR: "a directory has the name of this object: use another key",
+    errno.EMFILE: "this process has too many files open: raise its limit (ulimit -n)",
+    errno.EIO: "the disk reports an input/output error: check the disk",
+}
+_COARSE_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+
+
+def location_error(
+    error: OSError, *, outcome: Outcome = Outcome.NOT_APPLIED, **facts: object
+) -> LocationError:
+    """Return what to raise for a failure of the file system."""
+    sentence = _SENTENCES.get(error.errno or 0, "the file system failed")
+    return LocationError(sentence, outcome=outcome, reason=error.strerror or str(error), **facts)
+
+
+def tag_of(status: os.stat_result) -> str:
+    """Return the e_tag of a file: its modification time and its size.
+
+    The inode would add nothing, since file systems give freed inode numbers out again; and the
+    time is never the kernel's, which may stand still for 10 ms: it is set by `write_temporary`.
+    """
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def write_temporary(path: str, data: bytes, *, now_ns: int, after_ns: int | None) -> str:
+    """Write a new file, durably, dated ``now_ns`` but later than ``after_ns``; return its e_tag."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        status = _date(descriptor, now_ns, after_ns)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return tag_of(status)
+
+
+def _date(descriptor: int, now_ns: int, after_ns: int | None) -> os.stat_result:
+    if after_ns is None:
+        os.utime(descriptor, ns=(now_ns, now_ns))
+        return os.fstat(descriptor)
+    # Some file systems cut times to microseconds or seconds: step further until it shows.
+    for step_ns in _COARSE_NS:
+        modified_ns = max(now_ns, after_ns + step_ns)
+        os.utime(descriptor, ns=(modified_ns, modified_ns))
+        status = os.fstat(descriptor)
+        if status.st_mtime_ns > after_ns:
+            return status
+    raise OSError(errno.ENOTSUP, "the file system does not keep modification times")
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: str, *, root: str, known: set[str]) -> None:
+    """Make a directory at or below ``root``, durably; ``known`` remembers those that are.
+
+    A directory that exists may have been made by a process that has not synced it yet, so every
+    directory on the way down is synced once by each store, not only those made here.
+    """
+    if path in known:
+        return
+    parent = os.path.dirname(path)
+    below_root = len(path) > len(root)
+    if below_root or not os.path.isdir(parent):
+        make_directory(parent, root=root, known=known)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    try:
+        sync_directory(parent)
+    except PermissionError:
+        if below_root:
+            raise
+    known.add(path)
+
+
+@contextmanager
+def try_lock(path: str) -> Iterator[bool]:
+    """Hold the lock file at ``path``, or give False because another thread or process does.
+
+    The file goes when the lock is released, else there would be one for every key ever put; so a
+    lock counts only if its file still has its name once it is held.
+    """
+    descriptor = _take_lock(path)
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def _take_lock(path: str) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def sweep(directory: str, *, before_ns: int) -> None:
+    """Remove temporary files older than ``before_ns``: their writers were killed."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.stat(follow_symlinks=False).st_mtime_ns < before_ns:
+                    os.unlink(entry.path)
+
+
+def is_object(status: os.stat_result) -> bool:
+    """Say whether a file is one that can be an object: no directory, pipe or device."""
+    return stat.S_ISREG(status.st_mode)
+
+
+def read_range(descriptor: int, size_bytes: int, start: int, limit: int | None) -> bytes:
+    """Read the bytes ``[start, limit)`` of a file of that size; fewer if it was cut meanwhile."""
+    limit = size_bytes if limit is None else min(limit, size_bytes)
+    pieces = []
+    while start < limit:
+        piece = os.pread(descriptor, limit - start, start)
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

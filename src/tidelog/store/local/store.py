@@ -1,0 +1,139 @@
+"""A store on a file system: every object is a file under a root directory.
+
+A put writes a temporary file, syncs it, links or renames it into place, and syncs the directory:
+kill -9 or a power loss leaves the old object or the new one, whole. Safe between threads and
+processes of one machine. ``<root>/.tidelog/`` holds temporary files and locks, and is never shown.
+
+Invariants: an e_tag never comes twice for a key; reading, and deleting what is missing, creates
+nothing, not even the root. Deleting leaves directories behind: removing them would race with puts.
+Source: persist, "Blob"; wal3, "Interacting with Object Storage".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import InvariantError, LocationError, UsageError
+from tidelog.store.keys import check_key
+from tidelog.store.local.disk import Disk, Put
+from tidelog.store.local.walk import walk
+from tidelog.store.port import Entry, Object
+
+_LOCK_WAIT_US = 30_000_000
+_PAGE_ENTRIES_FIRST = 16  # Many callers want only the first entry.
+_PAGE_ENTRIES_MAX = 1_024
+
+
+class LocalStore:
+    """Objects as files under ``root``, which is made when the first object is put."""
+
+    def __init__(self, root: Path, *, clock: Clock) -> None:
+        self._disk = Disk(os.path.abspath(root))
+        self._clock = clock
+
+    @property
+    def url(self) -> str:
+        return self._disk.url
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        """Read a file; a directory is no object.
+
+        Raises:
+            ObjectNotFound: there is none.
+            LocationError: the file system failed, or the file changes in place all the while.
+            UsageError: it is no key.
+        """
+        read = partial(self._disk.read, key, start=start, limit=limit)
+        found = await self._clock.offload(read)
+        if found is None:
+            raise InvariantError("a read without a condition gave nothing", key=key)
+        return found
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        return await self._clock.offload(partial(self._disk.read, key, unless=e_tag))
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        """Store an object; it is durable when this returns.
+
+        Raises:
+            ObjectExists, ObjectChanged: the condition does not hold. Exact, since nothing is ever
+                sent twice. NOT_APPLIED.
+            LocationError: the file system failed, or another process held the lock of the key for
+                30 s. NOT_APPLIED; UNKNOWN if only the last sync failed.
+            UsageError: it is no key, or there are two conditions.
+        """
+        if if_absent and if_match is not None:
+            raise UsageError("a put has one condition at the most: leave one out", key=key)
+        patience = _Patience(check_key(key), self.url, self._clock)
+        while True:
+            wanted = Put(
+                key=key,
+                data=data,
+                if_absent=if_absent,
+                if_match=if_match,
+                now_ns=self._clock.now_us() * 1_000,
+                unique=self._clock.unique(),
+            )
+            e_tag = await self._clock.offload(partial(self._disk.put, wanted))
+            if e_tag is not None:
+                return e_tag
+            await patience.wait()
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete files; those that are missing are fine, and so are directories (they stay)."""
+        rest: Sequence[str] = [check_key(key) for key in keys]
+        patience = _Patience(rest[0] if rest else "", self.url, self._clock)
+        while rest:
+            rest = await self._clock.offload(partial(self._disk.delete, rest))
+            if rest:
+                await patience.wait()
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        """Yield the files in key order; the files of a directory are looked at page by page.
+
+        Raises:
+            LocationError: a directory cannot be read.
+        """
+        entries = walk(self._disk.root, prefix, after)
+        page_entries = _PAGE_ENTRIES_FIRST
+        while True:
+            page = await self._clock.offload(partial(self._disk.page, entries, page_entries))
+            for entry in page:
+                yield entry
+            if len(page) < page_entries:
+                return
+            page_entries = min(4 * page_entries, _PAGE_ENTRIES_MAX)
+
+
+class _Patience:
+    """Waits for the lock of a key, within limits.
+
+    The wait is here and not in the thread: it must not use up the threads that reads need, and it
+    ends when its caller is cancelled.
+    """
+
+    def __init__(self, key: str, store: str, clock: Clock) -> None:
+        self._key = key
+        self._store = store
+        self._clock = clock
+        self._since_us = clock.monotonic_us()
+        self._attempt = 0
+
+    async def wait(self) -> None:
+        if self._clock.monotonic_us() - self._since_us > _LOCK_WAIT_US:
+            raise LocationError(
+                "another process has held the lock of this object for 30 s: "
+                "look for one that is stopped",
+                key=self._key,
+                store=self._store,
+            )
+        await self._clock.sleep(
+            backoff_us(self._attempt, self._clock, first_us=500, most_us=20_000)
+        )
+        self._attempt += 1

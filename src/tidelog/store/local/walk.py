@@ -1,0 +1,104 @@
+"""Walk a directory tree in the order of its keys.
+
+Keys are ordered as plain strings, so a directory sorts as its name with ``/`` behind it: ``a-b``
+comes before ``a/b``, though ``a`` comes before ``a-b``. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from tidelog.store.keys import PRIVATE, may_begin_key
+from tidelog.store.local.files import is_object, tag_of
+from tidelog.store.port import Entry
+
+_Identity = tuple[int, int]
+
+
+def walk(root: str, prefix: str, after: str | None) -> Iterator[Entry]:
+    """Yield the files whose keys begin with ``prefix`` and come after ``after``, in key order.
+
+    Only directories that can hold such keys are read. What vanishes meanwhile is left out.
+
+    Raises:
+        OSError: a directory cannot be read; leaving it out would be a lie.
+    """
+    if not may_begin_key(prefix):
+        return
+    top = prefix[: prefix.rfind("/") + 1]
+    identity = _identity(os.path.join(root, top))
+    if identity is not None:
+        yield from _walk(root, top, prefix, after, (identity,))
+
+
+def _walk(
+    root: str, above: str, prefix: str, after: str | None, ancestors: tuple[_Identity, ...]
+) -> Iterator[Entry]:
+    """Walk one directory; ``above`` is the beginning that its keys share, ``""`` or ending in /."""
+    for key in sorted(_wanted(root, above, prefix, after)):
+        path = os.path.join(root, key)
+        if not key.endswith("/"):
+            entry = _entry(key, path)
+            if entry is not None:
+                yield entry
+            continue
+        identity = _identity(path)
+        # A symbolic link to a directory that holds it would be walked for ever.
+        if identity is not None and identity not in ancestors:
+            yield from _walk(root, key, prefix, after, (*ancestors, identity))
+
+
+def _wanted(root: str, above: str, prefix: str, after: str | None) -> Iterator[str]:
+    """Yield the keys of files, and the beginnings of keys of directories, that are to be shown."""
+    try:
+        entries = os.scandir(os.path.join(root, above))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            if entry.name == PRIVATE:
+                continue
+            if _is_directory(entry):
+                key = f"{above}{entry.name}/"
+                if _may_hold(key, prefix, after):
+                    yield key
+            elif _shown(above + entry.name, prefix, after):
+                yield above + entry.name
+
+
+def _shown(key: str, prefix: str, after: str | None) -> bool:
+    return key.startswith(prefix) and (after is None or key > after)
+
+
+def _may_hold(directory: str, prefix: str, after: str | None) -> bool:
+    """Say whether a key beginning with ``directory`` can begin with ``prefix``, after ``after``."""
+    if not (directory.startswith(prefix) or prefix.startswith(directory)):
+        return False
+    # If `after` is greater, and not below the directory, then it is greater than all that is.
+    return after is None or after < directory or after.startswith(directory)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # A loop of symbolic links names nothing.
+        return False
+
+
+def _entry(key: str, path: str) -> Entry | None:
+    try:
+        status = os.stat(path)
+    except OSError:  # Gone meanwhile, or a symbolic link to nothing.
+        return None
+    if not is_object(status):
+        return None
+    return Entry(key, status.st_size, tag_of(status), status.st_mtime_ns // 1_000)
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,278 @@
+"""A store over a store that keeps immutable objects, in memory and in a local directory.
+
+Everything else goes through: refreshes, listings, keys that can change. What is missing is never
+kept, so that who asks after an object was created finds it. One who asks for what another is
+asking for already waits with him; the bytes hold for both, but not that there were none.
+
+A whole object is kept when it was read whole, or put. A range of one that is not kept goes to
+the store, and is not kept, unless it turned out to be the whole: the object could be a thousand
+times as large. A range of one that is only on disk reads the whole copy, to look at its checksum.
+
+Invariants: what is given are the bytes that the key named when it was asked for, or, where another
+handle deleted it, had named before; a put fills only after it was answered as done, and nothing
+fills while the key is being deleted or replaced through here. A failure of the directory fails no
+read and no put.
+Source: persist, "Blob"; wal3, "Data Structures" (fragments are written once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from tidelog.clock import Clock
+from tidelog.errors import TidelogError, require
+from tidelog.metrics import observe_cache_read
+from tidelog.store.local.files import location_error
+from tidelog.store.port import Entry, Object, Store
+from tidelog.store.wrappers.cached_disk import Directory
+from tidelog.store.wrappers.cached_memory import Logs
+from tidelog.store.wrappers.cached_visits import Change, Visit, Visits
+from tidelog.store.wrappers.flights import Flights
+
+_Range = tuple[str, int, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much is kept: bytes in memory, and in the directory, if there is one."""
+
+    memory_bytes: int = 64 << 20
+    directory_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        require(self.memory_bytes >= 0, "a bound is not negative", bytes=self.memory_bytes)
+        require(self.directory_bytes >= 0, "a bound is not negative", bytes=self.directory_bytes)
+
+
+DEFAULT_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheReads:
+    """Where reads of immutable objects were answered from; ``joined`` another's request.
+
+    Units: counts of reads; ``damaged_count`` copies on disk that failed their checksum;
+    ``failures_count`` times that the file system failed.
+    """
+
+    memory_count: int = 0
+    disk_count: int = 0
+    joined_count: int = 0
+    store_count: int = 0
+    damaged_count: int = 0
+    failures_count: int = 0
+
+
+class Cached:
+    """A store that keeps immutable objects.
+
+    ``is_immutable(key)`` is the caller's promise that the key names the same bytes whenever it
+    names any: it may be created and deleted, and created again with these bytes only. Of such an
+    object the e_tag and time may be those of an equal one before; after a put, the time is that
+    of the answer, by this clock.
+    Deletions by others are not noticed, nor those of ours that land after they were cancelled:
+    what was deleted so may still be read here.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        is_immutable: Callable[[str], bool],
+        bounds: Bounds = DEFAULT_BOUNDS,
+        directory: Path | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._is_immutable = is_immutable
+        self._memory = Logs(bounds.memory_bytes)
+        self._disk: Directory | None = None
+        if directory is not None:
+            self._disk = Directory(directory, store=store.url, bytes_max=bounds.directory_bytes)
+        self._flights = Flights[_Range, Object]()
+        self._visits = Visits()
+        self._reads = CacheReads()
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def reads(self) -> CacheReads:
+        """Return where reads were answered from so far; later reads do not change it."""
+        damaged_count = self._disk.damaged_count if self._disk else 0
+        return replace(self._reads, damaged_count=damaged_count)
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        """Read an object, or a range of it, from the nearest place that has it.
+
+        Raises:
+            ObjectNotFound: there is none. LocationError: the store failed. CorruptionError: as
+            the store says; a damaged copy is none.
+        """
+        if not self._is_immutable(key):
+            return await self._store.get(key, start=start, limit=limit)
+        asked = self._flights.next_number
+        while not self._visits.changing(key):
+            kept = self._memory.find(key)
+            if kept is not None:
+                self._count("memory")
+                return _cut(kept, start, limit)
+            whole: _Range = (key, 0, None)
+            name = whole if whole in self._flights else (key, start, limit)
+            if name in self._flights:
+                self._count("joined")
+            flight = self._flights.join(name, partial(self._fetch, *name))
+            try:
+                found = await self._flights.wait(name, flight)
+            except TidelogError:
+                if flight.number >= asked:
+                    raise
+                continue  # It was sent before this was asked: see `Flights`.
+            return found if name == (key, start, limit) else _cut(found, start, limit)
+        return await self._fetch(key, start, limit)
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        return await self._store.refresh(key, e_tag)
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        """Store an object and return its e_tag; an immutable one is kept once it is known to be in.
+
+        Raises:
+            ObjectExists, ObjectChanged: the condition does not hold. NOT_APPLIED.
+            LocationError: the store failed; or, NOT_APPLIED, an old copy cannot be removed.
+        """
+        put = partial(self._store.put, key, data, if_absent=if_absent, if_match=if_match)
+        if not self._is_immutable(key):
+            return await put()
+        if if_absent:
+            # Nothing that is kept can differ from what is created, so nothing has to go first.
+            with self._visits.begin(key) as visit:
+                e_tag = await put()
+                await self._keep(key, data, e_tag, visit)
+            return e_tag
+        async with self._change([key]) as change:
+            e_tag = await put()
+        if change.alone:
+            with self._visits.begin(key) as visit:
+                await self._keep(key, data, e_tag, visit)
+        return e_tag
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, and first what is kept of them.
+
+        Raises:
+            LocationError: the store failed; or, NOT_APPLIED, a copy cannot be removed.
+        """
+        async with self._change([key for key in keys if self._is_immutable(key)]):
+            await self._store.delete(keys)
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        async for entry in self._store.list(prefix, after=after):
+            yield entry
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Keep nothing of these: for who finds that their bytes are wrong, and reads again.
+
+        Raises:
+            LocationError: a copy cannot be removed. NOT_APPLIED.
+        """
+        async with self._change(keys):
+            pass
+
+    async def _fetch(self, key: str, start: int, limit: int | None) -> Object:
+        with self._visits.begin(key) as visit:
+            found = await self._from_disk(key)
+            if found is None:
+                self._count("store")
+                found = await self._store.get(key, start=start, limit=limit)
+                if not _is_whole(found, start, limit):
+                    return found
+                await self._to_disk(key, found, visit)
+            else:
+                self._count("disk")
+            if visit.may_keep:
+                self._memory.keep(key, found)
+            return _cut(found, start, limit)
+
+    async def _keep(self, key: str, data: bytes, e_tag: str, visit: Visit) -> None:
+        found = Object(bytes(data), e_tag, self._clock.now_us())
+        if visit.may_keep:
+            self._memory.keep(key, found)
+        await self._to_disk(key, found, visit)
+
+    @asynccontextmanager
+    async def _change(self, keys: Sequence[str]) -> AsyncIterator[Change]:
+        """Keep nothing of these keys until they were changed, and let nobody share an answer.
+
+        For from when the store has changed them until it says so, who asks must not get what
+        was read before: another may have seen the change already.
+        """
+        with self._visits.change(keys) as change:
+            changed = set(keys)
+            self._flights.leave(name for name in self._flights.names() if name[0] in changed)
+            for key in keys:
+                self._memory.drop(key)
+            await self._drop_from_disk(keys)
+            yield change
+
+    async def _from_disk(self, key: str) -> Object | None:
+        if self._disk is None:
+            return None
+        find = partial(self._disk.find, key, now_ns=self._clock.now_us() * 1_000)
+        try:
+            return await self._clock.offload(find)
+        except OSError:
+            self._failed()
+            return None
+
+    async def _to_disk(self, key: str, found: Object, visit: Visit) -> None:
+        if self._disk is None or not visit.may_keep:
+            return
+        keep = partial(
+            self._disk.keep,
+            key,
+            found,
+            unique=self._clock.unique(),
+            now_ns=self._clock.now_us() * 1_000,
+            may_keep=lambda: visit.may_keep,
+        )
+        try:
+            await self._clock.offload(keep)
+        except OSError:
+            self._failed()
+
+    async def _drop_from_disk(self, keys: Sequence[str]) -> None:
+        if self._disk is None or not keys:
+            return
+        try:
+            await self._clock.offload(partial(self._disk.drop, keys))
+        except OSError as error:
+            # Else it could be read again after it was deleted.
+            raise location_error(error, key=keys[0], store=self.url) from error
+
+    def _count(self, found: str) -> None:
+        name = f"{found}_count"
+        self._reads = replace(self._reads, **{name: getattr(self._reads, name) + 1})
+        observe_cache_read(found)
+
+    def _failed(self) -> None:
+        count = self._reads.failures_count + 1
+        self._reads = replace(self._reads, failures_count=count)
+
+
+def _is_whole(found: Object, start: int, limit: int | None) -> bool:
+    """Say whether what was read is the whole object: it is if the range was cut short."""
+    return start == 0 and (limit is None or len(found.data) < limit)
+
+
+def _cut(whole: Object, start: int, limit: int | None) -> Object:
+    if start == 0 and limit is None:
+        return whole
+    return Object(whole.data[start:limit], whole.e_tag, whole.modified_us)

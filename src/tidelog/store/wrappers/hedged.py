@@ -1,0 +1,251 @@
+"""A store over a store that sends slow requests a second time, and takes the first answer.
+
+Sent twice are what reads (`get`, `refresh`, the first page of `list`), and the creation of objects
+that the caller says are immutable. Each attempt at a read takes place within the call, so either's
+answer is one that the call may give.
+
+Never sent twice, and why:
+
+- a plain put: the attempt that lost may land later, on top of what was put meanwhile;
+- a delete: it may delete later what was created meanwhile;
+- a put with ``if_match``: it can lose against itself, and be recognised only while nobody has
+  replaced what landed; after that nobody can tell (`OutcomeUnknown`), where a put sent once
+  would have known. `tidelog.store.conditional` sends it again, after a failure, and looks.
+
+Invariants: no attempt outlives its call; an error says NOT_APPLIED only if no attempt has landed
+or will. Time decides only how many requests are sent.
+Source: wal3-draft, '"Robust" Object Storage Abstraction' and "Reduced Tail Latency".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    LocationError,
+    ObjectExists,
+    ObjectNotFound,
+    Outcome,
+    TidelogError,
+)
+from tidelog.metrics import observe_hedge
+from tidelog.store.port import Entry, Object, Store
+from tidelog.store.wrappers.hedging import (
+    ANSWERS,
+    DEFAULT_HEDGING,
+    Answer,
+    Budget,
+    Hedging,
+    Pace,
+    Result,
+    may_be_ours,
+    settle,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hedges:
+    """What was sent twice so far.
+
+    Units: ``requests_count`` calls that may be sent twice; ``slow_count`` those that outlasted
+    their delay; ``again_count`` those of them sent again (the budget forbade the others).
+    """
+
+    requests_count: int = 0
+    slow_count: int = 0
+    again_count: int = 0
+
+
+class Hedged:
+    """A store whose slow requests are sent again; see `Hedging` for when, and how many.
+
+    ``is_immutable(key)`` is the caller's promise that an object of that key is never replaced by
+    another body, that each body put there is like no other (it carries a write id), and that none
+    is deleted while a put of it may still be under way. Without it, only reads are sent twice.
+    Who cannot promise the last (a log's slot may be collected while its writer sleeps) must take
+    ObjectExists for a reason to look, as after any put that was sent again, and not for a proof.
+    Each kind of request has a pace; those of one kind share it, whatever their size, so that
+    large ones are sent again more often than small ones, within the budget of all.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        is_immutable: Callable[[str], bool] | None = None,
+        hedging: Hedging = DEFAULT_HEDGING,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._is_immutable = is_immutable or _none
+        self._hedging = hedging
+        self._paces: dict[str, Pace] = {}
+        self._budget = Budget()
+        self._hedges = Hedges()
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def hedges(self) -> Hedges:
+        """Return what was sent twice so far; later requests do not change it."""
+        return self._hedges
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        return await self._run("get", lambda: self._store.get(key, start=start, limit=limit))
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        return await self._run("refresh", lambda: self._store.refresh(key, e_tag))
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        """Store an object and return its e_tag; only an immutable one is sent twice.
+
+        Raises:
+            ObjectExists: ``if_absent``, and there is one; if it was sent twice, one that is not
+                ours. NOT_APPLIED.
+            ObjectChanged: ``if_match``, and the object is another, or none. NOT_APPLIED.
+            LocationError: the store failed; UNKNOWN if one attempt may have landed.
+        """
+        if if_absent and if_match is None and self._is_immutable(key):
+            return await self._create(key, data)
+        return await self._store.put(key, data, if_absent=if_absent, if_match=if_match)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._store.delete(keys)
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        """Yield what lies under a prefix; only the wait for the first entry is cut short.
+
+        Once entries have been given, to begin again would cost more than it saves.
+        """
+        first, rest = await self._run("list", lambda: _begun(self._store.list(prefix, after=after)))
+        if first is None:
+            return
+        yield first
+        async for entry in rest:
+            yield entry
+
+    async def _create(self, key: str, data: bytes) -> str:
+        async def put() -> str:
+            return await self._store.put(key, data, if_absent=True)
+
+        try:
+            return await self._run("put", put)
+        except _InDoubt as doubt:
+            refusal = doubt.refusal
+        # Ours or another's: only the bytes tell. That the other attempt was cancelled does not
+        # matter: the place is taken, so if it has not landed, it never will.
+        try:
+            found = await self.get(key)
+        except (LocationError, ObjectNotFound) as error:
+            raise LocationError(
+                "a put was sent twice and refused once, perhaps because of itself, and what is "
+                "there could not be read: read back before deciding again",
+                outcome=Outcome.UNKNOWN,
+                key=key,
+                store=self.url,
+                reason=error,
+            ) from error
+        if found.data != data:
+            raise refusal
+        return found.e_tag
+
+    async def _run(self, kind: str, call: Callable[[], Awaitable[T]]) -> T:
+        self._budget = self._budget.earned(self._hedging)
+        self._hedges = replace(self._hedges, requests_count=self._hedges.requests_count + 1)
+        delay_us = self._paces.get(kind, Pace()).delay_us(self._hedging)
+        begin_us = self._clock.monotonic_us()
+        try:
+            value = await (call() if delay_us is None else self._race(kind, call, delay_us))
+        except (*ANSWERS, _InDoubt):
+            self._note(kind, begin_us)
+            raise
+        # A failure is left out: how quickly it comes says nothing of how long an answer takes.
+        self._note(kind, begin_us)
+        return value
+
+    async def _race(self, kind: str, call: Callable[[], Awaitable[T]], delay_us: int) -> T:
+        failed: BaseException
+        try:
+            settled, results = await self._attempts(kind, call, delay_us)
+        except BaseExceptionGroup as errors:
+            # Raised below, out of this block: an error's context is not the group it came in.
+            failed = errors.exceptions[0]
+        else:
+            if isinstance(settled, Answer):
+                return settled.value
+            if isinstance(settled, ObjectExists) and may_be_ours(results):
+                raise _InDoubt(settled)
+            failed = settled
+        raise failed
+
+    async def _attempts(
+        self, kind: str, call: Callable[[], Awaitable[T]], delay_us: int
+    ) -> tuple[Answer[T] | TidelogError, Sequence[Result[T]]]:
+        """Send a request, and again after a delay; return what counts, and what became of both."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_attempt(call))]
+            alarm = group.create_task(self._clock.sleep(delay_us))
+            await asyncio.wait((*tasks, alarm), return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done() and self._may_send_again(kind):
+                tasks.append(group.create_task(_attempt(call)))
+            while (settled := settle(results := _results(tasks))) is None:
+                under_way = [task for task in tasks if not task.done()]
+                await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            # The group waits until they have ended.
+            for task in (alarm, *tasks):
+                task.cancel()
+        return settled, results
+
+    def _may_send_again(self, kind: str) -> bool:
+        left = self._budget.spent()
+        again = left is not None
+        self._budget = left or self._budget
+        self._hedges = replace(
+            self._hedges,
+            slow_count=self._hedges.slow_count + 1,
+            again_count=self._hedges.again_count + again,
+        )
+        if again:
+            observe_hedge(kind)
+        return again
+
+    def _note(self, kind: str, begin_us: int) -> None:
+        took_us = self._clock.monotonic_us() - begin_us
+        self._paces[kind] = self._paces.get(kind, Pace()).after(took_us, self._hedging)
+
+
+def _none(_: str) -> bool:
+    return False
+
+
+class _InDoubt(Exception):
+    """A put was refused while another attempt at it may have landed: a look must tell."""
+
+    def __init__(self, refusal: ObjectExists) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+async def _attempt(call: Callable[[], Awaitable[T]]) -> Result[T]:
+    try:
+        return Answer(await call())
+    except TidelogError as error:
+        return error
+
+
+def _results(tasks: Sequence[asyncio.Task[Result[T]]]) -> list[Result[T]]:
+    return [task.result() if task.done() else None for task in tasks]
+
+
+async def _begun(entries: AsyncIterator[Entry]) -> tuple[Entry | None, AsyncIterator[Entry]]:
+    return await anext(entries, None), entries

@@ -1,0 +1,169 @@
+"""Count what a store is asked for, and what that would cost.
+
+Source: persist, "Cost" (the price list of S3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+
+from tidelog.clock import Clock
+from tidelog.errors import ContentionError, CorruptionError, LocationError
+from tidelog.metrics import observe_store_request
+from tidelog.store.port import Entry, Object, Store
+
+# Dollars for one request. A deletion is free on S3 itself, but not everywhere.
+PRICES = {"get": 0.0004e-3, "put": 0.005e-3, "list": 0.005e-3, "delete": 0.005e-3}
+PAGE_ENTRIES = 1_000  # What one request lists, or deletes, at the most.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was asked for: a sum, so that two snapshots give the usage between them.
+
+    Units: ``.._count`` requests (a listing counts once for 1000 entries, a deletion once for 1000
+    keys); ``.._us`` the time that the calls took, added up, so that it can exceed the time on the
+    wall; ``errors_count`` failures of the store; ``refused_count`` puts whose condition did not
+    hold, which are paid for too.
+    """
+
+    get_count: int = 0
+    put_count: int = 0
+    list_count: int = 0
+    delete_count: int = 0
+    errors_count: int = 0
+    refused_count: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    get_us: int = 0
+    put_us: int = 0
+    list_us: int = 0
+    delete_us: int = 0
+
+    @property
+    def requests_count(self) -> int:
+        return self.get_count + self.put_count + self.list_count + self.delete_count
+
+    @property
+    def dollars(self) -> float:
+        """What the requests cost by `PRICES`; neither storage nor transfer is in it."""
+        return (
+            self.get_count * PRICES["get"]
+            + self.put_count * PRICES["put"]
+            + self.list_count * PRICES["list"]
+            + self.delete_count * PRICES["delete"]
+        )
+
+    def __add__(self, other: Usage) -> Usage:
+        return self._combine(other, 1)
+
+    def __sub__(self, other: Usage) -> Usage:
+        return self._combine(other, -1)
+
+    def to_dict(self) -> dict[str, int | float]:
+        return {**asdict(self), "requests_count": self.requests_count, "dollars": self.dollars}
+
+    def _combine(self, other: Usage, sign: int) -> Usage:
+        sums = {
+            field.name: getattr(self, field.name) + sign * getattr(other, field.name)
+            for field in fields(self)
+        }
+        return Usage(**sums)
+
+
+@dataclass(slots=True)
+class _Moved:
+    """The bytes of one request's bodies."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+def usage_of(store: Store) -> Usage:
+    """Return what a store was asked for so far; nothing is known of one that is not metered."""
+    return store.usage() if isinstance(store, Metered) else Usage()
+
+
+class Metered:
+    """A store over a store that keeps a `Usage`."""
+
+    def __init__(self, store: Store, *, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._usage = Usage()
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def usage(self) -> Usage:
+        """Return what was used so far; later requests do not change it."""
+        return self._usage
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        self._count("get", 1)
+        with self._watch("get") as moved:
+            found = await self._store.get(key, start=start, limit=limit)
+            moved.read_bytes = len(found.data)
+        return found
+
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        self._count("get", 1)
+        with self._watch("get") as moved:
+            found = await self._store.refresh(key, e_tag)
+            moved.read_bytes = len(found.data) if found else 0
+        return found
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        self._count("put", 1)
+        with self._watch("put") as moved:
+            moved.written_bytes = len(data)
+            return await self._store.put(key, data, if_absent=if_absent, if_match=if_match)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self._count("delete", -(-len(keys) // PAGE_ENTRIES))
+        with self._watch("delete"):
+            await self._store.delete(keys)
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        self._count("list", 1)
+        entries = aiter(self._store.list(prefix, after=after))
+        entries_count = 0
+        while True:
+            # Only the waiting is watched: what the caller does between two entries is not ours.
+            with self._watch("list"):
+                entry = await anext(entries, None)
+            if entry is None:
+                return
+            if entries_count and entries_count % PAGE_ENTRIES == 0:
+                self._count("list", 1)
+            entries_count += 1
+            yield entry
+
+    @contextmanager
+    def _watch(self, kind: str) -> Iterator[_Moved]:
+        start_us = self._clock.monotonic_us()
+        moved = _Moved()
+        try:
+            yield moved
+        except ContentionError:
+            self._add(refused_count=1)
+            raise
+        except (LocationError, CorruptionError):
+            self._add(errors_count=1)
+            raise
+        finally:
+            took_us = self._clock.monotonic_us() - start_us
+            self._add(**{f"{kind}_us": took_us}, **asdict(moved))
+            observe_store_request(kind, took_us / 1e6, moved.read_bytes, moved.written_bytes)
+
+    def _count(self, kind: str, requests_count: int) -> None:
+        self._add(**{f"{kind}_count": requests_count})
+
+    def _add(self, **more: int) -> None:
+        sums = {name: getattr(self._usage, name) + value for name, value in more.items()}
+        self._usage = replace(self._usage, **sums)

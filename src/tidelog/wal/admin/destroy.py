@@ -1,0 +1,207 @@
+"""Destroying a log. Who has slept through it must still come to know.
+
+A slot log is sealed first, then its manifest is replaced by one that has nothing left, and only
+then everything else is deleted but the fences that ended its epochs and that manifest: they keep a
+writer who wakes up later from taking an empty slot for its own. So its name stays taken. A log in
+wal3's form loses its manifest first, and then all the rest; a writer finds nothing to replace.
+
+To destroy again what was destroyed in part finishes it.
+Source: wal3, "Destroy"; design page 3, "Open for writing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from typing import Any
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    ContentionError,
+    LogSealed,
+    NoSuchLog,
+    ObjectChanged,
+    OutcomeUnknown,
+    UsageError,
+)
+from tidelog.store.conditional import replace
+from tidelog.store.port import Store
+from tidelog.store.within import Within
+from tidelog.wal.admin.fork import let_go_of_origin
+from tidelog.wal.format.cursor import cursor_name
+from tidelog.wal.format.gc_plan import GARBAGE
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.pin import pin_name
+from tidelog.wal.gc.collector import GRACE_US
+from tidelog.wal.gc.orphans import SNAPSHOT, Verdict, judge_fragment
+from tidelog.wal.gc.pin_reach import paths_pinned
+from tidelog.wal.gc.pins import Pins, each_pin, replace_pin
+from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.slot_protocol.chain import chain_of
+from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
+from tidelog.wal.slot_protocol.fencing import Fencer
+
+TRIES_MAX = 50
+
+
+@dataclass(slots=True)
+class Destroyed:
+    """What was deleted, and what was left because it is none of a log's, or shared."""
+
+    deleted: int = 0
+    kept: int = 0
+    foreign: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+async def destroy_log(
+    store: Store, *, clock: Clock, writer: str, grace_us: int = GRACE_US
+) -> Destroyed:
+    """Destroy the log at the root of a store.
+
+    Units: ``grace_us`` microseconds pass before anything is deleted, for those who read it.
+
+    Raises:
+        NoSuchLog: there is none. UsageError: it has forks; or there are objects beside it that are
+        none of a log in wal3's form. ContentionError: others were first every time. LocationError:
+        the store failed: destroy it again.
+    """
+    try:
+        manifest = (await load_head(store)).manifest
+    except NoSuchLog:
+        # One in wal3's form that lost its manifest first. Slots could still be made a log again.
+        keys = [key async for key in _keys(store, "")]
+        if any(key.startswith("epoch/") for key in keys) or not any(map(_is_of_a_log, keys)):
+            raise
+        return await _destroy_wal3(store, clock, grace_us)
+    if manifest.chain is None:
+        return await _destroy_wal3(store, clock, grace_us)
+    if not manifest.chain.is_destroyed:
+        await _refuse_forks(store, clock, writer)
+        with suppress(LogSealed):
+            await Fencer(store=store, clock=clock, writer=writer).seal()
+        await _bury(store, clock, writer)
+    await _let_go_of_pins(store, clock, writer)
+    await clock.sleep(grace_us)
+    if isinstance(store, Within):
+        await let_go_of_origin(store, clock=clock, writer=writer)
+    return await _delete_slots(store, clock)
+
+
+async def _refuse_forks(store: Store, clock: Clock, writer: str) -> None:
+    pins = await Pins(store=store, clock=clock, writer=writer).list()
+    if forks := sorted({pin.holder for pin in pins.values() if pin.holder}):
+        raise UsageError(
+            f"the log shares what it has with its forks: destroy these first: {', '.join(forks)}"
+        )
+
+
+async def _bury(store: Store, clock: Clock, writer: str) -> None:
+    """Replace the manifest by one that has nothing left.
+
+    Whoever makes a pin looks at it afterwards, so from now on no fork comes about.
+    """
+    for _ in range(TRIES_MAX):
+        await roll_up_tail(store, clock=clock, writer=writer)
+        head = await load_head(store)
+        data = encode_manifest(tombstone(head, writer=f"{writer} {clock.unique()}"))
+        with suppress(ObjectChanged, OutcomeUnknown):
+            await replace(store, MANIFEST, data, e_tag=head.e_tag, clock=clock)
+            return
+    raise ContentionError("others replaced the manifest at every try to destroy the log")
+
+
+async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
+    """Release all pins but those of forks, which read what they hold.
+
+    A fork whose pin is not sure yet has no manifest; once it is released, it never comes to be.
+    That it is not is said of the very version that is replaced.
+    """
+    for _ in range(TRIES_MAX):
+        held = [found async for found in each_pin(store) if found.pin.is_held]
+        idle = [found for found in held if not (found.pin.holder and found.pin.is_sure)]
+        if not idle:
+            return
+        for found in idle:
+            pin = found.pin
+            released = changed(pin, start=pin.limit, writer=f"{writer} {clock.unique()}")
+            with suppress(ObjectChanged, OutcomeUnknown):
+                await replace_pin(store, clock, found, released)
+    raise ContentionError("others changed the log's pins at every try to destroy it")
+
+
+def tombstone(head: Head, *, writer: str) -> Manifest:
+    """Return the manifest of a log that is destroyed: its sums, its end, its epochs. Pure."""
+    manifest = head.manifest
+    return changed(
+        manifest,
+        collected=manifest.setsum,
+        writer=writer,
+        snapshots=(),
+        fragments=(),
+        initial_offset=manifest.next,
+        initial_seq_no=manifest.next_seq_no,
+        chain=changed(chain_of(manifest), is_destroyed=True),
+    )
+
+
+async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
+    manifest = (await load_head(store)).manifest
+    # A fork that was quicker than the manifest keeps what it shares.
+    pinned = await paths_pinned(store, clock)
+    held = {key async for key in _keys(store, "pin/")} if pinned else set[str]()
+    found, doomed = Destroyed(), list[str]()
+    async for key in _keys(store, ""):
+        if key == MANIFEST or key in pinned or key in held:
+            found.kept += key != MANIFEST
+        elif key.startswith("epoch/"):
+            verdict = judge_fragment(manifest, key)
+            doomed += [key] if verdict in (Verdict.DEAD, Verdict.UNPROVEN) else []
+            found.foreign += [key] if verdict is Verdict.FOREIGN else []
+            found.kept += verdict is Verdict.KEPT
+        elif _is_of_a_log(key):
+            doomed.append(key)
+        else:
+            found.foreign.append(key)
+    if doomed:
+        await store.delete(doomed)
+    found.deleted = len(doomed)
+    return found
+
+
+async def _destroy_wal3(store: Store, clock: Clock, grace_us: int) -> Destroyed:
+    keys = [key async for key in _keys(store, "")]
+    foreign = [key for key in keys if not _is_of_a_log(key) and key != MANIFEST]
+    if foreign:
+        raise UsageError(
+            "there are objects beside the log that are none of it: move them away, then destroy it",
+            key=foreign[0],
+            count=len(foreign),
+        )
+    await store.delete([MANIFEST])
+    await clock.sleep(grace_us)
+    rest = [key async for key in _keys(store, "") if _is_of_a_log(key)]
+    if rest:
+        await store.delete(rest)
+    return Destroyed(deleted=(MANIFEST in keys) + len(rest))
+
+
+def _is_of_a_log(key: str) -> bool:
+    """Say whether a key is one that a log has, beside its manifest and its epochs."""
+    return (
+        key == GARBAGE
+        or cursor_name(key) is not None
+        or pin_name(key) is not None
+        or SNAPSHOT.fullmatch(key) is not None
+        or judge_fragment(Manifest(writer="", initial_seq_no=2**64), key) is Verdict.DEAD
+    )
+
+
+async def _keys(store: Store, prefix: str) -> AsyncIterator[str]:
+    async for entry in store.list(prefix):
+        yield entry.key

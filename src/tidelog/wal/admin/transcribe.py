@@ -1,0 +1,181 @@
+"""Transcribing a log: a copy of its records in a new log, of the same protocol or the other.
+
+Positions, times, streams and bodies stay. The new log knows nothing of what was collected before,
+and has no cursors; from then on the two have nothing to do with each other. A log in wal3's form
+has one time a fragment, and no streams: so records are parted by their times, and a log with
+streams is refused.
+
+Invariants: until its manifest is written, the copy is no log. Of one that was broken off, what it
+has stored is left, and nothing names it: a slot log's next copy has another first epoch; a log in
+wal3's form is copied to an empty place.
+Source: wal3, "Copy"; design page 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.clock import Clock, run_all
+from tidelog.errors import ObjectExists, UsageError
+from tidelog.store.conditional import create
+from tidelog.store.port import Store
+from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
+from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch
+from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.link import Tail, fragment_of
+from tidelog.wal.format.manifest import FIRST_SEQ_NO, MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover, add_fragment, check_manifest
+from tidelog.wal.format.slot_object import encode_data
+from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.format.streams import Streams
+from tidelog.wal.format.wal3_records import RECORDS, encode_fragment, setsum_of_records
+from tidelog.wal.slot_protocol.chain import extend
+from tidelog.wal.slot_protocol.checkpoint import roll_all
+
+PUTS_MAX: Final = 8
+Encoded = tuple[Fragment, bytes]
+
+
+@dataclass(slots=True, kw_only=True)
+class Transcriber:
+    """Writes records into a new log at the root of ``target``. ``writer`` is a name for people."""
+
+    target: Store
+    clock: Clock
+    writer: str
+    rollover: Rollover = field(default_factory=Rollover)
+
+    async def to_slots(
+        self, records: AsyncIterator[pa.Table], *, start: int, streams: Streams | None = None
+    ) -> Manifest:
+        """Write a slot log of records that follow each other from ``start`` on.
+
+        ``streams`` are open there; the control records from there on are among the records.
+
+        Raises:
+            NameTaken: there is a log at the target. LocationError: a store failed; copy again.
+        """
+        await demand_no_log(self.target)
+        epoch = Epoch(
+            number=0, id=self.clock.unique()[:16], first_slot=FIRST_SLOT, opener=self.writer
+        )
+        open_now = streams or Streams()
+        chain = Chain(epochs=(epoch,), streams_at_start=open_now, streams=open_now)
+        begun = Manifest(writer=self.writer, initial_offset=start, chain=chain)
+
+        def encode(manifest: Manifest, table: pa.Table) -> Encoded:
+            tail = Tail(
+                epoch=epoch,
+                slot=manifest.next_seq_no,
+                position=manifest.next,
+                setsum=manifest.setsum,
+                log_bytes=manifest.acc_bytes,
+            )
+            link, data = encode_data(table, tail, writer=self.writer)
+            return fragment_of(link, tail.path, len(data)), data
+
+        manifest = await self._write(begun, records, encode)
+        manifest, snapshots = roll_all(manifest, self.rollover, writer=self.writer)
+        for snapshot in snapshots:
+            await create(self.target, snapshot.path, encode_snapshot(snapshot), clock=self.clock)
+        return await self._finish(manifest)
+
+    async def to_wal3(self, records: AsyncIterator[pa.Table], *, start: int) -> Manifest:
+        """Write a log in wal3's form; see `to_slots`.
+
+        Raises:
+            UsageError: a record is in a stream.
+        """
+        await demand_no_log(self.target)
+        async for entry in self.target.list("log/"):
+            raise taken(self.target, entry.key)
+
+        async def parted() -> AsyncIterator[pa.Table]:
+            async for table in records:
+                for part in runs_of_one_time(table):
+                    yield part
+
+        def encode(manifest: Manifest, table: pa.Table) -> Encoded:
+            rows = table.drop_columns(["stream"]).cast(RECORDS)
+            data = encode_fragment(rows, write_id=self.clock.unique())
+            number = manifest.next_seq_no
+            fragment = Fragment(
+                path=fragment_path(number),
+                seq_no=number,
+                start=manifest.next,
+                limit=manifest.next + rows.num_rows,
+                num_bytes=len(data),
+                setsum=setsum_of_records(rows),
+            )
+            return fragment, data
+
+        begun = Manifest(writer=self.writer, initial_offset=start, initial_seq_no=FIRST_SEQ_NO)
+        manifest = await self._write(begun, parted(), encode)
+        return await self._finish(manifest_of_copy(manifest, manifest.fragments))
+
+    async def _write(
+        self,
+        manifest: Manifest,
+        records: AsyncIterator[pa.Table],
+        encode: Callable[[Manifest, pa.Table], Encoded],
+    ) -> Manifest:
+        """Store fragment after fragment, several at once; return the manifest that names them."""
+        waiting: list[Encoded] = []
+        async for table in records:
+            fragment, data = await self.clock.offload(partial(encode, manifest, table))
+            if manifest.chain is None:
+                manifest = add_fragment(manifest, fragment, writer=self.writer)
+            else:
+                manifest = extend(manifest, [fragment], writer=self.writer)
+            waiting.append((fragment, data))
+            if len(waiting) == PUTS_MAX:
+                await self._store(waiting)
+                waiting = []
+        await self._store(waiting)
+        return manifest
+
+    async def _store(self, encoded: list[Encoded]) -> None:
+        work = [
+            partial(create, self.target, fragment.path, data, clock=self.clock)
+            for fragment, data in encoded
+        ]
+        try:
+            await run_all(work, at_once=PUTS_MAX)
+        except ObjectExists as error:
+            raise taken(self.target, encoded[0][0].path) from error
+
+    async def _finish(self, manifest: Manifest) -> Manifest:
+        check_manifest(manifest)
+        try:
+            data = encode_manifest(manifest)
+            await create(self.target, MANIFEST, data, clock=self.clock, replaceable=True)
+        except ObjectExists as error:
+            raise taken(self.target, MANIFEST) from error
+        return manifest
+
+
+def runs_of_one_time(records: pa.Table) -> Iterator[pa.Table]:
+    """Part records of no stream wherever their time changes.
+
+    Raises:
+        UsageError: one is in a stream.
+    """
+    streams: Any = records.column("stream")
+    if streams.null_count < len(streams):
+        first = pc.index(streams.is_valid(), pa.scalar(True)).as_py()
+        raise UsageError(
+            "a log in wal3's form has no streams: copy this one to a log of the slot protocol",
+            position=records.column("position")[first].as_py(),
+        )
+    times = records.column("timestamp_us").to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), records.num_rows]
+    for begin, end in pairwise(edges):
+        yield records.slice(begin, end - begin)

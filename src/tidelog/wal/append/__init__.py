@@ -1,0 +1,1 @@
+"""Gather appends into batches: what the writers of both protocols share."""

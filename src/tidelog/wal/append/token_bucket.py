@@ -1,0 +1,45 @@
+"""A token bucket: so many puts a second on average, and a second's worth of them at once. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What is left of a rate at a moment; it holds one second's worth, and at least one.
+
+    Units: ``at_us`` is monotonic time.
+    """
+
+    per_second: float
+    tokens: float
+    at_us: int
+
+    @property
+    def capacity(self) -> float:
+        return max(1.0, self.per_second)
+
+
+def full(per_second: float, now_us: int) -> Bucket:
+    """Return a bucket that nothing was taken from yet."""
+    return Bucket(per_second, max(1.0, per_second), now_us)
+
+
+def wait_us(bucket: Bucket, now_us: int) -> int:
+    """Return how long it takes until there is a token; 0 if there is one."""
+    missing = 1.0 - _refilled(bucket, now_us).tokens
+    return max(0, math.ceil(missing / bucket.per_second * 1e6))
+
+
+def spend(bucket: Bucket, now_us: int) -> Bucket:
+    """Take a token, which there has to be."""
+    refilled = _refilled(bucket, now_us)
+    return replace(refilled, tokens=max(0.0, refilled.tokens - 1.0))
+
+
+def _refilled(bucket: Bucket, now_us: int) -> Bucket:
+    gained = max(0, now_us - bucket.at_us) * bucket.per_second / 1e6
+    tokens = min(bucket.capacity, bucket.tokens + gained)
+    return replace(bucket, tokens=tokens, at_us=max(now_us, bucket.at_us))

@@ -1,0 +1,270 @@
+"""Epochs of a slot log: who may write where, and the chain in which they follow each other. Pure.
+
+Only its opener writes data into an epoch's directory. An epoch ends at the first slot, in slot
+order, that holds a fence; the next epoch begins at that same slot, so data has one slot after the
+other through all epochs. Slot s of an epoch with k lanes lies in lane s % k.
+Source: wal3-draft, "Sharding" and "Fencing"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.store.within import BESIDE
+from tidelog.wal.format.json import Fields
+from tidelog.wal.format.streams import Streams, encode_streams, streams_in
+
+LANES_MAX: Final = 4_096
+ALPHA_MAX: Final = 256
+FIRST_SLOT: Final = 1
+EPOCHS: Final = "epoch/"
+VERSION: Final = 1
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_PATH: Final = re.compile(
+    r"epoch/([0-9a-f]{16})-([0-9a-f]{16})/([0-9a-f]{3})/([0-9a-f]{16})\.parquet"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One writer's turn.
+
+    ``id`` is random, so that two who open at once do not share a directory. ``alpha`` is how many
+    puts may be under way; ``opener`` is a name for people. ``log`` is the name of the log whose
+    objects they are, where a fork shares them; empty for its own.
+    """
+
+    number: int
+    id: str
+    first_slot: int
+    lanes: int = 1
+    alpha: int = 1
+    opener: str = ""
+    log: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its directory."""
+        return f"{self.number:016x}-{self.id}"
+
+    def path(self, slot: int) -> str:
+        """Return the one place where the object of a slot lies, if the slot is this epoch's."""
+        beside = f"{BESIDE}{self.log}/" if self.log else ""
+        return f"{beside}{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
+
+    def void_paths(self, fence: int) -> list[str]:
+        """Return where void objects can lie, once the epoch has ended at the slot ``fence``.
+
+        Its writer has at most alpha slots under way from one below the fence on, and so has each
+        burst of fences: nothing lies further.
+        """
+        return [self.path(slot) for slot in range(fence + 1, fence + self.alpha)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """The end of a log: no slot after it is ever read. ``successor`` is the next log's name."""
+
+    slot: int
+    successor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The log of which this is a fork, and the pin there that holds what they share."""
+
+    log: str
+    pin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The epochs that a manifest knows, the first of which nobody writes to, and the seal.
+
+    ``streams_at_start`` are open at the oldest position that is left, ``streams`` at the next one.
+    ``is_destroyed`` says that the log is no more: what is left are the fences that keep writers who
+    slept through it from taking its slots for free.
+    """
+
+    epochs: tuple[Epoch, ...]
+    seal: Seal | None = None
+    origin: Origin | None = None
+    is_destroyed: bool = False
+    streams_at_start: Streams = field(default_factory=Streams)
+    streams: Streams = field(default_factory=Streams)
+
+    @property
+    def last(self) -> Epoch:
+        return self.epochs[-1]
+
+    def of(self, slot: int) -> Epoch:
+        """Return the epoch in which the data of a slot lies."""
+        return next((e for e in reversed(self.epochs) if e.first_slot <= slot), self.epochs[0])
+
+    def ends(self) -> Iterator[tuple[Epoch, int]]:
+        """Yield the epochs that have ended, each with the slot of the fence that ended it.
+
+        Where a fork begins there is no fence: the log it shares with goes on.
+        """
+        for one, other in pairwise(self.epochs):
+            if one.log == other.log:
+                yield one, other.first_slot
+        if self.seal is not None:
+            yield self.last, self.seal.slot
+
+    def after(self, epoch: Epoch) -> Epoch | None:
+        """Return the epoch that followed one; None if none did, as far as is known."""
+        following = (b for a, b in pairwise(self.epochs) if a.name == epoch.name)
+        return next(following, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the path of a slot's object says of it."""
+
+    number: int
+    id: str
+    lane: int
+    slot: int
+
+    @property
+    def epoch(self) -> str:
+        """Return the name of its epoch's directory."""
+        return f"{self.number:016x}-{self.id}"
+
+
+def place_of(path: str) -> Place | None:
+    """Return the place that a path names; None if no slot's object can lie there."""
+    if (found := _PATH.fullmatch(path)) is None:
+        return None
+    return Place(int(found[1], 16), found[2], int(found[3], 16), int(found[4], 16))
+
+
+def check_shape(*, lanes: int, alpha: int) -> None:
+    """Refuse numbers with which no epoch can be opened.
+
+    Raises:
+        UsageError: there is none, or there are too many.
+    """
+    if not 1 <= lanes <= LANES_MAX:
+        raise UsageError(f"a log has from 1 to {LANES_MAX} lanes", lanes=lanes)
+    if not 1 <= alpha <= ALPHA_MAX:
+        raise UsageError(f"a log has from 1 to {ALPHA_MAX} puts under way", alpha=alpha)
+
+
+def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
+    """Yield all that is wrong with the epochs of a manifest whose next slot is ``next_slot``."""
+    for one, other in pairwise(chain.epochs):
+        if other.number != one.number + 1:
+            yield f"the epoch {other.name} does not follow {one.name}"
+        if other.first_slot < one.first_slot:
+            yield f"the epoch {other.name} starts before {one.name}"
+    if chain.last.first_slot > next_slot:
+        yield f"the epoch {chain.last.name} starts after the last slot"
+    if chain.seal is not None and chain.seal.slot != next_slot:
+        yield "its seal is not at the last slot"
+
+
+def encode_chain(chain: Chain) -> dict[str, Any]:
+    """Return plain values; what most logs have not is left out."""
+    seal, origin = chain.seal, chain.origin
+    found: dict[str, Any] = {
+        "version": VERSION,
+        "epochs": [
+            {
+                **encode_epoch(epoch),
+                "first_slot": epoch.first_slot,
+                **({"log": epoch.log} if epoch.log else {}),
+            }
+            for epoch in chain.epochs
+        ],
+        "seal": None if seal is None else {"slot": seal.slot, "successor": seal.successor},
+    }
+    if origin is not None:
+        found["origin"] = {"log": origin.log, "pin": origin.pin}
+    if chain.is_destroyed:
+        found["is_destroyed"] = True
+    for name, streams in (
+        ("streams_at_start", chain.streams_at_start),
+        ("streams", chain.streams),
+    ):
+        if streams:
+            found[name] = encode_streams(streams)
+    return found
+
+
+def decode_chain(found: Fields) -> Chain:
+    """Read what `encode_chain` gave.
+
+    Raises:
+        CorruptionError: it is none. UsageError: a newer tidelog wrote it.
+    """
+    if (version := found.whole("version")) != VERSION:
+        raise UsageError(
+            f"this log is of version {version}, and this tidelog knows version {VERSION}: "
+            "update tidelog",
+            path=found.where,
+        )
+    epochs = tuple(
+        replace(
+            decode_epoch(child, first_slot=child.whole("first_slot")),
+            log=child.text("log") if child.has("log") else "",
+        )
+        for child in found.children("epochs")
+    )
+    if not epochs:
+        raise found.wrong("epochs", "is empty")
+    seal = None
+    if found.has("seal"):
+        child = found.child("seal")
+        seal = Seal(slot=child.whole("slot"), successor=child.text("successor"))
+    origin = None
+    if found.has("origin"):
+        child = found.child("origin")
+        origin = Origin(log=child.text("log"), pin=child.text("pin"))
+    return Chain(
+        epochs=epochs,
+        seal=seal,
+        origin=origin,
+        is_destroyed=found.flag("is_destroyed", default=False),
+        streams_at_start=streams_in(found, "streams_at_start"),
+        streams=streams_in(found, "streams"),
+    )
+
+
+def encode_epoch(epoch: Epoch) -> dict[str, Any]:
+    """Return plain values, without the first slot: the fence that opens an epoch is at that."""
+    return {
+        "number": epoch.number,
+        "id": epoch.id,
+        "lanes": epoch.lanes,
+        "alpha": epoch.alpha,
+        "opener": epoch.opener,
+    }
+
+
+def decode_epoch(found: Fields, *, first_slot: int) -> Epoch:
+    """Read what `encode_epoch` gave.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    if not _ID.fullmatch(found.text("id")):
+        raise found.wrong("id", "is not 16 hex digits")
+    try:
+        check_shape(lanes=found.whole("lanes"), alpha=found.whole("alpha"))
+    except UsageError as error:
+        raise CorruptionError(f"{error}: restore the object", path=found.where) from error
+    return Epoch(
+        number=found.whole("number"),
+        id=found.text("id"),
+        first_slot=first_slot,
+        lanes=found.whole("lanes"),
+        alpha=found.whole("alpha"),
+        opener=found.text("opener"),
+    )

@@ -1,0 +1,91 @@
+"""Fragments as a log's tree names them: immutable files of records. Pure.
+
+Bytes that were written by wal3 come out of parsing and rendering as they went in.
+Source: wal3, "Data Structures"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.errors import UsageError
+from tidelog.setsum import Setsum
+from tidelog.wal.format.json import Fields, position
+from tidelog.wal.format.stream_set import StreamSet, encode_stream_set, stream_set_in
+
+BUCKET_FRAGMENTS: Final = 4_096
+
+
+TIME_MAX_US: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """An immutable file of the records ``[start, limit)``; size in bytes.
+
+    ``last_us`` is the greatest time of its records, and ``streams`` which streams it holds: both
+    are known in logs of slot commits only, and None elsewhere.
+    """
+
+    path: str
+    seq_no: int
+    start: int
+    limit: int
+    num_bytes: int
+    setsum: Setsum
+    last_us: int | None = None
+    streams: StreamSet | None = None
+
+
+def fragment_path(seq_no: int) -> str:
+    """Return the one place where the fragment of a number lies."""
+    bucket = seq_no // BUCKET_FRAGMENTS * BUCKET_FRAGMENTS
+    return f"log/Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
+
+
+def decode_fragment(found: Fields) -> Fragment:
+    """Take a fragment from the fields of an object, which may be part of a larger one."""
+    last_us = last_us_in(found)
+    return Fragment(
+        path=found.text("path"),
+        seq_no=seq_no_in(found, "seq_no"),
+        start=found.position("start"),
+        limit=found.position("limit"),
+        num_bytes=found.whole("num_bytes"),
+        setsum=found.setsum("setsum"),
+        last_us=last_us,
+        # Where the time is known the streams are, and most fragments hold none.
+        streams=None if last_us is None else stream_set_in(found, "streams"),
+    )
+
+
+def encode_fragment(fragment: Fragment) -> dict[str, Any]:
+    """Return plain values."""
+    fields: dict[str, Any] = {
+        "path": fragment.path,
+        "seq_no": fragment.seq_no,
+        "start": position(fragment.start),
+        "limit": position(fragment.limit),
+        "num_bytes": fragment.num_bytes,
+        "setsum": fragment.setsum.hex(),
+    }
+    if fragment.last_us is not None:
+        fields["last_us"] = fragment.last_us
+        if fragment.streams:
+            fields["streams"] = encode_stream_set(fragment.streams)
+    return fields
+
+
+def last_us_in(found: Fields) -> int | None:
+    return found.whole("last_us", most=TIME_MAX_US) if found.has("last_us") else None
+
+
+def seq_no_in(found: Fields, name: str) -> int:
+    if isinstance(found.found.get(name), str):
+        raise UsageError(
+            "this is a log of wal3's replicated kind, whose fragments have names instead of "
+            "numbers: only logs of its classic kind can be read",
+            path=found.where,
+        )
+    return found.whole(name)

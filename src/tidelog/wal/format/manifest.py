@@ -1,0 +1,161 @@
+"""The manifest of a log: the root of its tree, as a value and as bytes. Pure.
+
+A manifest lists fragments, newest last, and before them pointers to snapshots. Setsums tie all of
+it together: the manifest's is what was collected, plus the sum of all that it names.
+
+Invariants: see `problems_of_manifest`. Bytes that were written by wal3 come out of parsing and
+rendering as they went in.
+Source: wal3, "Data Structures"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidelog.setsum import Setsum
+from tidelog.wal.format.epoch import Chain, decode_chain, encode_chain, problems_of_chain
+from tidelog.wal.format.fragment import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+    fragment_path,
+    seq_no_in,
+)
+from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, render
+from tidelog.wal.format.snapshot import Pointer, decode_pointer, encode_pointer, gaps, sum_of
+
+MANIFEST: Final = "manifest/MANIFEST"
+FIRST_POSITION: Final = 1
+FIRST_SEQ_NO: Final = 1
+CHAIN: Final = "tidelog"  # The one field that wal3 does not know, and passes over.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The root of a log. ``acc_bytes`` counts every fragment there ever was.
+
+    ``chain`` is there in logs of slot commits, and only there.
+    """
+
+    setsum: Setsum = field(default_factory=Setsum.zero)
+    collected: Setsum = field(default_factory=Setsum.zero)
+    acc_bytes: int = 0
+    writer: str
+    snapshots: tuple[Pointer, ...] = ()
+    fragments: tuple[Fragment, ...] = ()
+    initial_offset: int | None = None
+    initial_seq_no: int | None = None
+    chain: Chain | None = None
+
+    @property
+    def children(self) -> list[Pointer | Fragment]:
+        """Return all that it names, oldest first."""
+        return [*self.snapshots, *self.fragments]
+
+    @property
+    def oldest(self) -> int:
+        """Return the position of the first record that is still there, or of the next one."""
+        starts = [child.start for child in self.children]
+        return min(starts, default=self.initial_offset or FIRST_POSITION)
+
+    @property
+    def next(self) -> int:
+        """Return the position that the next record will have."""
+        limits = [child.limit for child in self.children]
+        return max(limits, default=self.initial_offset or FIRST_POSITION)
+
+    @property
+    def next_seq_no(self) -> int:
+        """Return the number that the next fragment will have."""
+        numbers = [fragment.seq_no for fragment in self.fragments]
+        return max(numbers) + 1 if numbers else self.initial_seq_no or FIRST_SEQ_NO
+
+
+def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+    """
+    found = parse(data, where=where)
+    chain = _decode_chain(found) if found.has(CHAIN) else None
+    return Manifest(
+        setsum=found.setsum("setsum"),
+        collected=found.setsum("collected") if "collected" in found.found else Setsum.zero(),
+        acc_bytes=found.whole("acc_bytes"),
+        writer=found.text("writer"),
+        snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
+        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
+        initial_offset=found.position("initial_offset") if found.has("initial_offset") else None,
+        initial_seq_no=seq_no_in(found, "initial_seq_no") if found.has("initial_seq_no") else None,
+        chain=chain,
+    )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Write a manifest."""
+    found: dict[str, Any] = {
+        "setsum": manifest.setsum.hex(),
+        "collected": manifest.collected.hex(),
+        "acc_bytes": manifest.acc_bytes,
+        "writer": manifest.writer,
+        "snapshots": [encode_pointer(child) for child in manifest.snapshots],
+        "fragments": [encode_fragment(child) for child in manifest.fragments],
+    }
+    if manifest.initial_offset is not None:
+        found["initial_offset"] = position(manifest.initial_offset)
+    if manifest.initial_seq_no is not None:
+        found["initial_seq_no"] = manifest.initial_seq_no
+    if manifest.chain is not None:
+        chain = encode_chain(manifest.chain)
+        found[CHAIN] = {**chain, CHECK: check_of({**found, CHAIN: chain})}
+    return render(found)
+
+
+def _decode_chain(found: Fields) -> Chain:
+    fields = found.child(CHAIN)
+    chain = decode_chain(fields)
+    # What would be read elsewhere for a changed epoch is an empty place: no error, and no records.
+    bare = {name: value for name, value in fields.found.items() if name != CHECK}
+    if fields.text(CHECK) != check_of({**found.found, CHAIN: bare}):
+        raise fields.wrong(CHECK, "is not that of the manifest")
+    return chain
+
+
+def problems_of_manifest(manifest: Manifest) -> list[str]:
+    """Return all that is wrong with a manifest, as far as it alone shows."""
+    children = manifest.children
+    problems = list(gaps(children))
+    if sum_of(children) + manifest.collected != manifest.setsum:
+        problems.append("its setsum is not what was collected plus what it names")
+    if manifest.initial_offset is not None and manifest.initial_offset != manifest.oldest:
+        problems.append("its initial_offset is not where its oldest fragment starts")
+    size = sum(child.num_bytes for child in children)
+    # Of what was collected, no size is kept.
+    known = size if manifest.collected == Setsum.zero() else max(size, manifest.acc_bytes)
+    if manifest.acc_bytes != known:
+        problems.append("its acc_bytes are not those of its fragments")
+    chain = manifest.chain
+    problems += [
+        f"the fragment {fragment.seq_no} has another path than its number says"
+        for fragment in manifest.fragments
+        if fragment.path != path_of(fragment.seq_no, chain)
+    ]
+    if chain is not None:
+        problems += problems_of_chain(chain, manifest.next_seq_no)
+        problems += _problems_of_streams(chain, manifest)
+    return problems
+
+
+def path_of(seq_no: int, chain: Chain | None) -> str:
+    """Return where the fragment of a number lies, in a log of either protocol."""
+    return fragment_path(seq_no) if chain is None else chain.of(seq_no).path(seq_no)
+
+
+def _problems_of_streams(chain: Chain, manifest: Manifest) -> Iterator[str]:
+    if any(stream.position >= manifest.oldest for stream in chain.streams_at_start):
+        yield "a stream that is open at its start was opened after it"
+    if any(stream.position >= manifest.next for stream in chain.streams):
+        yield "a stream that is open at its end was opened after it"

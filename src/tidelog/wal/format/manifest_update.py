@@ -1,0 +1,157 @@
+"""What becomes of a manifest: when a fragment joins it, and when it grows too long. Pure.
+
+Invariants: an append adds to the setsum what the fragment holds, and to the positions exactly its
+own; a rollover changes neither. The newest fragment stays in the manifest itself, so that the next
+number can be told from it.
+Source: wal3, "Write Path" and "Snapshots"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tidelog.errors import CorruptionError, UsageError, require
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import Manifest, problems_of_manifest
+from tidelog.wal.format.snapshot import (
+    DEPTH_MAX,
+    Pointer,
+    Snapshot,
+    last_us_of,
+    snapshot_path,
+    sum_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollover:
+    """How many fragments make a snapshot, and how many snapshots of one depth a deeper one.
+
+    Of either at least 2: an append rolls up once at most, and fewer would not keep up with it.
+    """
+
+    fragments: int = 128
+    snapshots: int = 128
+
+    def __post_init__(self) -> None:
+        if min(self.fragments, self.snapshots) < 2:
+            raise UsageError(
+                "a log rolls up 2 fragments and 2 snapshots at least",
+                fragments=self.fragments,
+                snapshots=self.snapshots,
+            )
+
+
+def add_fragment(manifest: Manifest, fragment: Fragment, *, writer: str) -> Manifest:
+    """Return the manifest with its next fragment.
+
+    Raises:
+        CorruptionError: it is not the next: its number or its first position is another.
+    """
+    if (fragment.seq_no, fragment.start) != (manifest.next_seq_no, manifest.next):
+        raise CorruptionError(
+            "a fragment is not the one that comes next in the log",
+            path=fragment.path,
+            start=fragment.start,
+            expected=manifest.next,
+        )
+    return replace(
+        manifest,
+        setsum=manifest.setsum + fragment.setsum,
+        acc_bytes=manifest.acc_bytes + fragment.num_bytes,
+        writer=writer,
+        fragments=(*manifest.fragments, fragment),
+    )
+
+
+def roll_over(
+    manifest: Manifest, rollover: Rollover, *, writer: str
+) -> tuple[Manifest, Snapshot | None]:
+    """Return the manifest with one more snapshot in place of what that names, if one is due.
+
+    The deepest run of snapshots that is long enough goes first, then fragments. The snapshot has to
+    be stored before the manifest.
+    """
+    children = _run_of_snapshots(manifest.snapshots, rollover.snapshots)
+    if not children:
+        children = _run_of_fragments(manifest.fragments, rollover.fragments)
+    if not children:
+        return manifest, None
+    snapshot = snapshot_over(children, writer=writer, names_depth=manifest.chain is not None)
+    require(snapshot.depth <= DEPTH_MAX, "a log's snapshots are not that deep")
+    pointer = pointer_to(snapshot)
+    gone = set(children)
+    kept = [child for child in manifest.snapshots if child not in gone]
+    before = [child for child in kept if child.start < pointer.start]
+    rolled = replace(
+        manifest,
+        snapshots=(*before, pointer, *kept[len(before) :]),
+        fragments=tuple(child for child in manifest.fragments if child not in gone),
+    )
+    check_manifest(rolled)
+    return rolled, snapshot
+
+
+def snapshot_over(
+    children: Sequence[Pointer | Fragment], *, writer: str, names_depth: bool = False
+) -> Snapshot:
+    """Return the snapshot that names all of ``children``; in slot logs its name says its depth."""
+    pointers = tuple(child for child in children if isinstance(child, Pointer))
+    setsum = sum_of(children)
+    depth = max((pointer.depth for pointer in pointers), default=0) + 1
+    return Snapshot(
+        path=snapshot_path(setsum, depth if names_depth else None),
+        depth=depth,
+        setsum=setsum,
+        writer=writer,
+        snapshots=pointers,
+        fragments=tuple(child for child in children if isinstance(child, Fragment)),
+    )
+
+
+def pointer_to(snapshot: Snapshot) -> Pointer:
+    """Return what names a snapshot in its parent."""
+    children = snapshot.children
+    return Pointer(
+        setsum=snapshot.setsum,
+        path=snapshot.path,
+        depth=snapshot.depth,
+        start=children[0].start,
+        limit=children[-1].limit,
+        num_bytes=sum(child.num_bytes for child in children),
+        last_us=last_us_of(children),
+    )
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Refuse a manifest that contradicts itself, before it is written.
+
+    Raises:
+        CorruptionError: it does.
+    """
+    if problems := problems_of_manifest(manifest):
+        raise CorruptionError(
+            f"the log's manifest contradicts itself ({'; '.join(problems)}): nothing was written"
+        )
+
+
+def _run_of_snapshots(pointers: Sequence[Pointer], count: int) -> list[Pointer | Fragment]:
+    for depth in range(max((p.depth for p in pointers), default=0), 0, -1):
+        run: list[Pointer | Fragment] = []
+        for pointer in reversed(pointers):
+            if pointer.depth > depth or len(run) == count:
+                break
+            if pointer.depth == depth:
+                run.insert(0, pointer)
+        if len(run) < count:
+            continue
+        first = pointers[0]
+        if first.depth < depth and first.limit == run[0].start:
+            run.insert(0, first)  # What a collection left: it would stand alone for ever.
+        return run
+    return []
+
+
+def _run_of_fragments(fragments: Sequence[Fragment], count: int) -> list[Pointer | Fragment]:
+    return list(fragments[:count]) if len(fragments) > count else []

@@ -1,0 +1,123 @@
+"""Pins: ranges of a log that stay readable, though the log itself goes on and is collected. Pure.
+
+A pin names its fragments itself: the part of the manifest's tree that holds its range. A cursor
+holds back the start of the log, for everybody; a pin holds back only the deletion of what it names.
+A pin's object is never deleted, for a deletion has no condition: once it holds nothing any more,
+what is left of it is a few bytes, in which the same name can be pinned again.
+
+Source: wal3-draft, "Snapshots of the log"; design page 3, "Manifest tree, setsum, cursors,
+collection".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import UsageError
+from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment
+from tidelog.wal.format.json import CHECK, check_of, parse, position, render
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.snapshot import Pointer, decode_pointer, encode_pointer, overlaps
+
+PINS: Final = "pin/"
+_NAME: Final = re.compile(r"[A-Za-z0-9_]+")
+_PATH: Final = re.compile(r"pin/([A-Za-z0-9_]+)\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """The records ``[start, limit)`` are held, and nothing if these are equal.
+
+    ``is_sure`` is False until whoever makes it has seen that no collection went past. What lies
+    below ``swept`` was deleted already, as far as it was dead. ``holder`` is the name of the log
+    that shares the fragments, or empty. ``writer`` differs with every write.
+    """
+
+    start: int
+    limit: int
+    swept: int
+    epoch_us: int
+    writer: str
+    holder: str = ""
+    is_sure: bool = False
+    snapshots: tuple[Pointer, ...] = ()
+    fragments: tuple[Fragment, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        return self.start < self.limit
+
+    @property
+    def children(self) -> list[Pointer | Fragment]:
+        """Return what it names, oldest first."""
+        return [*self.snapshots, *self.fragments]
+
+
+def pin_path(name: str) -> str:
+    """Return where the pin of a name lies.
+
+    Raises:
+        UsageError: no pin can have the name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} names no pin: use letters, digits and _")
+    return f"{PINS}{name}.json"
+
+
+def pin_name(path: str) -> str | None:
+    """Return the name of the pin that lies at a path; None if none can lie there."""
+    found = _PATH.fullmatch(path)
+    return found[1] if found else None
+
+
+def children_between(
+    manifest: Manifest, start: int, limit: int
+) -> tuple[tuple[Pointer, ...], tuple[Fragment, ...]]:
+    """Return what a manifest names that holds any of the positions ``[start, limit)``."""
+    inside = [child for child in manifest.children if overlaps(child, start, limit)]
+    pointers = tuple(child for child in inside if isinstance(child, Pointer))
+    return pointers, tuple(child for child in inside if isinstance(child, Fragment))
+
+
+def decode_pin(data: bytes, *, where: str) -> Pin:
+    """Read a pin.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    found = parse(data, where=where)
+    rest = {name: value for name, value in found.found.items() if name != CHECK}
+    if found.text(CHECK) != check_of(rest):
+        raise found.wrong(CHECK, "is not that of the rest")
+    pin = Pin(
+        start=found.position("start"),
+        limit=found.position("limit"),
+        swept=found.position("swept"),
+        epoch_us=found.whole("epoch_us"),
+        writer=found.text("writer"),
+        holder=found.text("holder"),
+        is_sure=found.flag("is_sure", default=False),
+        snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
+        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
+    )
+    if not pin.swept <= pin.start <= pin.limit:
+        raise found.wrong("start", "is not between what was swept and the limit")
+    return pin
+
+
+def encode_pin(pin: Pin) -> bytes:
+    """Write a pin."""
+    fields = {
+        "start": position(pin.start),
+        "limit": position(pin.limit),
+        "swept": position(pin.swept),
+        "epoch_us": pin.epoch_us,
+        "writer": pin.writer,
+        "holder": pin.holder,
+        "is_sure": pin.is_sure,
+        "snapshots": [encode_pointer(child) for child in pin.snapshots],
+        "fragments": [encode_fragment(child) for child in pin.fragments],
+    }
+    return render({**fields, CHECK: check_of(fields)})

@@ -1,0 +1,271 @@
+"""Slot objects: what lies in a slot of an epoch, data or a fence, as a value and as bytes. Pure.
+
+Both are Parquet files with the same columns; a fence has no rows. The link stands in the file's
+metadata, with a checksum of its own, and names the slot: an object that changed places is told.
+
+Shape: records are a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary, null
+    where there is none, empty in control records) and ``body`` (binary), in the order of positions.
+Invariants: bytes of different writes differ, for the link names an epoch, or an id,
+    that is its writer's own.
+Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.errors import CorruptionError
+from tidelog.setsum import Setsum, setsum_of
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.json import parse, render
+from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
+from tidelog.wal.format.parquet import FOREIGN, open_parquet, read_records
+from tidelog.wal.format.stream_set import StreamSet, stream_set_of
+from tidelog.wal.format.streams import CONTROL, Controls, decode_control
+
+Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+CONTROL_MARK: Final = 0xFFFF  # No id is that long.
+LINK: Final = b"tidelog.link"
+CHECK: Final = b"tidelog.check"
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("position", pa.int64(), nullable=False),
+    pa.field("timestamp_us", pa.int64(), nullable=False),
+    pa.field("stream", pa.binary()),
+    pa.field("body", pa.binary(), nullable=False),
+]
+SLOT_RECORDS: Final = pa.schema(_FIELDS)
+
+
+def place_slot_records(
+    bodies: pa.BinaryArray, *, start: int, times: Times, streams: pa.BinaryArray | None = None
+) -> pa.Table:
+    """Return bodies as records that follow each other, each with its time, and in its stream."""
+    positions = pa.array(np.arange(start, start + len(bodies), dtype=np.int64))
+    in_none: Any = pa.nulls(len(bodies), pa.binary())
+    columns = [positions, pa.array(times), in_none if streams is None else streams, bodies]
+    return pa.table(columns, schema=SLOT_RECORDS)
+
+
+def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink, bytes]:
+    """Write records as the object that comes next in the log."""
+    setsum = setsum_of_slot_records(records)
+    first_us, last_us = _least_and_greatest(records)
+    held, controls = _streams_of(records, where=tail.path)
+    link = DataLink(
+        epoch=tail.epoch.name,
+        slot=tail.slot,
+        writer=writer,
+        start=tail.position,
+        limit=tail.position + records.num_rows,
+        first_us=first_us,
+        last_us=last_us,
+        setsum=setsum,
+        log_setsum=tail.setsum + setsum,
+        log_bytes=tail.log_bytes,
+        streams=held,
+        controls=controls,
+    )
+    return link, _encode(records, link)
+
+
+def encode_fence(link: FenceLink) -> bytes:
+    """Write a fence."""
+    return _encode(SLOT_RECORDS.empty_table(), link)
+
+
+def decode_link(data: bytes, *, path: str) -> Link:
+    """Read the link of the object at a path.
+
+    Raises:
+        CorruptionError: there is none, it was changed, or it is that of another place.
+    """
+    return _link_in(_opened(data, path), path)
+
+
+def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
+    """Read the link and the records of the object at a path.
+
+    Raises:
+        CorruptionError: see `decode_link`; or it has not the columns of one.
+    """
+    file = _opened(data, path)
+    link = _link_in(file, path)
+    try:
+        names = SLOT_RECORDS.names
+        return link, read_records(file, names, SLOT_RECORDS, path=path, what="a slot's")
+    except FOREIGN as error:
+        raise _unreadable(path, error) from error
+
+
+def problems_of_data(
+    records: pa.Table, link: Link, size_bytes: int, fragment: Fragment
+) -> list[str]:
+    """Return all in which a slot's object differs from what the log says of it."""
+    if not isinstance(link, DataLink):
+        return ["it is a fence"]
+    if problems := [*_problems_of_place(link, size_bytes, fragment)]:
+        return problems
+    positions = records.column("position").to_numpy()
+    if not np.array_equal(positions, np.arange(link.start, link.limit)):
+        return [f"its positions are not {link.start} to {link.limit - 1}"]
+    if _least_and_greatest(records) != (link.first_us, link.last_us):
+        problems.append("its times are not those that its link says")
+    problems += _problems_of_streams(records, link, fragment)
+    if setsum_of_slot_records(records) != link.setsum:
+        problems.append("its setsum is not that of its records")
+    return problems
+
+
+def controls_of(data: bytes, fragment: Fragment) -> Controls:
+    """Return what the control records of a slot's object say, as its link repeats it.
+
+    Raises:
+        CorruptionError: it is not the object that the log names.
+    """
+    link = decode_link(data, path=fragment.path)
+    if not isinstance(link, DataLink) or [*_problems_of_place(link, len(data), fragment)]:
+        raise CorruptionError(
+            "a slot's object is not what the log says: restore it", path=fragment.path
+        )
+    return link.controls
+
+
+def setsum_of_slot_records(records: pa.Table) -> Setsum:
+    """Return the setsum of records: of place, time, stream and body, each told from the others."""
+    return setsum_of(_items(records))
+
+
+def _items(records: pa.Table) -> Iterator[bytes]:
+    for batch in records.to_batches(max_chunksize=4_096):
+        positions, times, streams, bodies = batch.columns
+        places = np.empty(batch.num_rows, dtype=[("p", ">u8"), ("t", ">u8"), ("s", ">u2")])
+        places["p"], places["t"] = positions.to_numpy(), times.to_numpy()
+        places["s"] = _marks(streams)
+        width, heads = places.itemsize, places.tobytes()
+        bare: list[Any] = bodies.to_pylist()
+        if streams.null_count == len(streams):
+            for row, body in enumerate(bare):
+                yield heads[row * width : row * width + width] + body
+        else:
+            for row, (stream, body) in enumerate(zip(streams.to_pylist(), bare, strict=True)):
+                yield heads[row * width : row * width + width] + (stream or b"") + body
+
+
+def _marks(streams: Any) -> Any:
+    """Return the lengths of streams' ids; none differs from the empty id of the control stream."""
+    lengths: Any = pc.binary_length(streams)
+    if lengths.null_count == len(lengths):
+        return 0
+    marks = lengths.fill_null(0).to_numpy(zero_copy_only=False).copy()
+    marks[pc.equal(lengths, pa.scalar(0, pa.int32())).fill_null(False).to_numpy(False)] = (
+        CONTROL_MARK
+    )
+    return marks
+
+
+def _streams_of(records: pa.Table, *, where: str) -> tuple[StreamSet, Controls]:
+    """Return which streams records are in, and what those in the control stream say."""
+    column: Any = records.column("stream")
+    if column.null_count == len(column):
+        return (), ()
+    ids: list[bytes] = pc.unique(column).drop_null().to_pylist()
+    if CONTROL not in ids:
+        return stream_set_of(ids), ()
+    found = records.filter(pc.equal(column, pa.scalar(CONTROL, pa.binary())))
+    bodies: list[Any] = found.column("body").to_pylist()
+    positions: list[int] = found.column("position").to_numpy().tolist()
+    said = [decode_control(body, where=where) for body in bodies]
+    return stream_set_of(ids), tuple(zip(positions, said, strict=True))
+
+
+def _problems_of_streams(records: pa.Table, link: DataLink, fragment: Fragment) -> Iterator[str]:
+    if fragment.last_us not in (None, link.last_us):
+        yield "its last time is not what the log says"
+    if fragment.streams is not None and fragment.streams != link.streams:
+        yield "its streams are not what the log says"
+    try:
+        if _streams_of(records, where=fragment.path) != (link.streams, link.controls):
+            yield "its streams are not those that its link says"
+    except CorruptionError as error:
+        yield f"a control record cannot be read: {error}"
+
+
+def _opened(data: bytes, path: str) -> pq.ParquetFile:
+    try:
+        return open_parquet(data)
+    except FOREIGN as error:
+        raise _unreadable(path, error) from error
+
+
+def _link_in(file: pq.ParquetFile, path: str) -> Link:
+    return link_of_metadata(file.metadata, path)
+
+
+def link_of_metadata(metadata: pq.FileMetaData, path: str) -> Link:
+    """Read the link from what a file's end says; see `decode_link`."""
+    found = metadata.metadata or {}
+    text = found.get(LINK, b"")
+    if not text or found.get(CHECK) != _check_of(text):
+        raise CorruptionError(
+            "a slot's object has no link, or it was changed: restore it, or move it away",
+            path=path,
+        )
+    return link_of(parse(text, where=path))
+
+
+def _unreadable(path: str, error: Exception) -> CorruptionError:
+    return CorruptionError(
+        f"a slot's object cannot be read: restore it, or move it away ({error})", path=path
+    )
+
+
+def _least_and_greatest(records: pa.Table) -> tuple[int, int]:
+    times = records.column("timestamp_us").to_numpy()
+    return int(times.min()), int(times.max())
+
+
+def _problems_of_place(link: DataLink, size_bytes: int, fragment: Fragment) -> Iterator[str]:
+    if size_bytes != fragment.num_bytes:
+        yield f"it has {size_bytes} bytes, not {fragment.num_bytes}"
+    if link.slot != fragment.seq_no or f"/{link.epoch}/" not in f"/{fragment.path}":
+        yield "it is the object of another slot"
+    if (link.start, link.limit) != (fragment.start, fragment.limit):
+        yield f"its positions are not {fragment.start} to {fragment.limit - 1}"
+    if link.setsum != fragment.setsum:
+        yield "its setsum is not what the log says"
+
+
+def _encode(records: pa.Table, link: Link) -> bytes:
+    text = render(link_fields(link))
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        SLOT_RECORDS,
+        compression="snappy",
+        # What would repeat bodies, or the schema that every reader knows.
+        write_statistics=False,
+        store_schema=False,
+        use_dictionary=["stream"],  # type: ignore[arg-type]
+        column_encoding={
+            "position": "DELTA_BINARY_PACKED",
+            "timestamp_us": "DELTA_BINARY_PACKED",
+        },
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(records)
+        writer.add_key_value_metadata(
+            {LINK.decode(): text.decode(), CHECK.decode(): _check_of(text).decode()}
+        )
+    return sink.getvalue().to_pybytes()
+
+
+def _check_of(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).hexdigest().encode()

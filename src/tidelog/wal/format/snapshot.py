@@ -1,0 +1,204 @@
+"""Fragments and snapshots as a log's tree names them: values, paths and bytes. Pure.
+
+A snapshot is an immutable object that lists fragments, or further snapshots. Its setsum is the sum
+of what it names, and is its name.
+
+Invariants: see `problems_of_snapshot`. Bytes that were written by wal3 come out of parsing and
+rendering as they went in.
+Source: wal3, "Data Structures"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from tidelog.setsum import Setsum
+from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment, last_us_in
+from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, render
+
+DEPTH_MAX: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """A snapshot as its parent knows it.
+
+    ``num_bytes`` is the sum over its direct children, ``last_us`` the greatest of theirs.
+    """
+
+    setsum: Setsum
+    path: str
+    depth: int
+    start: int
+    limit: int
+    num_bytes: int
+    last_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A list of fragments, or of further snapshots."""
+
+    path: str
+    depth: int
+    setsum: Setsum
+    writer: str
+    snapshots: tuple[Pointer, ...] = ()
+    fragments: tuple[Fragment, ...] = ()
+
+    @property
+    def children(self) -> list[Pointer | Fragment]:
+        """Return all that it names, oldest first."""
+        return [*self.snapshots, *self.fragments]
+
+
+def snapshot_path(setsum: Setsum, depth: int | None = None) -> str:
+    """Return where a snapshot lies; in slot logs its depth is part of its name.
+
+    A roll-up of many slots makes several levels at once, and may lose its race: what it leaves must
+    not be taken for a snapshot of another depth over the same fragments.
+    """
+    level = "" if depth is None else f"{depth:02x}."
+    return f"snapshot/SNAPSHOT.{level}{setsum.hex()}"
+
+
+def decode_snapshot(data: bytes, *, where: str) -> Snapshot:
+    """Read a snapshot.
+
+    Raises:
+        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+    """
+    return snapshot_of(parse(data, where=where))
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Write a snapshot."""
+    return render(snapshot_fields(snapshot))
+
+
+def snapshot_of(found: Fields) -> Snapshot:
+    """Take a snapshot from the fields of an object, which may be part of a larger one."""
+    children = [*found.children("snapshots"), *found.children("fragments")]
+    has_times = any("last_us" in child.found for child in children)
+    if (has_times or CHECK in found.found) and found.text(CHECK) != _check_of_children(found.found):
+        raise found.wrong(CHECK, "is not that of what the snapshot names")
+    return Snapshot(
+        path=found.text("path"),
+        depth=found.whole("depth", most=DEPTH_MAX),
+        setsum=found.setsum("setsum"),
+        writer=found.text("writer"),
+        snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
+        fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
+    )
+
+
+def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """Return plain values; in slot logs with a sum, for times and streams are in no setsum."""
+    found: dict[str, Any] = {
+        "path": snapshot.path,
+        "depth": snapshot.depth,
+        "setsum": snapshot.setsum.hex(),
+        "writer": snapshot.writer,
+        "snapshots": [encode_pointer(child) for child in snapshot.snapshots],
+        "fragments": [encode_fragment(child) for child in snapshot.fragments],
+    }
+    if any(child.last_us is not None for child in snapshot.children):
+        found[CHECK] = _check_of_children(found)
+    return found
+
+
+def _check_of_children(found: Mapping[str, Any]) -> str:
+    return check_of({name: found[name] for name in ("snapshots", "fragments")})
+
+
+def decode_pointer(found: Fields) -> Pointer:
+    """Take a pointer from the fields of an object, which may be part of a larger one."""
+    return Pointer(
+        setsum=found.setsum("setsum"),
+        path=found.text("path_to_snapshot"),
+        depth=found.whole("depth", most=DEPTH_MAX),
+        start=found.position("start"),
+        limit=found.position("limit"),
+        num_bytes=found.whole("num_bytes"),
+        last_us=last_us_in(found),
+    )
+
+
+def encode_pointer(pointer: Pointer) -> dict[str, Any]:
+    """Return plain values."""
+    return {
+        "setsum": pointer.setsum.hex(),
+        "path_to_snapshot": pointer.path,
+        "depth": pointer.depth,
+        "start": position(pointer.start),
+        "limit": position(pointer.limit),
+        "num_bytes": pointer.num_bytes,
+        **({} if pointer.last_us is None else {"last_us": pointer.last_us}),
+    }
+
+
+def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
+    """Return all that is wrong with a snapshot, as it and its parent's pointer show.
+
+    Its depth may be less than the pointer's: a snapshot that was left with one child has that
+    child's name, and the first to be written under a name stays.
+    """
+    children = snapshot.children
+    problems = list(gaps(children))
+    if snapshot.snapshots and snapshot.fragments:
+        problems.append("it names both snapshots and fragments")
+    if not children:
+        problems.append("it names nothing")
+    elif (children[0].start, children[-1].limit) != (pointer.start, pointer.limit):
+        problems.append("it does not cover what its pointer says")
+    if sum(child.num_bytes for child in children) != pointer.num_bytes:
+        problems.append("its pointer says another size than what it names has")
+    if any(child.depth >= snapshot.depth for child in snapshot.snapshots):
+        problems.append("it is not deeper than the snapshots it names")
+    if snapshot.depth > pointer.depth or not snapshot.depth:
+        problems.append("its depth is not what its pointer says")
+    if pointer.last_us is not None and last_us_of(children) not in (None, pointer.last_us):
+        problems.append("its pointer says another time than the last of what it names")
+    if sum_of(children) != snapshot.setsum:
+        problems.append("its setsum is not that of what it names")
+    if snapshot.setsum != pointer.setsum or not is_named_by_its_sum(snapshot):
+        problems.append("its name is not its setsum")
+    return problems
+
+
+def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
+    """Say whether the path of a snapshot is one that its setsum gives."""
+    depths = (None, snapshot.depth)
+    return snapshot.path in [snapshot_path(snapshot.setsum, depth) for depth in depths]
+
+
+def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
+    """Say whether any of the positions ``[start, limit)`` is a child's."""
+    return child.limit > start and (limit is None or child.start < limit)
+
+
+def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
+    """Add up the setsums of fragments and snapshots."""
+    total = Setsum.zero()
+    for child in children:
+        total = total + child.setsum
+    return total
+
+
+def last_us_of(children: Iterable[Pointer | Fragment]) -> int | None:
+    """Return the greatest time in fragments and snapshots; None if it is not known of one."""
+    times = [child.last_us for child in children]
+    known = [time for time in times if time is not None]
+    return max(known) if known and len(known) == len(times) else None
+
+
+def gaps(children: Sequence[Pointer | Fragment]) -> Iterator[str]:
+    for child in children:
+        if child.start >= child.limit:
+            yield f"{child.path} covers no position"
+    for one, other in pairwise(children):
+        if one.limit != other.start:
+            yield f"between {one.path} and {other.path} positions are missing or come twice"

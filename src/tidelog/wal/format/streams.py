@@ -1,0 +1,212 @@
+"""Streams: which are open at a position, and the control records that change it. Pure.
+
+Control records lie in the log itself, in a stream whose id is empty, which no user's can be; so
+whoever reads them in order knows what was open at each position. Links repeat what they say, and
+the manifest keeps what is open at its two ends.
+
+Invariants: a stream is opened only while it is closed, and closed or described only while it is
+open.
+Source: wal3-draft, "Streams"; design page 3, "Streams".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from tidelog.errors import CorruptionError, NameTaken, NoSuchStream, UsageError
+from tidelog.wal.format.json import Fields, parse, render, render_bytes
+
+CONTROL: Final = b""
+STREAM_BYTES_MAX: Final = 1_024
+META_BYTES_MAX: Final = 1_024
+STREAMS_MAX: Final = 10_000
+OPEN: Final = "open"
+CLOSE: Final = "close"
+META: Final = "meta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInfo:
+    """A stream that is open, since the record at ``position``; ``meta`` is its user's."""
+
+    id: bytes
+    meta: bytes = b""
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What a control record says: to open a stream, to close it, or to give it another meta."""
+
+    op: str
+    stream: bytes
+    meta: bytes = b""
+
+
+Controls: TypeAlias = tuple[tuple[int, Control], ...]  # Each with its position.
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The streams that are open at one position, in the order in which they were opened."""
+
+    by_id: Mapping[bytes, StreamInfo] = field(default_factory=dict, hash=False)
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __contains__(self, stream: bytes) -> bool:
+        return stream in self.by_id
+
+    def __iter__(self) -> Iterator[StreamInfo]:
+        return iter(self.by_id.values())
+
+
+def check_stream(stream: object) -> None:
+    """Refuse what cannot be the id of a stream.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not isinstance(stream, bytes) or not 1 <= len(stream) <= STREAM_BYTES_MAX:
+        raise UsageError(f"the id of a stream is from 1 to {STREAM_BYTES_MAX} bytes")
+
+
+def check_control(control: Control) -> None:
+    """Refuse what no control record can say, whatever is open.
+
+    Raises:
+        UsageError: the stream's id or its meta is none.
+    """
+    check_stream(control.stream)
+    meta: object = control.meta
+    if not isinstance(meta, bytes) or len(meta) > META_BYTES_MAX:
+        raise UsageError(f"the meta of a stream is at most {META_BYTES_MAX} bytes")
+
+
+def refusal(open_now: Mapping[bytes, StreamInfo], control: Control) -> UsageError | None:
+    """Say why a control record does not fit what is open; None if it does."""
+    is_open = control.stream in open_now
+    if control.op == OPEN and is_open:
+        return NameTaken("the stream is open already", stream=control.stream)
+    if control.op == OPEN and len(open_now) >= STREAMS_MAX:
+        return UsageError(
+            f"a log has at most {STREAMS_MAX} streams open at once: close some, or use more logs"
+        )
+    return None if control.op == OPEN or is_open else no_such_stream(control.stream)
+
+
+def no_such_stream(stream: bytes) -> NoSuchStream:
+    """Return the error of a stream that is not open."""
+    return NoSuchStream("the stream is not open: open it first", stream=stream)
+
+
+def apply_controls(streams: Streams, controls: Controls) -> Streams:
+    """Return what is open after control records.
+
+    Raises:
+        UsageError: one does not fit what is open.
+    """
+    if not controls:
+        return streams
+    open_now = dict(streams.by_id)
+    for position, control in controls:
+        if (error := refusal(open_now, control)) is not None:
+            raise error
+        enact(open_now, control, position)
+    return Streams(open_now)
+
+
+def enact(open_now: dict[bytes, StreamInfo], control: Control, position: int) -> None:
+    """Change what is open as a control record says that fits it."""
+    stream = control.stream
+    if control.op == OPEN:
+        open_now[stream] = StreamInfo(id=stream, meta=control.meta, position=position)
+    elif control.op == CLOSE:
+        del open_now[stream]
+    else:
+        open_now[stream] = replace(open_now[stream], meta=control.meta)
+
+
+def encode_control(control: Control) -> bytes:
+    """Write the body of a control record."""
+    return render(_control_fields(control))
+
+
+def decode_control(body: bytes, *, where: str) -> Control:
+    """Read the body of a control record.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    return _control_of(parse(body, where=where))
+
+
+def encode_controls(controls: Controls) -> list[dict[str, Any]]:
+    """Return plain values."""
+    return [{"position": position, **_control_fields(control)} for position, control in controls]
+
+
+def decode_controls(found: Sequence[Fields]) -> Controls:
+    """Read what `encode_controls` gave.
+
+    Raises:
+        CorruptionError: it is something else.
+    """
+    return tuple((child.whole("position"), _control_of(child)) for child in found)
+
+
+def encode_streams(streams: Iterable[StreamInfo]) -> list[dict[str, Any]]:
+    """Return plain values."""
+    return [
+        {
+            "id": render_bytes(stream.id),
+            **({"meta": render_bytes(stream.meta)} if stream.meta else {}),
+            "position": stream.position,
+        }
+        for stream in streams
+    ]
+
+
+def streams_in(found: Fields, name: str) -> Streams:
+    """Read what `encode_streams` gave; a missing field means none.
+
+    Raises:
+        CorruptionError: it is something else.
+    """
+    children = found.children(name) if found.has(name) else []
+    infos = [
+        StreamInfo(
+            id=_checked(child, child.blob("id")),
+            meta=child.blob("meta") if child.has("meta") else b"",
+            position=child.whole("position"),
+        )
+        for child in children
+    ]
+    streams = Streams({info.id: info for info in infos})
+    if len(streams) < len(infos):
+        raise found.wrong(name, "has a stream twice")
+    return streams
+
+
+def _control_fields(control: Control) -> dict[str, Any]:
+    fields = {"op": control.op, "stream": render_bytes(control.stream)}
+    return fields if control.op == CLOSE else {**fields, "meta": render_bytes(control.meta)}
+
+
+def _control_of(found: Fields) -> Control:
+    op = found.text("op")
+    if op not in (OPEN, CLOSE, META):
+        raise found.wrong("op", "is none of open, close and meta")
+    stream = _checked(found, found.blob("stream"))
+    return Control(op=op, stream=stream, meta=b"" if op == CLOSE else found.blob("meta"))
+
+
+def _checked(found: Fields, stream: bytes) -> bytes:
+    try:
+        check_stream(stream)
+    except UsageError as error:
+        raise CorruptionError(f"{error}: restore the object", path=found.where) from error
+    return stream

@@ -1,0 +1,116 @@
+"""Fragments: the immutable Parquet files that hold a wal3 log's records. Pure.
+
+Shape: records are a table of ``position`` (uint64), ``timestamp_us`` (uint64, the same in all rows
+    of a fragment) and ``body`` (binary), none of them ever null, in the order of positions.
+Invariants: the setsum binds each record to its position and time; `check_fragment` compares it, so
+    no changed record is ever given out.
+Source: wal3, "Fragments"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.setsum import Setsum, record_item, setsum_of
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.parquet import FOREIGN, open_parquet, read_records
+
+OFFSET: Final = "offset"
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("position", pa.uint64(), nullable=False),
+    pa.field("timestamp_us", pa.uint64(), nullable=False),
+    pa.field("body", pa.binary(), nullable=False),
+]
+RECORDS: Final = pa.schema(_FIELDS)
+_COLUMNS: Final = [OFFSET, "timestamp_us", "body"]
+
+
+def place_records(bodies: pa.BinaryArray, *, start: int, timestamp_us: int) -> pa.Table:
+    """Return bodies as the records of one fragment."""
+    count = len(bodies)
+    positions = pa.array(np.arange(start, start + count, dtype=np.uint64))
+    times = pa.array(np.full(count, timestamp_us, dtype=np.uint64))
+    return pa.table([positions, times, bodies], schema=RECORDS)
+
+
+def encode_fragment(records: pa.Table, *, write_id: str) -> bytes:
+    """Write records as a fragment that wal3 reads.
+
+    ``write_id`` makes the bytes of this write differ from those of any other.
+
+    Raises:
+        UsageError: there is no record.
+    """
+    if not records.num_rows:
+        raise UsageError("a fragment has at least one record")
+    sink = pa.BufferOutputStream()
+    columns = records.cast(RECORDS).rename_columns(_COLUMNS)
+    pq.write_table(
+        columns.replace_schema_metadata({"tidelog.write": write_id}),
+        sink,
+        compression="snappy",
+        # Statistics would repeat the least and the greatest body in each page's header, and a
+        # dictionary of bodies that differ is written in vain.
+        write_statistics=False,
+        use_dictionary=False,
+    )
+    return sink.getvalue().to_pybytes()
+
+
+def decode_fragment(data: bytes, *, path: str) -> pa.Table:
+    """Read the records of a fragment, in whatever encodings it is written.
+
+    Raises:
+        CorruptionError: it is no Parquet file with the columns of a fragment.
+    """
+    try:
+        return read_records(open_parquet(data), _COLUMNS, RECORDS, path=path, what="a fragment's")
+    except FOREIGN as error:
+        raise CorruptionError(f"a fragment cannot be read: {error}", path=path) from error
+
+
+def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> list[str]:
+    """Return all in which a fragment differs from what the log says of it."""
+    problems = []
+    if size_bytes != fragment.num_bytes:
+        problems.append(f"it has {size_bytes} bytes, not {fragment.num_bytes}")
+    positions = records.column("position").to_numpy()
+    wanted = np.arange(fragment.start, fragment.limit, dtype=np.uint64)
+    if not np.array_equal(positions, wanted):
+        problems.append(f"its positions are not {fragment.start} to {fragment.limit - 1}")
+    if pc.count_distinct(records.column("timestamp_us")).as_py() != 1:
+        problems.append("its records differ in their time")
+    if setsum_of_records(records) != fragment.setsum:
+        problems.append("its setsum is not that of its records")
+    return problems
+
+
+def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> None:
+    """Refuse a fragment that is not what the log says of it.
+
+    Raises:
+        CorruptionError: it is not.
+    """
+    if problems := problems_of_fragment(records, size_bytes, fragment):
+        raise CorruptionError(
+            f"a fragment is not what was written ({'; '.join(problems)}): restore it",
+            path=fragment.path,
+        )
+
+
+def setsum_of_records(records: pa.Table) -> Setsum:
+    """Return the setsum of records."""
+    return setsum_of(_items(records))
+
+
+def _items(records: pa.Table) -> Iterator[bytes]:
+    for batch in records.to_batches(max_chunksize=4_096):
+        columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
+        yield from map(record_item, *columns)

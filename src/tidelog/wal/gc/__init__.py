@@ -1,0 +1,1 @@
+"""Keep a log in bounds: cursors and pins hold, the collector erases."""

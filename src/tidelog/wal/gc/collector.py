@@ -1,0 +1,337 @@
+"""Collecting a log: what no cursor needs is erased, in three phases, from any of them anew.
+
+1. The plan is written to ``gc/GARBAGE``, and then the cursors are read again.
+2. The snapshots that it makes are written, and the manifest is replaced by one without the rest.
+3. After the readers' grace, the objects are deleted, and the plan is replaced by the empty one.
+
+A plan's owner is who wrote the bytes that stand there. Who finds a plan that another left takes it
+over by writing it again, with an id of its own; if it must not be carried out, the manifest is
+replaced, so that nobody who has read it before can carry it out either, and only then is the plan
+taken away. docs/wal3.md has the argument for each pair of requests.
+
+Pins hold nothing back: they are read after the manifest was replaced, and what they name is left to
+lie until they are released. Whoever makes one looks at the manifest after that.
+
+Invariants: the manifest is replaced only on condition of a version that was read before the plan
+was seen to be ours. Nothing is deleted but what the manifest proves dead: fragments below its first
+number, snapshots that begin below its first position, in slot logs what is void; and nothing that
+it or a pin names.
+Source: wal3, "Garbage Collection"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from contextlib import suppress
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from functools import partial
+from typing import Any, Final
+
+from tidelog.clock import Clock, run_all
+from tidelog.errors import (
+    ContentionError,
+    ManifestMoved,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    VerificationError,
+)
+from tidelog.store.conditional import create, replace
+from tidelog.store.port import Store
+from tidelog.wal.format.epoch import Chain
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest_update import pointer_to
+from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.pin_reach import paths_pinned, sweep_pins
+from tidelog.wal.gc.plan import (
+    Keep,
+    apply_garbage,
+    check_share,
+    cutoff_of,
+    fragments_of_control,
+    is_collected,
+    missing_for_plan,
+    paths_to_delete,
+    plan_collection,
+)
+from tidelog.wal.read.head import Head, load_head, load_past
+from tidelog.wal.read.tree_paths import paths_named
+from tidelog.wal.read.tree_reader import Wal3Reader, tree_reader
+from tidelog.wal.slot_protocol.stream_history import read_controls
+
+TRIES_MAX: Final = 50
+GRACE_US: Final = 60_000_000
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a collection did.
+
+    Shape: ``held_by`` is the cursor that stands lowest, None if there is none, and so nothing was
+        collected; ``pinned`` counts objects that were left to pins; ``foreign`` are keys where
+        cursors lie and none can; ``spared`` are objects that a plan would have erased, though the
+        log names them; ``discarded`` counts plans of others that were taken away.
+    """
+
+    held_by: str | None = None
+    oldest: int | None = None
+    fragments: int = 0
+    snapshots: int = 0
+    made: int = 0
+    discarded: int = 0
+    pinned: int = 0
+    foreign: list[str] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+class _End(enum.Enum):
+    """How the replacing of the manifest ended."""
+
+    COLLECTED = "the manifest is past what the plan erases"
+    LOST = "another has taken the plan over, or away"
+    UNFIT = "the log has changed where the plan erases"
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A plan as it was read or written; without an e_tag there has never been one."""
+
+    e_tag: str
+    plan: Garbage
+
+
+@dataclass(slots=True, kw_only=True)
+class Collector:
+    """Collects the log at the root of ``store``. ``writer`` is a name for people.
+
+    Units: ``grace_us`` microseconds pass between the manifest's change and the deletion. They
+        should outlast a reader's work on what it read of the manifest, and the 8 seconds for which
+        a writer may be in doubt of a put.
+    """
+
+    store: Store
+    clock: Clock
+    writer: str
+    keep: Keep = field(default_factory=Keep)
+    grace_us: int = GRACE_US
+
+    async def collect(self, *, force: bool = False) -> Collected:
+        """Erase all that no cursor needs, once; first finish what another left unfinished.
+
+        Raises:
+            NoSuchLog: there is none. VerificationError: more would be erased at once than may be,
+            and ``force`` is False; nothing was. CorruptionError: the log does not add up, or names
+            what is not there; nothing more was deleted. ContentionError: others were ahead at
+            every try. LocationError: the store failed; the next collection goes on from there.
+        """
+        report = Collected()
+        if await self._collect(report, force=force) is not None:
+            await sweep_pins(self.store, self.clock, grace_us=self.grace_us)
+        return report
+
+    async def _collect(self, report: Collected, *, force: bool) -> Chain | None:
+        """Collect; return the epochs of a slot log, which may have pins."""
+        for _ in range(TRIES_MAX):
+            head = await load_head(self.store)  # Before the plan: `_carry_out` depends on it.
+            found = await self._found()
+            if not found.plan.is_empty:
+                if is_collected(head.manifest, found.plan):
+                    await self._finish(found, report)
+                else:
+                    await self._run(found.plan, found, head, report, force=force)
+                continue
+            try:
+                plan = await self._plan(head.manifest, report, force=force)
+            except ManifestMoved:
+                continue
+            if plan.is_empty:
+                report.oldest = head.manifest.oldest
+                return head.manifest.chain
+            if await self._run(plan, found, head, report, force=force):
+                return head.manifest.chain
+        raise ContentionError("others were ahead at every try to collect the log")
+
+    async def _run(
+        self, plan: Garbage, found: _Written, head: Head, report: Collected, *, force: bool
+    ) -> bool:
+        """Take a plan through all phases, from its writing on; False if it was not carried out."""
+        try:
+            ours = await self._write(plan, found)
+        except (ObjectExists, ObjectChanged, OutcomeUnknown):
+            return False
+        end = _End.UNFIT
+        if await self._may_go(plan, head.manifest, report, force=force):
+            end = await self._carry_out(ours, head)
+        if end is _End.UNFIT:
+            await self._discard(ours, report)
+        return end is _End.COLLECTED and await self._finish(ours, report)
+
+    async def _plan(self, manifest: Manifest, report: Collected, *, force: bool) -> Garbage:
+        """Plan afresh; see `plan_collection`.
+
+        Raises:
+            ManifestMoved: the log was collected meanwhile.
+        """
+        cutoff = await self._cutoff(manifest, report)
+        if cutoff is None:
+            return Garbage()
+        known: dict[str, Snapshot] = {}
+        reader = self._reader()
+        try:
+            while missing := missing_for_plan(manifest, known, cutoff=cutoff):
+                work = [partial(reader.snapshot, pointer) for pointer in missing]
+                read = await run_all(work, at_once=reader.reads)
+                known.update({p.path: one for p, one in zip(missing, read, strict=True)})
+            said = fragments_of_control(manifest, known, cutoff=cutoff)
+            controls = await read_controls(self.store, self.clock, said)
+        except ObjectNotFound as error:
+            await load_past(self.store, manifest, error)
+            raise ManifestMoved("the log was collected meanwhile: plan again") from error
+        decide = partial(plan_collection, manifest, known, cutoff=cutoff, controls=controls)
+        plan = await self.clock.offload(decide)
+        if not plan.is_empty and not force:
+            check_share(manifest, plan, self.keep)
+        return plan
+
+    async def _cutoff(self, manifest: Manifest, report: Collected) -> int | None:
+        listed = await Cursors(store=self.store, clock=self.clock, writer=self.writer).list()
+        places = {name: cursor.position for name, cursor in listed.cursors.items()}
+        report.held_by = min(places, key=places.__getitem__, default=None)
+        report.foreign = listed.foreign
+        return cutoff_of(manifest, places.values(), self.keep)
+
+    async def _may_go(
+        self, plan: Garbage, manifest: Manifest, report: Collected, *, force: bool
+    ) -> bool:
+        """Say whether a plan that stands written may be carried out, as the cursors stand now."""
+        cutoff = await self._cutoff(manifest, report)
+        if cutoff is None or cutoff < plan.first_to_keep:
+            return False
+        try:
+            if not force:
+                check_share(manifest, plan, self.keep)
+        except (ManifestMoved, VerificationError):
+            return False
+        return True
+
+    async def _carry_out(self, ours: _Written, head: Head) -> _End:
+        """Replace the manifest by one without what the plan erases.
+
+        ``head`` was read before the plan was written, so whoever has taken the plan over since
+        replaces the manifest after that, and no look at the plan is needed. Later ones need it.
+        """
+        is_made = False
+        for _ in range(TRIES_MAX):
+            if is_collected(head.manifest, ours.plan):
+                return _End.COLLECTED
+            try:
+                after = apply_garbage(head.manifest, ours.plan)
+            except ManifestMoved:
+                return _End.UNFIT
+            if not is_made:
+                await self._make(ours.plan)
+                is_made = True
+            try:
+                await self._replace(head, after)
+            except (ObjectChanged, OutcomeUnknown):
+                head = await load_head(self.store)
+                is_ours = (await self._found()).e_tag == ours.e_tag
+                if not is_ours and not is_collected(head.manifest, ours.plan):
+                    return _End.LOST
+            else:
+                return _End.COLLECTED
+        raise ContentionError("writers were ahead at every try to collect the log")
+
+    async def _make(self, plan: Garbage) -> None:
+        """Write the snapshots that a plan makes, those that are named before those that name."""
+        for snapshot in plan.snapshots_to_make:
+            try:
+                await create(self.store, snapshot.path, encode_snapshot(snapshot), clock=self.clock)
+            except ObjectExists:
+                # Its name says what it names: one that another left will do, if it is whole.
+                await self._reader().snapshot(pointer_to(snapshot))
+
+    async def _discard(self, ours: _Written, report: Collected) -> None:
+        """Take a plan away that must not be carried out, by nobody.
+
+        Others may have seen it as theirs, and wait for an answer of the manifest; they would carry
+        it out after whoever made a cursor has seen neither plan nor change. So the manifest comes
+        first: once it is another, their condition fails.
+        """
+        head = await load_head(self.store)
+        if is_collected(head.manifest, ours.plan):
+            return
+        fence = changed(head.manifest, writer=f"{self.writer} {self.clock.unique()}")
+        try:
+            await self._replace(head, fence)
+        except (ObjectChanged, OutcomeUnknown):
+            # Another did, which is as good, unless it was just that which must not be.
+            if is_collected((await load_head(self.store)).manifest, ours.plan):
+                return
+        report.discarded += 1
+        # With an id: no put of an older plan, still under way, takes this for what it waits for.
+        empty = encode_garbage(Garbage(), write_id=self.clock.unique())
+        with suppress(ObjectChanged, OutcomeUnknown):
+            await replace(self.store, GARBAGE, empty, e_tag=ours.e_tag, clock=self.clock)
+
+    async def _finish(self, written: _Written, report: Collected) -> bool:
+        """Delete what a plan erases, once the readers' grace is over; False if it may not be yet.
+
+        Who wrote the plan does not matter: the manifest is what proves things dead.
+        """
+        await self.clock.sleep(self.grace_us)
+        manifest, named = await paths_named(self._reader())
+        if not is_collected(manifest, written.plan):
+            return False
+        pinned = set() if manifest.chain is None else await paths_pinned(self.store, self.clock)
+        doomed = paths_to_delete(written.plan, manifest.chain)
+        dead = [path for path in doomed if path not in named and path not in pinned]
+        report.spared += [path for path in doomed if path in named]
+        report.pinned += sum(path in pinned for path in doomed)
+        if dead:
+            await self.store.delete(dead)
+        report.snapshots += sum(path.startswith("snapshot/") for path in dead)
+        report.fragments += written.plan.fragments_limit - written.plan.fragments_start
+        report.made += len(written.plan.snapshots_to_make)
+        report.oldest = manifest.oldest
+        # If another has done so, or has planned anew, that is as good.
+        with suppress(ObjectChanged, OutcomeUnknown):
+            await replace(
+                self.store,
+                GARBAGE,
+                encode_garbage(Garbage()),
+                e_tag=written.e_tag,
+                clock=self.clock,
+            )
+        return True
+
+    async def _write(self, plan: Garbage, found: _Written) -> _Written:
+        """Write a plan where ``found`` stands: from now on it is ours."""
+        data = encode_garbage(plan, write_id=self.clock.unique())
+        if found.e_tag:
+            e_tag = await replace(self.store, GARBAGE, data, e_tag=found.e_tag, clock=self.clock)
+        else:
+            e_tag = await create(self.store, GARBAGE, data, clock=self.clock, replaceable=True)
+        return _Written(e_tag, plan)
+
+    async def _found(self) -> _Written:
+        try:
+            found = await self.store.get(GARBAGE)
+        except ObjectNotFound:
+            return _Written("", Garbage())
+        return _Written(found.e_tag, decode_garbage(found.data))
+
+    async def _replace(self, head: Head, manifest: Manifest) -> None:
+        data = encode_manifest(manifest)
+        await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
+
+    def _reader(self) -> Wal3Reader:
+        return tree_reader(self.store, self.clock)

@@ -1,0 +1,259 @@
+"""Moving the cursors of a log: each write on condition of the version that was read.
+
+A cursor and a collection race: who plans may have read the cursors before this one was written.
+So whoever makes a cursor, sets one back, or takes one over, looks afterwards at the plan, and then
+at the manifest; the collector writes its plan, and then reads the cursors again. One of the two
+sees the other, and gives up. To move forward needs no look: at each moment either the old position
+or the new one stands there.
+
+Invariants: whoever has a `Witness` may rely on all records from its position on, until the cursor
+is moved or deleted. No two writes of cursors are equal in their bytes: ``writer`` ends in an id.
+Source: wal3, "Cursoring" and "Timing Assumptions"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import (
+    BusyError,
+    CursorMoved,
+    LocationError,
+    NoSuchCursor,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    PositionCollected,
+    UsageError,
+)
+from tidelog.store.conditional import create, replace
+from tidelog.store.port import Store
+from tidelog.wal.format.cursor import (
+    CURSORS,
+    Cursor,
+    cursor_name,
+    cursor_path,
+    decode_cursor,
+    encode_cursor,
+)
+from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
+from tidelog.wal.format.manifest import FIRST_POSITION
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.reader import SlotReader
+
+LOOKS_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A cursor as it was read or written, and the version that proves it."""
+
+    name: str
+    cursor: Cursor
+    e_tag: str
+
+    @property
+    def position(self) -> int:
+        return self.cursor.position
+
+
+@dataclass(slots=True)
+class Listed:
+    """All cursors by name, and the keys beside them under which no cursor can lie."""
+
+    cursors: dict[str, Cursor] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Cursors:
+    """The cursors of the log at the root of ``store``. ``writer`` is a name for people."""
+
+    store: Store
+    clock: Clock
+    writer: str
+
+    async def load(self, name: str) -> Witness:
+        """Read a cursor.
+
+        A plan that goes past it may have been made before it, and will be taken away: then this
+        waits, up to some 15 seconds, for what becomes of the plan.
+
+        Raises:
+            NoSuchCursor: there is none. PositionCollected: the log has been collected past it: its
+            writer died before it could look. Until it is deleted it holds back all further
+            collection. BusyError: a plan that goes past it stands, and nobody works on it: collect,
+            and load again. CorruptionError: it cannot be read.
+        """
+        path = cursor_path(name)
+        try:
+            found = await self.store.get(path)
+        except ObjectNotFound:
+            raise NoSuchCursor("the log has no such cursor: make it", name=name) from None
+        witness = Witness(name, decode_cursor(found.data, where=path), found.e_tag)
+        for attempt in range(LOOKS_MAX):
+            planned, oldest = await self._look()
+            if oldest > witness.position:
+                raise _collected(witness.position, oldest)
+            if planned <= witness.position:
+                return witness
+            await self.clock.sleep(backoff_us(attempt, self.clock, first_us=50_000))
+        raise BusyError(
+            "a collection that goes past the cursor was begun, and neither finished nor taken "
+            "back: collect, and load the cursor again",
+            name=name,
+            position=witness.position,
+        )
+
+    async def create(self, name: str, position: int) -> Witness:
+        """Make a cursor that holds ``position`` and all after it.
+
+        Raises:
+            UsageError: the log does not reach that far, or no cursor can have the name.
+            CursorMoved: there is a cursor of the name. NOT_APPLIED.
+            PositionCollected: the records are gone, or a collection is about to erase them. If it
+            came up only now, a cursor was made, and stands where the log begins.
+            OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.
+        """
+        path = cursor_path(name)
+        await self._check(position)
+        written = self._cursor(position)
+        try:
+            e_tag = await create(
+                self.store, path, encode_cursor(written), clock=self.clock, replaceable=True
+            )
+        except ObjectExists as error:
+            raise CursorMoved("there is such a cursor already: load it", name=name) from error
+        return await self._held(Witness(name, written, e_tag), back_to=None)
+
+    async def save(self, witness: Witness, position: int, *, allow_back: bool = False) -> Witness:
+        """Move a cursor, provided nobody has moved it since ``witness`` was read.
+
+        Raises:
+            UsageError: the log does not reach that far; or the cursor would go back, and that was
+            not asked for by ``allow_back``.
+            CursorMoved: another process moved or deleted it; load it and decide again. NOT_APPLIED.
+            PositionCollected: the records to go back to are gone, or a collection is about to erase
+            them: the cursor stands where it stood.
+            OutcomeUnknown: the store failed after the cursor was moved, or may have been: load it.
+        """
+        is_back = position < witness.position
+        if is_back and not allow_back:
+            raise UsageError(
+                "this would set the cursor back: pass allow_back=True if that is meant",
+                name=witness.name,
+                position=position,
+                stands_at=witness.position,
+            )
+        await self._check(position)
+        moved = await self._replace(witness, position)
+        return await self._held(moved, back_to=witness.position) if is_back else moved
+
+    async def delete(self, name: str) -> None:
+        """Delete a cursor; one that is missing is fine.
+
+        A delete has no condition: whoever deletes must know that nobody makes the cursor anew.
+        """
+        await self.store.delete([cursor_path(name)])
+
+    async def list(self) -> Listed:
+        """Read all cursors; one that is deleted meanwhile is left out.
+
+        Raises:
+            CorruptionError: one cannot be read.
+        """
+        found = Listed()
+        keys = [entry.key async for entry in self.store.list(CURSORS)]
+        for key in keys:
+            name = cursor_name(key)
+            if name is None:
+                found.foreign.append(key)
+                continue
+            with suppress(ObjectNotFound):
+                data = (await self.store.get(key)).data
+                found.cursors[name] = decode_cursor(data, where=key)
+        return found
+
+    async def _replace(self, witness: Witness, position: int) -> Witness:
+        written = self._cursor(position)
+        try:
+            e_tag = await replace(
+                self.store,
+                cursor_path(witness.name),
+                encode_cursor(written),
+                e_tag=witness.e_tag,
+                clock=self.clock,
+            )
+        except ObjectChanged as error:
+            raise CursorMoved(
+                "another process has moved the cursor, or deleted it: load it and decide again",
+                name=witness.name,
+            ) from error
+        return Witness(witness.name, written, e_tag)
+
+    async def _held(self, witness: Witness, *, back_to: int | None) -> Witness:
+        """Look whether a collection has gone past what was just written, and undo it if so.
+
+        Undone is by moving forward, on condition: a delete has none, and would hit whoever has
+        taken the cursor over meanwhile.
+        """
+        try:
+            kept = max(await self._look())
+        except LocationError as error:
+            raise OutcomeUnknown(
+                "the cursor was written, and whether a collection has gone past it is not known: "
+                "load it",
+                name=witness.name,
+                reason=error,
+            ) from error
+        if kept <= witness.position:
+            return witness
+        # Whoever else has moved it since has looked for themselves.
+        with suppress(CursorMoved, OutcomeUnknown):
+            await self._replace(witness, kept if back_to is None else back_to)
+        raise _collected(witness.position, kept)
+
+    async def _look(self) -> tuple[int, int]:
+        """Return from where on nothing is planned to be collected, and where the log begins.
+
+        The plan first: if it is gone again, the manifest shows what became of it.
+        """
+        try:
+            planned = decode_garbage((await self.store.get(GARBAGE)).data).first_to_keep
+        except ObjectNotFound:
+            planned = FIRST_POSITION
+        return planned, (await load_head(self.store)).manifest.oldest
+
+    async def _check(self, position: int) -> None:
+        manifest = (await load_head(self.store)).manifest
+        following = manifest.next
+        if manifest.chain is not None and position > following:
+            # The manifest of a slot log may be behind.
+            following = (await SlotReader(store=self.store, clock=self.clock).bounds()).next
+        if not FIRST_POSITION <= position <= following:
+            raise UsageError(
+                "a cursor stands at a position of the log, or right after the last",
+                position=position,
+                oldest=manifest.oldest,
+                next=following,
+            )
+        if position < manifest.oldest:
+            raise _collected(position, manifest.oldest)
+
+    def _cursor(self, position: int) -> Cursor:
+        return Cursor(
+            position=position,
+            epoch_us=self.clock.now_us(),
+            writer=f"{self.writer} {self.clock.unique()}",
+        )
+
+
+def _collected(position: int, kept: int) -> PositionCollected:
+    return PositionCollected(
+        f"records from {position} on were collected, or are about to be: start from {kept}",
+        oldest=kept,
+    )

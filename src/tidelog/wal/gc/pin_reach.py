@@ -1,0 +1,139 @@
+"""What pins keep from being deleted, and the deletion of what they have let go of.
+
+Source: docs/log.md, "Cursors, pins, collection".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace as changed
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    CorruptionError,
+    ObjectChanged,
+    ObjectNotFound,
+    OutcomeUnknown,
+)
+from tidelog.store.port import Store
+from tidelog.store.within import BESIDE
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.pin import Pin
+from tidelog.wal.format.snapshot import Pointer
+from tidelog.wal.gc.pins import PinWitness, each_pin, read_pin, replace_pin
+from tidelog.wal.read.tree_paths import paths_named
+from tidelog.wal.read.tree_reader import tree_reader
+
+
+async def paths_pinned(store: Store, clock: Clock) -> set[str]:
+    """Return the paths of all that pins hold, be they sure or not.
+
+    Raises:
+        CorruptionError: a pin, or a snapshot that it names, cannot be read.
+    """
+    held: set[str] = set()
+    async for found in each_pin(store):
+        now, reached = await _reached(store, clock, found)
+        if now.is_held:
+            held |= {child.path for child in reached if child.limit > now.start}
+    return held
+
+
+async def _reached(
+    store: Store, clock: Clock, found: PinWitness
+) -> tuple[Pin, list[Pointer | Fragment]]:
+    """Return all that a pin reaches, and the pin as it was then.
+
+    What it names may be gone because it was let go of since it was read: then it is read again.
+
+    Raises:
+        CorruptionError: it names a snapshot that is not there.
+    """
+    while True:
+        try:
+            return found.pin, [child async for child in reached_by(store, clock, found.pin)]
+        except CorruptionError:
+            newer = await read_pin(store, found.name)
+            if newer is None or newer.e_tag == found.e_tag:
+                raise
+            found = newer
+
+
+async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
+    """Delete what pins have let go of, unless the log or another pin names it.
+
+    A pin is read before the manifest: who collected before it was let go of, and so left its
+    objects, had replaced the manifest before that.
+
+    Units: ``grace_us`` microseconds pass before the deletion, for those who read by the pin.
+    """
+    due = [found async for found in each_pin(store) if found.pin.swept < found.pin.start]
+    if not due:
+        return
+    manifest, named = await paths_named(tree_reader(store, clock))
+    named |= await paths_pinned(store, clock)
+    await clock.sleep(grace_us)
+    dead = set[Pointer | Fragment]()
+    for found in due:
+        _, reached = await _reached(store, clock, found)
+        gone = [child for child in reached if _is_let_go(child, found.pin)]
+        dead |= {child for child in gone if _is_dead(child, manifest) and child.path not in named}
+    # What is named goes before what names it, or a crash in between would leave it unknown.
+    for depth in sorted({_depth_of(child) for child in dead}):
+        await store.delete([child.path for child in dead if _depth_of(child) == depth])
+    for found in due:
+        pin = found.pin
+        swept = changed(pin, swept=pin.start, writer=f"{pin.writer[:64]} {clock.unique()}")
+        if not pin.is_held:
+            swept = changed(swept, snapshots=(), fragments=())
+        # If it was let go of further, the next collection goes on from there.
+        with suppress(ObjectChanged, OutcomeUnknown):
+            await replace_pin(store, clock, found, swept)
+
+
+async def reached_by(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointer | Fragment]:
+    """Yield all that a pin holds, and what it has let go of and was not swept yet.
+
+    A snapshot may be missing: what it named was deleted before; or the pin never came to be sure.
+    """
+    reader = tree_reader(store, clock)
+
+    async def below(children: list[Pointer | Fragment]) -> AsyncIterator[Pointer | Fragment]:
+        for child in children:
+            if child.limit <= pin.swept or child.start >= pin.limit:
+                continue
+            if isinstance(child, Pointer):
+                try:
+                    snapshot = await reader.snapshot(child)
+                except ObjectNotFound as error:
+                    if pin.is_sure and pin.is_held and child.limit > pin.start:
+                        raise CorruptionError(
+                            f"a pin names a snapshot that is not there: restore it ({error})"
+                        ) from error
+                else:
+                    async for each in below(snapshot.children):
+                        yield each
+            yield child
+
+    async for each in below(pin.children):
+        yield each
+
+
+def _is_let_go(child: Pointer | Fragment, pin: Pin) -> bool:
+    """Say whether a pin held something that it holds no more, and that may still be there."""
+    end = child.limit <= pin.start if pin.is_held else child.start < pin.limit
+    return end and pin.swept < child.limit
+
+
+def _depth_of(child: Pointer | Fragment) -> int:
+    return child.depth if isinstance(child, Pointer) else 0
+
+
+def _is_dead(child: Pointer | Fragment, manifest: Manifest) -> bool:
+    if isinstance(child, Fragment):
+        # What a fork shares is another log's.
+        is_own = not child.path.startswith(BESIDE)
+        return is_own and child.seq_no < (manifest.initial_seq_no or 0)
+    return child.start < manifest.oldest

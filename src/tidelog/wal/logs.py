@@ -1,0 +1,237 @@
+"""The logs of one place, each in a folder of its own, by name.
+
+Source: wal3, "Copy" and "Destroy"; design page 3, "Manifest tree, setsum, cursors, collection".
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    CursorMoved,
+    NameTaken,
+    NoSuchLog,
+    ObjectNotFound,
+    PositionCollected,
+    UsageError,
+)
+from tidelog.ids import check_name
+from tidelog.store.port import Store
+from tidelog.store.within import Within
+from tidelog.wal.admin.copy import copy_log
+from tidelog.wal.admin.destroy import Destroyed, destroy_log
+from tidelog.wal.admin.fork import Fork
+from tidelog.wal.admin.rebuild import rebuild_log
+from tidelog.wal.admin.transcribe import Transcriber
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.streams import Streams
+from tidelog.wal.gc.collector import GRACE_US
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.log import Log
+from tidelog.wal.manifest_log import ManifestLog
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.read.head import load_head, refuse_slots
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.slot_log import SlotLog
+from tidelog.wal.slot_protocol.fencing import make_log
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.stream_history import streams_at
+
+LOGS: Final = "log/"
+PROTOCOLS: Final = ("slot", "manifest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """All logs below ``log/`` of a store. ``writer`` is a name for people."""
+
+    store: Store
+    clock: Clock
+    writer: str
+
+    async def open(self, name: str, **options: Any) -> Log:
+        """Open a log; ``options`` are those of `Log`, such as its shape.
+
+        Raises:
+            UsageError: the name will not do. NoSuchLog: there is none of that name.
+        """
+        return await open_log(
+            self.within(name), name=name, clock=self.clock, writer=self.writer, **options
+        )
+
+    async def create(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
+        """Make a log, and open it; see `open`.
+
+        Raises:
+            UsageError: the name or the protocol will not do. NameTaken: there is one already.
+        """
+        return await create_log(
+            self.within(name),
+            name=name,
+            clock=self.clock,
+            writer=self.writer,
+            protocol=protocol,
+            **options,
+        )
+
+    async def names(self) -> list[str]:
+        """Return the names of all logs, in order, also of such as were destroyed.
+
+        A listing of one page for each.
+        """
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            entry = await anext(aiter(self.store.list(LOGS, after=after)), None)
+            if entry is None:
+                return sorted(names)
+            name = entry.key.removeprefix(LOGS).split("/")[0]
+            with suppress(ObjectNotFound):
+                await self.store.get(f"{LOGS}{name}/{MANIFEST}", limit=1)
+                names.append(name)
+            after = f"{LOGS}{name}/\U0010ffff"
+
+    async def fork(self, source: str, name: str, *, start: int = 0) -> Log:
+        """Make a log that begins as another, from ``start`` on, and shares its objects.
+
+        Raises:
+            NoSuchLog: there is no source. Otherwise see `Fork.make`.
+        """
+        log_folder(name)
+        within = self.within(source)
+        fork = Fork(store=within, source=source, name=name, clock=self.clock, writer=self.writer)
+        await fork.make(start=start)
+        return await self.open(name)
+
+    async def copy(
+        self, source: str, name: str, *, protocol: str | None = None, start: int = 0
+    ) -> Log:
+        """Copy a log, from ``start`` on, to one of its own protocol or another.
+
+        Positions stay. A cursor or a pin should hold the source meanwhile.
+
+        Raises:
+            UsageError: there is no such protocol, or no such position yet; or the source has
+            streams, which wal3 has not.
+            NameTaken: there is a log of the name. NoSuchLog: there is no source.
+            PositionCollected: ``start`` was collected, or came to be. CorruptionError: the source
+            is not what was written. LocationError: the store failed; copy again.
+        """
+        target = self.within(name)
+        log = await self.open(source)
+        await self._copy_to(log, target, protocol or log.protocol, start)
+        return await self.open(name)
+
+    async def export(self, name: str, target: Store, *, start: int = 0) -> None:
+        """Copy a log to the root of another store, as wal3 reads it; see `copy`."""
+        await self._copy_to(await self.open(name), target, "manifest", start)
+
+    async def adopt(self, source: Store, name: str) -> Log:
+        """Copy the log that wal3 wrote at the root of another store, and its cursors.
+
+        Raises:
+            NoSuchLog: there is none. UsageError: it is no log in wal3's form. Otherwise see `copy`.
+        """
+        target = self.within(name)
+        refuse_slots((await load_head(source)).manifest)
+        manifest = await copy_log(Wal3Reader(store=source, clock=self.clock), target)
+        theirs = await Cursors(store=source, clock=self.clock, writer=self.writer).list()
+        ours = Cursors(store=target, clock=self.clock, writer=self.writer)
+        for cursor, place in theirs.cursors.items():
+            position = min(max(place.position, manifest.oldest), manifest.next)
+            with suppress(CursorMoved, PositionCollected):
+                await ours.create(cursor, position)
+        return await self.open(name)
+
+    async def destroy(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+        """Destroy a log; see `destroy_log`."""
+        return await destroy_log(
+            self.within(name), clock=self.clock, writer=self.writer, grace_us=grace_us
+        )
+
+    async def rebuild(self, name: str) -> Log:
+        """Make the lost manifest of a log again; see `rebuild_log`."""
+        await rebuild_log(self.within(name), clock=self.clock, writer=self.writer)
+        return await self.open(name)
+
+    async def _copy_to(self, log: Log, target: Store, protocol: str, start: int) -> None:
+        if protocol not in PROTOCOLS:
+            raise UsageError(
+                f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}"
+            )
+        bounds = await log.bounds()
+        if start > bounds.next:
+            raise UsageError("the log has no such position yet", start=start, next=bounds.next)
+        if isinstance(log, ManifestLog) and protocol == "manifest":
+            await copy_log(Wal3Reader(store=log.store, clock=self.clock), target, start=start)
+            return
+        begin = start or bounds.oldest
+        records = log.scan(begin, limit=bounds.next, control=True)
+        scribe = Transcriber(target=target, clock=self.clock, writer=self.writer)
+        if protocol == "manifest":
+            await scribe.to_wal3(records, start=begin)
+            return
+        streams = Streams()
+        if isinstance(log, SlotLog):
+            streams = await streams_at(SlotReader(store=log.store, clock=self.clock), begin)
+        await scribe.to_slots(records, start=begin, streams=streams)
+
+    def within(self, name: str) -> Within:
+        """Return the folder in which the log of a name lies, whether there is one or not.
+
+        Raises:
+            UsageError: the name will not do.
+        """
+        return Within(self.store, log_folder(name))
+
+
+def log_folder(name: str) -> str:
+    """Return where the log of a name lies.
+
+    Raises:
+        UsageError: the name will not do.
+    """
+    return LOGS + check_name(name, of="name of a log")
+
+
+async def create_log(
+    store: Store, *, name: str, clock: Clock, writer: str, protocol: str = "slot", **options: Any
+) -> Log:
+    """Make a log at the root of a store, and open it; ``options`` are those of `Log`.
+
+    Raises:
+        UsageError: there is no such protocol. NameTaken: there is a log already.
+    """
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
+    made = False
+    if protocol == "slot":
+        made = await make_log(store, clock=clock, writer=writer)
+    else:
+        committer = Committer(store=store, clock=clock, writer=writer)
+        made = await committer.make()
+    if not made:
+        manifest = (await load_head(store)).manifest
+        if manifest.chain is not None and manifest.chain.is_destroyed:
+            raise NameTaken(
+                f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
+                "heard of it yet: choose another"
+            )
+        raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
+    return await open_log(store, name=name, clock=clock, writer=writer, **options)
+
+
+async def open_log(store: Store, *, name: str, clock: Clock, writer: str, **options: Any) -> Log:
+    """Open the log at the root of a store, of whichever protocol it is.
+
+    Raises:
+        NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
+    """
+    manifest = (await load_head(store)).manifest
+    if manifest.chain is not None and manifest.chain.is_destroyed:
+        raise NoSuchLog(f"the log {name!r} was destroyed")
+    kind = ManifestLog if manifest.chain is None else SlotLog
+    return kind(name=name, store=store, clock=clock, writer=writer, **options)

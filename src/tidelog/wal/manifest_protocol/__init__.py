@@ -1,0 +1,1 @@
+"""Commit by replacing the manifest, as Chroma's wal3 does."""

@@ -1,0 +1,246 @@
+"""Committing to a wal3 log: a fragment is stored, then a manifest that names it.
+
+What became of a fragment is read back, never guessed. Its number is created once, and a manifest
+that has moved past a number names the fragment that was created there, whoever wrote that manifest;
+so a fragment whose manifest was refused is looked for before anybody says that it is lost.
+
+Invariants: number N+1 is created only once N is stored and N-1 is named, so two at the most lie
+beyond the manifest, and they follow each other; a manifest is replaced only by one that continues
+it (see `transitions`).
+Source: wal3, "Write Path" and "Recovery"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+)
+from tidelog.store.conditional import create, replace
+from tidelog.store.port import Store
+from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover, add_fragment, check_manifest, roll_over
+from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.format.wal3_records import (
+    decode_fragment,
+    encode_fragment,
+    place_records,
+    problems_of_fragment,
+    setsum_of_records,
+)
+from tidelog.wal.read.head import Head, load_head, refuse_slots
+from tidelog.wal.read.tree_reader import Wal3Reader
+
+TRIES_MAX: Final = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class Committer:
+    """Commits one batch after another. ``writer`` is a name for people, in what it writes."""
+
+    store: Store
+    clock: Clock
+    writer: str
+    rollover: Rollover = field(default_factory=Rollover)
+    _head: Head | None = None
+
+    async def open(self, *, make: bool = False) -> Manifest:
+        """Read the log's head, and bring in what a writer left between a fragment and a manifest.
+
+        ``make`` makes the log where there is none.
+
+        Raises:
+            NoSuchLog: there is none. UsageError: it is a log of the other protocol.
+            CorruptionError: what is there is no log, or does not fit together. LocationError: the
+            store failed.
+        """
+        if make:
+            await self.make()
+        head = await load_head(self.store)
+        refuse_slots(head.manifest)
+        lost = 0
+        while lost < TRIES_MAX:  # Of orphans there may be as many as another's writers left.
+            orphan = await self._orphan_after(head.manifest)
+            if orphan is None:
+                self._head = head
+                return head.manifest
+            try:
+                head = await self._replace(head, orphan)
+            except (ObjectChanged, OutcomeUnknown):
+                head = await load_head(self.store)
+                lost += 1
+        raise ContentionError("other writers were ahead at every try to open the log")
+
+    async def make(self) -> bool:
+        """Make the log, unless there is one; say whether it was made, as far as that is known."""
+        empty = encode_manifest(Manifest(writer="init"))
+        try:
+            await create(self.store, MANIFEST, empty, clock=self.clock, replaceable=True)
+        except ObjectExists:
+            return False
+        except OutcomeUnknown:
+            return True  # It was made, perhaps by us, and somebody wrote to it since.
+        return True
+
+    async def store_next(self, bodies: pa.BinaryArray) -> Fragment:
+        """Store records as the log's next fragment; they are in the log once it is published.
+
+        Raises:
+            LocationError: the store failed; UNKNOWN if they may have been stored, and so be brought
+            in by whoever opens the log next. ContentionError: others were first every time.
+        """
+        for _ in range(TRIES_MAX):
+            manifest = self._head.manifest if self._head else await self.open()
+            fragment = await self._store(bodies, manifest.next_seq_no, manifest.next)
+            if fragment is not None:
+                return fragment
+            self._head = None  # Another writer has the number: bring in what it wrote.
+        raise ContentionError("other writers were first at every try to append")
+
+    async def store_after(self, bodies: pa.BinaryArray, before: Fragment) -> Fragment | None:
+        """Store records after a fragment that is being published; None if the number is taken.
+
+        That one is stored, so it will be in the log, whoever brings it in, and so will this.
+
+        Raises:
+            LocationError: see `store_next`.
+        """
+        return await self._store(bodies, before.seq_no + 1, before.limit)
+
+    async def publish(self, fragment: Fragment) -> bool:
+        """Bring a stored fragment into the log; False if it never will be there.
+
+        Raises:
+            OutcomeUnknown: whether it is in the log shows once the log can be read.
+        """
+        head, self._head = self._head, None
+        try:
+            return await self._publish(head or await load_head(self.store), fragment)
+        except OutcomeUnknown:
+            raise
+        except LocationError as error:
+            raise OutcomeUnknown(
+                "the store failed after the records were stored and before the log named them: "
+                "the next to open the log brings them in",
+                path=fragment.path,
+                reason=error,
+            ) from error
+
+    async def _store(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> Fragment | None:
+        fragment, data = await self.clock.offload(partial(self._encode, bodies, seq_no, start))
+        try:
+            await create(self.store, fragment.path, data, clock=self.clock)
+        except ObjectExists:
+            return None
+        return fragment
+
+    async def _publish(self, head: Head, fragment: Fragment) -> bool:
+        for _ in range(TRIES_MAX):
+            if head.manifest.next_seq_no > fragment.seq_no:
+                return await self._is_named(fragment)
+            try:
+                self._head = await self._replace(head, fragment)
+                return True
+            except (ObjectChanged, OutcomeUnknown):
+                head = await load_head(self.store)
+        raise LocationError("other writers were ahead at every try to append")
+
+    async def _is_named(self, fragment: Fragment) -> bool:
+        """Say whether the log has a fragment whose number is past."""
+        reader = Wal3Reader(store=self.store, clock=self.clock)
+        for _ in range(TRIES_MAX):
+            manifest = await reader.manifest()
+            if fragment.start < manifest.oldest:
+                raise OutcomeUnknown(
+                    "the log was collected past the records before it could be seen whether it "
+                    "had named them",
+                    path=fragment.path,
+                )
+            try:
+                found = await reader.fragments_of(
+                    manifest, start=fragment.start, limit=fragment.start + 1
+                )
+            except ObjectNotFound:
+                continue  # A collection is under way: the next manifest knows.
+            return fragment in found
+        raise LocationError("the log's snapshots vanish as fast as they are read")
+
+    async def _replace(self, head: Head, fragment: Fragment) -> Head:
+        """Replace the manifest with one that names the fragment too.
+
+        Raises:
+            ObjectChanged, OutcomeUnknown: somebody else replaced it; ours may have been in between.
+        """
+        added = add_fragment(head.manifest, fragment, writer=self.writer)
+        manifest, snapshot = roll_over(added, self.rollover, writer=self.writer)
+        check_manifest(manifest)
+        if snapshot is not None:
+            # Its name says what it names: if another writer's is there, that will do.
+            with suppress(ObjectExists):
+                body = encode_snapshot(snapshot)
+                await create(self.store, snapshot.path, body, clock=self.clock)
+        data = encode_manifest(manifest)
+        e_tag = await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
+        return Head(manifest, e_tag)
+
+    async def _orphan_after(self, manifest: Manifest) -> Fragment | None:
+        """Return the fragment that was stored under the next number, if there is one."""
+        path = fragment_path(manifest.next_seq_no)
+        try:
+            data = (await self.store.get(path)).data
+        except ObjectNotFound:
+            return None
+        fragment = await self.clock.offload(partial(_described, data, manifest.next_seq_no))
+        if fragment.start != manifest.next:
+            raise CorruptionError(
+                f"a fragment that no manifest names starts at {fragment.start}, where the log "
+                f"goes on at {manifest.next}: move it away",
+                path=path,
+            )
+        return fragment
+
+    def _encode(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> tuple[Fragment, bytes]:
+        records = place_records(bodies, start=start, timestamp_us=self.clock.now_us())
+        # Two writers may bring the same bodies at the same microsecond; their bytes must differ.
+        data = encode_fragment(records, write_id=self.clock.unique())
+        return _fragment_of(records, seq_no, len(data)), data
+
+
+def _described(data: bytes, seq_no: int) -> Fragment:
+    path = fragment_path(seq_no)
+    records = decode_fragment(data, path=path)
+    if not records.num_rows:
+        raise CorruptionError("a fragment has no records: move it away", path=path)
+    fragment = _fragment_of(records, seq_no, len(data))
+    if problems := problems_of_fragment(records, len(data), fragment):
+        raise CorruptionError(
+            f"a fragment that no manifest names is broken ({'; '.join(problems)}): move it away",
+            path=path,
+        )
+    return fragment
+
+
+def _fragment_of(records: pa.Table, seq_no: int, size_bytes: int) -> Fragment:
+    start = int(records.column("position")[0].as_py())
+    return Fragment(
+        path=fragment_path(seq_no),
+        seq_no=seq_no,
+        start=start,
+        limit=start + records.num_rows,
+        num_bytes=size_bytes,
+        setsum=setsum_of_records(records),
+    )

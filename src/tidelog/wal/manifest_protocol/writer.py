@@ -1,0 +1,109 @@
+"""Writing a wal3 log: appends are gathered into batches, and acknowledged when they are durable.
+
+While the manifest that names a batch is being written, the next batch is stored already; what is
+appended meanwhile makes the one after that. An idle log does not wait.
+Source: wal3, "Write Path"; design page 3, "Batching and back-pressure".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelog.errors import ContentionError, OutcomeUnknown, TidelogError
+from tidelog.wal.append.batch_writer import BatchWriter
+from tidelog.wal.append.queue import Work, bodies_of
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.manifest_protocol.committer import Committer
+
+
+@dataclass(frozen=True, slots=True)
+class _Publishing:
+    """A fragment that is being brought into the log."""
+
+    fragment: Fragment
+    task: asyncio.Task[bool]
+
+
+@dataclass(slots=True, kw_only=True)
+class Wal3Writer(BatchWriter):
+    """Appends to one log. Several writers of a log, in any processes, contend and take turns."""
+
+    committer: Committer
+
+    async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int:
+        """Append records; return the position of the first once all are durable.
+
+        The records of one call stand together, in their order.
+
+        Raises:
+            UsageError: there are none, or one is over 64 MiB. BusyError: ``wait`` is False, and
+            too much is waiting already. HandleError: the writer is closed. Otherwise see
+            `Committer.store_next` and `Committer.publish`.
+        """
+        return await self.append_arrow(pa.array(records, pa.binary()), wait=wait)
+
+    async def append_arrow(self, bodies: pa.BinaryArray, *, wait: bool = True) -> int:
+        """Append the values of an array, none of which is null; see `append`."""
+        return await self._submit(bodies, wait=wait)
+
+    async def _serve(self) -> None:
+        """Send batch after batch, until closed and nothing is left."""
+        async with asyncio.TaskGroup() as group:
+            await self._send_all(group)
+
+    async def _send_all(self, group: asyncio.TaskGroup) -> None:
+        clock, queue = self.committer.clock, self._queue
+        before: _Publishing | None = None
+        while await self._work_waits():
+            if not await self._has_token(clock):
+                continue
+            begun_us = clock.monotonic_us()
+            if before is not None and before.task.done() and not before.task.result():
+                before = None  # Where the log goes on is to be read again.
+            batch = queue.take()
+            fragment = await self._store(batch, before)
+            if before is not None:
+                await before.task
+            before = None
+            if fragment is not None:
+                before = _Publishing(fragment, group.create_task(self._publish(batch, fragment)))
+            await self._pace(begun_us, clock)
+
+    async def _store(self, batch: Sequence[Work], before: _Publishing | None) -> Fragment | None:
+        """Store a batch, while the one before is being published; None if it came to nothing."""
+        try:
+            bodies = bodies_of(batch)
+            if before is not None:
+                fragment = await self.committer.store_after(bodies, before.fragment)
+                is_in = await before.task
+                if fragment is not None and not is_in:
+                    raise OutcomeUnknown(
+                        "the batch before it did not get into the log, or it is not known: whether "
+                        "this one did shows once the log is opened again",
+                        path=fragment.path,
+                    )
+                if fragment is not None:
+                    return fragment
+            return await self.committer.store_next(bodies)
+        except TidelogError as error:
+            await self._queue.fail(batch, error)
+            return None
+
+    async def _publish(self, batch: Sequence[Work], fragment: Fragment) -> bool:
+        """Bring a stored batch into the log, and tell; say whether it is there."""
+        try:
+            is_in = await self.committer.publish(fragment)
+        except TidelogError as error:
+            await self._queue.fail(batch, error)
+            return False
+        if is_in:
+            await self._queue.settle(batch, fragment.start)
+        else:
+            # This writer slept while others wrote, and its number was collected.
+            lost = ContentionError("the log went on without this writer: append again")
+            await self._queue.fail(batch, lost)
+        return is_in

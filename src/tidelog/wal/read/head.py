@@ -1,0 +1,88 @@
+"""The manifest as it was last read, and how it is read.
+
+Whoever meets a fence or a seal in a slot looks here before believing it: an opener that slept may
+have put it into a slot that was empty only because what it held had been collected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.errors import (
+    CorruptionError,
+    NoSuchLog,
+    ObjectNotFound,
+    PositionCollected,
+    UsageError,
+)
+from tidelog.store.port import Store
+from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A manifest as it was read, and its version."""
+
+    manifest: Manifest
+    e_tag: str
+
+
+async def load_head(store: Store) -> Head:
+    """Read the manifest.
+
+    Raises:
+        NoSuchLog: there is none. CorruptionError: it cannot be read. LocationError: the store
+        failed.
+    """
+    try:
+        found = await store.get(MANIFEST)
+    except ObjectNotFound:
+        raise no_such_log(store) from None
+    return Head(decode_manifest(found.data), found.e_tag)
+
+
+async def load_past(
+    store: Store, manifest: Manifest, error: ObjectNotFound | CorruptionError
+) -> Manifest:
+    """Return the manifest from which to go on for whoever missed an object that ``manifest`` names.
+
+    Only what lies before a log's beginning is ever deleted: unless that has moved, the log is
+    damaged, however much was appended to it meanwhile.
+
+    Raises:
+        CorruptionError: so it is; ``error`` itself, if it says so already.
+    """
+    newer = (await load_head(store)).manifest
+    if newer.oldest > manifest.oldest:
+        return newer
+    if isinstance(error, CorruptionError):
+        raise error
+    raise missing(error) from error
+
+
+def missing(error: ObjectNotFound) -> CorruptionError:
+    """Return the error of a log of which an object is not there."""
+    return CorruptionError(f"the log names an object that is not there: restore it ({error})")
+
+
+def collected(start: int, oldest: int) -> PositionCollected:
+    """Return the error of a read that comes too late."""
+    return PositionCollected(
+        f"records from {start} on were collected: the oldest is {oldest}", oldest=oldest
+    )
+
+
+def refuse_slots(manifest: Manifest) -> Manifest:
+    """Return a manifest back if it is that of a log in wal3's form.
+
+    Raises:
+        UsageError: it is that of a log of slot commits.
+    """
+    if manifest.chain is not None:
+        raise UsageError("this is a log of slot commits, not one in wal3's form: open it as such")
+    return manifest
+
+
+def no_such_log(store: Store) -> NoSuchLog:
+    """Return the error of a store without a log."""
+    return NoSuchLog(f"there is no log at {store.url}: nothing lies there as {MANIFEST}")

@@ -1,0 +1,1 @@
+"""Read everything, and tell all that is wrong."""

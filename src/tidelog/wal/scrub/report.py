@@ -1,0 +1,83 @@
+"""What a scrub is asked for, and what it found. Pure.
+
+Source: wal3, "Scrub"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.errors import UsageError
+from tidelog.setsum import Setsum
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with one object of a log."""
+
+    path: str
+    why: str
+
+
+@dataclass(slots=True)
+class Scrubbed:
+    """What a scrub found.
+
+    Shape: ``setsum`` is that of all records that were found whole; ``unnamed`` are the keys of
+        objects that the log does not name.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    setsum: Setsum = field(default_factory=Setsum.zero)
+    records: int = 0
+    bytes_read: int = 0
+    fragments: int = 0
+    snapshots: int = 0
+    unnamed: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "problems": [{"path": p.path, "why": p.why} for p in self.problems],
+            "setsum": self.setsum.hex(),
+            "records": self.records,
+            "bytes_read": self.bytes_read,
+            "fragments": self.fragments,
+            "snapshots": self.snapshots,
+            "unnamed": self.unnamed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The positions ``[start, limit)``, which may be all; start 0 is the oldest that is left."""
+
+    start: int = 0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            raise UsageError(f"{self.start} is no position: they count from 1")
+        if self.limit is not None and self.limit <= self.start:
+            raise UsageError(f"a range from {self.start} to {self.limit} has no position in it")
+
+    @property
+    def is_all(self) -> bool:
+        return not self.start and self.limit is None
+
+    def holds(self, start: int, limit: int) -> bool:
+        """Say whether any of the positions ``[start, limit)`` is in it."""
+        return limit > self.start and (self.limit is None or start < self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a log held before one of its fragments: the setsum of its records, its bytes."""
+
+    setsum: Setsum
+    bytes: int

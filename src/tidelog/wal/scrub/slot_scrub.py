@@ -1,0 +1,221 @@
+"""Scrubbing a slot log: its manifest's tree, then the chain of links to the end.
+
+Besides what `scrub` checks: every link against the log's setsum, positions and bytes before it; and
+that the fences which the manifest has passed are there, and say of the next epoch what it says.
+What lies past a fence is void, and no fault. For a range, the fences are those between its slots.
+
+Where the manifest does not reach yet, a slot that was lost looks like the end of the log. What it
+leaves behind gives it away: nobody writes into an epoch to which no fence leads, nor into a slot by
+alpha or more after the first that is missing.
+Source: wal3, "Scrub"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from tidelog.clock import run_all
+from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.wal.format.epoch import Epoch, Seal, place_of
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import DataLink, FenceLink, Tail
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.pin import PINS, decode_pin, pin_name
+from tidelog.wal.format.slot_object import decode_data, decode_link, problems_of_data
+from tidelog.wal.gc.pin_reach import reached_by
+from tidelog.wal.scrub.report import Before, Problem, Range, Scrubbed
+from tidelog.wal.scrub.tree_scrub import StartScrub, TreeScrub, scrub_again
+from tidelog.wal.slot_protocol.chain import chain_of, tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.reader import SlotReader
+
+
+async def scrub_slots(
+    reader: SlotReader,
+    start: int = 0,
+    limit: int | None = None,
+    *,
+    run_by: StartScrub | None = None,
+) -> Scrubbed:
+    """Read a whole slot log, or its positions ``[start, limit)``, and check all of it; see `scrub`.
+
+    Raises:
+        UsageError: there is no position in the range. NoSuchLog: there is no log.
+        PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
+        cannot be read, so that nothing says what there should be. LocationError: the store failed.
+    """
+    within = Range(start, limit)
+
+    async def once(manifest: Manifest) -> Scrubbed:
+        run = (run_by or TreeScrub)(reader.tree, Scrubbed(), _examined, within)
+        await run.tree(manifest)
+        await _fences(run, manifest)
+        tail = await _tail(run, manifest)
+        await run.settle()
+        await run.forgive(manifest)
+        await _pins(run)
+        await run.others()
+        if tail is not None and _beyond(run.found.unnamed, tail):
+            tail = await _end(reader)  # It may only be newer than what was walked.
+            for path in _beyond(run.found.unnamed, tail):
+                run.tell(path, f"the log ends before it, at {tail.path}: what was there is missing")
+        return run.found
+
+    return await scrub_again(reader.manifest, once)
+
+
+async def _fences(run: TreeScrub, manifest: Manifest) -> None:
+    """Check the fences between the epochs of a manifest, and its seal."""
+    chain = chain_of(manifest)
+    ends: list[tuple[Epoch, int, Epoch | Seal]] = []
+    for ending, slot in chain.ends():
+        following = chain.after(ending) or chain.seal
+        assert following is not None, "an epoch that ended is followed by something"
+        ends.append((ending, slot, following))
+    if not run.within.is_all:
+        first, last = min(run.numbers, default=1), max(run.numbers, default=0)
+        ends = [end for end in ends if first <= end[1] <= last + 1]
+    work = [partial(_fence, run, *end) for end in ends]
+    await run_all(work, at_once=run.reader.reads)
+
+
+async def _pins(run: TreeScrub) -> None:
+    """Check what pins hold, as far as the log itself does not name it any more."""
+    if not run.within.is_all:
+        return
+    async for entry in run.reader.store.list(PINS):
+        if pin_name(entry.key) is None:
+            continue
+        run.named.add(entry.key)
+        e_tag, problems, paths = "", list[Problem](), set[str]()
+        while True:
+            try:
+                found = await run.reader.store.get(entry.key)
+            except ObjectNotFound:
+                break  # The log is being destroyed.
+            if found.e_tag == e_tag:
+                run.found.problems += problems
+                break
+            # Who finds any looks again: it may have been let go of meanwhile, and swept.
+            e_tag = found.e_tag
+            problems, paths = await _problems_of_pin(run, entry.key, found.data)
+            if not problems:
+                break
+        run.named |= paths
+
+
+async def _problems_of_pin(run: TreeScrub, key: str, data: bytes) -> tuple[list[Problem], set[str]]:
+    """Return what is wrong with a pin, and the paths that it holds."""
+    reader = run.reader
+    try:
+        pin = decode_pin(data, where=key)
+        if not pin.is_held:
+            return [], set()
+        held = [child async for child in reached_by(reader.store, reader.clock, pin)]
+    except CorruptionError as error:
+        return [Problem(key, str(error))], set()
+    children = [child for child in held if child.limit > pin.start and child.path not in run.named]
+    # To reach what the snapshots name, these were read, and checked.
+    problems = [
+        problem
+        for child in children
+        if isinstance(child, Fragment)
+        for problem in await _problems_of_pinned(run, child)
+    ]
+    return problems, {child.path for child in children}
+
+
+async def _problems_of_pinned(run: TreeScrub, fragment: Fragment) -> list[Problem]:
+    path = fragment.path
+    try:
+        data = (await run.reader.store.get(path)).data
+        link, records = decode_data(data, path=path)
+    except ObjectNotFound:
+        return [Problem(path, "a pin holds it, and it is not there")]
+    except CorruptionError as error:
+        return [Problem(path, str(error))]
+    return [Problem(path, why) for why in problems_of_data(records, link, len(data), fragment)]
+
+
+async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Seal) -> None:
+    """Check the fence that ended an epoch, as its manifest says, and what that says came next."""
+    path = ending.path(slot)
+    run.named.add(path)
+    try:
+        link = decode_link((await run.reader.store.get(path)).data, path=path)
+    except ObjectNotFound:
+        run.tell(path, "the fence that ended the epoch is not there")
+    except CorruptionError as error:
+        run.tell(path, str(error))
+    else:
+        if not isinstance(link, FenceLink) or (link.epoch, link.slot) != (ending.name, slot):
+            run.tell(path, "it is not the fence that ended the epoch")
+        elif _own(following) != (link.next or Seal(slot=slot, successor=link.successor)):
+            run.tell(path, "the manifest says something else of what follows it")
+
+
+def _own(following: Epoch | Seal) -> Epoch | Seal:
+    """Return what a fence says of what follows it; where a fork finds its objects it does not."""
+    return replace(following, log="") if isinstance(following, Epoch) else following
+
+
+async def _tail(run: TreeScrub, manifest: Manifest) -> Tail | None:
+    """Check what the manifest does not name yet; return where the log ends, if all was walked."""
+    tail, limit = tail_of(manifest), run.within.limit
+    if chain_of(manifest).seal is not None or (limit is not None and limit <= tail.position):
+        return tail
+    walker = ChainReader(store=run.reader.store, clock=run.reader.clock, reads=run.reader.reads)
+    try:
+        async for passed in walker.walk(tail):
+            run.named.add(tail.path)
+            step = passed.step
+            if isinstance(step, Fragment) and run.within.holds(step.start, step.limit):
+                await run.bytes_of(step, passed.data, Before(tail.setsum, tail.log_bytes))
+            tail = passed.tail
+            if limit is not None and limit <= tail.position:
+                return tail
+    except CorruptionError as error:
+        run.named.add(tail.path)
+        run.tell(tail.path, str(error))
+        return None
+    return tail
+
+
+async def _end(reader: SlotReader) -> Tail:
+    """Return where the log ends now."""
+    walker = ChainReader(store=reader.store, clock=reader.clock, reads=reader.reads)
+    manifest = await reader.manifest()
+    while True:
+        tail = tail_of(manifest)
+        async for passed in walker.walk(tail):
+            tail = passed.tail
+        manifest = await reader.manifest()
+        known = tail_of(manifest)
+        if (known.epoch.number, known.slot) <= (tail.epoch.number, tail.slot):
+            return tail
+
+
+def _beyond(paths: Sequence[str], tail: Tail) -> list[str]:
+    """Return the objects that cannot be there if the log ends at ``tail``."""
+    found = []
+    for path in paths:
+        if (place := place_of(path)) is None:
+            continue
+        is_last = place.epoch == tail.epoch.name
+        is_past = is_last and place.slot >= tail.slot + tail.epoch.alpha
+        if place.number > tail.epoch.number or is_past:
+            found.append(path)
+    return found
+
+
+def _examined(data: bytes, fragment: Fragment, before: Before) -> tuple[list[str], int]:
+    link, records = decode_data(data, path=fragment.path)
+    problems = problems_of_data(records, link, len(data), fragment)
+    if isinstance(link, DataLink) and not problems:
+        if link.log_setsum != before.setsum + link.setsum:
+            problems.append("its link's log_setsum is not that of the log up to it")
+        if link.log_bytes != before.bytes:
+            problems.append(f"its link says {link.log_bytes} bytes before it, not {before.bytes}")
+    return problems, records.num_rows

@@ -1,0 +1,280 @@
+"""Scrubbing a wal3 log: all of it, or a range, and all that is wrong is told, not the first alone.
+
+What is checked: the manifest's and each snapshot's sums, bounds, depths and names; each fragment's
+size, positions, time and records; cursors. Objects that the log does not name are told, and are no
+fault: a crash leaves such, and so does a collection under way. For a range the manifest is checked,
+and what it names of the range; cursors, plan and other objects are not looked at.
+
+A collection that goes past meanwhile takes away what the manifest named when it was read. Where a
+snapshot is missing, a newer manifest says how to go on. Who finds problems reads the manifest
+again: those of fragments that were collected since are none; if there are others, and the log
+begins later than it did, all is read anew.
+Source: wal3, "Scrub"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+from tidelog.clock import run_all
+from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.wal.format.cursor import CURSORS, cursor_name, decode_cursor
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
+from tidelog.wal.format.manifest import MANIFEST, Manifest, problems_of_manifest
+from tidelog.wal.format.snapshot import Pointer, decode_snapshot, problems_of_snapshot
+from tidelog.wal.format.wal3_records import decode_fragment, problems_of_fragment
+from tidelog.wal.read.head import collected
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.scrub.report import Before, Problem, Range, Scrubbed
+
+RUNS_MAX: Final = 5
+
+
+Check: TypeAlias = Callable[[bytes, Fragment, Before], tuple[list[str], int]]
+
+
+async def scrub(
+    reader: Wal3Reader,
+    start: int = 0,
+    limit: int | None = None,
+    *,
+    run_by: StartScrub | None = None,
+) -> Scrubbed:
+    """Read a whole log, or its positions ``[start, limit)``, and check all of it.
+
+    ``run_by`` is `TreeScrub`, or what does as that does.
+
+    Raises:
+        UsageError: there is no position in the range. NoSuchLog: there is no log.
+        PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
+        cannot be read, so that nothing says what there should be. LocationError: the store failed.
+    """
+    within = Range(start, limit)
+
+    async def once(manifest: Manifest) -> Scrubbed:
+        run = (run_by or TreeScrub)(reader, Scrubbed(), problems_and_records, within)
+        await run.tree(manifest)
+        await run.forgive(manifest)
+        await run.others()
+        return run.found
+
+    return await scrub_again(reader.manifest, once)
+
+
+async def scrub_again(
+    load: Callable[[], Awaitable[Manifest]], once: Callable[[Manifest], Awaitable[Scrubbed]]
+) -> Scrubbed:
+    """Scrub until no problem can be due to a collection that went past meanwhile.
+
+    What is told of two manifests is no collection's doing: the second no longer names what one has
+    erased. Where collections are quicker five times over, all that was found is told.
+    """
+    manifest, before = await load(), set[Problem]()
+    found = await once(manifest)
+    for _ in range(RUNS_MAX - 1):
+        problems = set(found.problems)
+        if problems <= before:
+            break
+        newer = await load()
+        if newer.oldest <= manifest.oldest:
+            break
+        manifest, before = newer, problems
+        found = await once(manifest)
+    return found
+
+
+@dataclass(slots=True)
+class TreeScrub:
+    """One scrub, as it goes.
+
+    ``check`` gives what is wrong with a fragment's bytes, and how many records it has.
+    """
+
+    reader: Wal3Reader
+    found: Scrubbed
+    check: Check
+    within: Range = field(default_factory=Range)
+    named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
+    numbers: list[int] = field(default_factory=list)  # Of the fragments that the range has.
+    limits: dict[str, int] = field(default_factory=dict)  # By the paths of these fragments.
+    reached: int = 0  # What lies before this was checked.
+    lost: set[str] = field(default_factory=set)  # Snapshots that are missing, and were told.
+
+    async def tree(self, manifest: Manifest) -> None:
+        """Check a manifest, and all of the range that it reaches.
+
+        Raises:
+            PositionCollected: the range starts before what is left.
+        """
+        is_all = self.within.is_all
+        while True:
+            self._refuse_collected(manifest)
+            for why in problems_of_manifest(manifest):
+                self.tell(MANIFEST, why)
+            gone = manifest.acc_bytes - sum(child.num_bytes for child in manifest.children)
+            try:
+                await self.children(manifest.children, Before(manifest.collected, gone))
+                break
+            except _Missing as missing:
+                newer = await self.reader.manifest()
+                if newer.oldest > manifest.oldest:
+                    # A collection went past, and what was checked may be gone since.
+                    manifest, is_all = newer, False
+                else:
+                    self.tell(missing.pointer.path, "it is not there")
+                    self.lost.add(missing.pointer.path)
+                self.reached = missing.pointer.start
+        await self.settle()
+        reached = self.found.setsum + manifest.collected
+        if is_all and not self.found.problems and reached != manifest.setsum:
+            self.tell(MANIFEST, "its setsum is not that of what it reaches")
+
+    async def forgive(self, manifest: Manifest) -> None:
+        """Drop the problems of fragments that were collected since ``manifest`` was read.
+
+        Raises:
+            PositionCollected: the range starts before what is left by now.
+        """
+        if not self.found.problems:
+            return
+        newer = await self.reader.manifest()
+        if newer.oldest <= manifest.oldest or problems_of_manifest(newer):
+            return
+        self._refuse_collected(newer)
+        gone = {path for path, limit in self.limits.items() if limit <= newer.oldest}
+        self.found.problems = [one for one in self.found.problems if one.path not in gone]
+        # A pin may hold them, and is to tell so.
+        self.named -= gone
+
+    def _refuse_collected(self, manifest: Manifest) -> None:
+        if 0 < self.within.start < manifest.oldest:
+            raise collected(self.within.start, manifest.oldest)
+
+    async def children(self, children: list[Pointer | Fragment], before: Before) -> None:
+        """Check what a manifest or a snapshot names, after what the log held ``before``."""
+        leaves = []
+        for child in children:
+            if self.within.holds(child.start, child.limit) and child.limit > self.reached:
+                if isinstance(child, Pointer):
+                    await self.snapshot(child, before)
+                else:
+                    self.limits[child.path] = child.limit
+                    leaves.append(partial(self.fragment, child, before))
+            before = Before(before.setsum + child.setsum, before.bytes + child.num_bytes)
+        await run_all(leaves, at_once=self.reader.reads)
+
+    async def snapshot(self, pointer: Pointer, before: Before) -> None:
+        """Check a snapshot, and what it names."""
+        if pointer.path in self.lost:
+            return
+        try:
+            data = (await self.reader.store.get(pointer.path)).data
+        except ObjectNotFound as error:
+            raise _Missing(pointer) from error
+        self.found.snapshots += pointer.path not in self.named
+        self.named.add(pointer.path)
+        try:
+            snapshot = decode_snapshot(data, where=pointer.path)
+        except CorruptionError as error:
+            self.tell(pointer.path, str(error))
+            return
+        problems = problems_of_snapshot(snapshot, pointer)
+        for why in problems:
+            self.tell(pointer.path, why)
+        # Whatever lies there, each step goes down: one that leads to itself must not go round.
+        depth = min(snapshot.depth, pointer.depth)
+        deep = [child for child in snapshot.snapshots if child.depth < depth]
+        await self.children([*deep, *snapshot.fragments], before)
+
+    async def fragment(self, fragment: Fragment, before: Before) -> None:
+        """Check a fragment."""
+        self.named.add(fragment.path)
+        self.numbers.append(fragment.seq_no)
+        data = await self._get(fragment.path)
+        if data is None:
+            return
+        await self.bytes_of(fragment, data, before)
+
+    async def settle(self) -> None:
+        """Wait for what is checked elsewhere; here nothing is."""
+
+    async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:
+        """Check a fragment's bytes."""
+        self.found.fragments += 1
+        self.found.bytes_read += len(data)
+        try:
+            work = partial(self.check, data, fragment, before)
+            problems, records = await self.reader.clock.offload(work)
+        except CorruptionError as error:
+            self.tell(fragment.path, str(error))
+            return
+        for why in problems:
+            self.tell(fragment.path, why)
+        if not problems:
+            self.found.records += records
+            self.found.setsum = self.found.setsum + fragment.setsum
+
+    async def others(self) -> None:
+        """Check cursors and garbage, and tell of objects that the log does not name.
+
+        Of a range nothing: what it does not name is named by the rest.
+        """
+        if not self.within.is_all:
+            return
+        if (data := await self._get(GARBAGE, missing_is_fine=True)) is not None:
+            try:
+                decode_garbage(data)
+            except CorruptionError as error:
+                self.tell(GARBAGE, str(error))
+        async for entry in self.reader.store.list(""):
+            if entry.key.startswith(CURSORS) and cursor_name(entry.key) is not None:
+                await self._cursor(entry.key)
+            elif entry.key not in self.named:
+                self.found.unnamed.append(entry.key)
+
+    async def _cursor(self, key: str) -> None:
+        data = await self._get(key, missing_is_fine=True)
+        try:
+            if data is not None:
+                decode_cursor(data, where=key)
+        except CorruptionError as error:
+            self.tell(key, str(error))
+
+    async def _get(self, path: str, *, missing_is_fine: bool = False) -> bytes | None:
+        try:
+            return (await self.reader.store.get(path)).data
+        except ObjectNotFound:
+            if not missing_is_fine:
+                self.tell(path, "it is not there")
+            return None
+
+    def tell(self, path: str, why: str) -> None:
+        """Report a problem."""
+        problem = Problem(path, why)
+        if problem not in self.found.problems:
+            self.found.problems.append(problem)
+
+
+class _Missing(Exception):
+    """A snapshot is not there."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        super().__init__(pointer.path)
+        self.pointer = pointer
+
+
+StartScrub: TypeAlias = Callable[[Wal3Reader, Scrubbed, Check, Range], TreeScrub]
+
+
+def problems_and_records(data: bytes, fragment: Fragment, _: Before) -> tuple[list[str], int]:
+    """Return what is wrong with the bytes of a fragment of wal3's, and how many records it has.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
+    records = decode_fragment(data, path=fragment.path)
+    return problems_of_fragment(records, len(data), fragment), records.num_rows

@@ -1,0 +1,1 @@
+"""Commit by creating slots: the writer, the fence that ends it, and reading past the manifest."""

@@ -1,0 +1,160 @@
+"""Walking a slot log past its manifest: what each object means to readers and to manifests. Pure.
+
+A walk goes slot by slot, in slot order, and says nothing of a slot before every slot below it is
+known: the first fence that it meets ends the epoch, and what lies in higher slots of that is void.
+Invariants: two walks of one log give the same steps, as far as both go; so a manifest that was
+extended by either is extended by the other where it stopped.
+Source: wal3-draft, "Recovery"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.wal.format.epoch import Chain, Epoch, Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import ControlFragment, DataLink, Link, Tail, fragment_of, plain
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest_update import add_fragment
+from tidelog.wal.format.streams import Controls, Streams, apply_controls
+
+Step: TypeAlias = Fragment | Epoch | Seal
+
+
+def tail_of(manifest: Manifest) -> Tail:
+    """Return where a manifest ends.
+
+    Raises:
+        UsageError: it is that of a log of the other protocol.
+    """
+    chain = chain_of(manifest)
+    return Tail(
+        epoch=chain.last,
+        slot=manifest.next_seq_no,
+        position=manifest.next,
+        setsum=manifest.setsum,
+        log_bytes=manifest.acc_bytes,
+        streams=chain.streams,
+    )
+
+
+def chain_of(manifest: Manifest) -> Chain:
+    """Return a manifest's epochs.
+
+    Raises:
+        UsageError: it is that of a log of the other protocol.
+    """
+    if manifest.chain is None:
+        raise UsageError(
+            "this is a log of the manifest protocol, as wal3 writes it: open it as such"
+        )
+    return manifest.chain
+
+
+def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
+    """Return what the object at the tail means, and the tail after it (after a seal, the same).
+
+    Raises:
+        CorruptionError: it does not continue the log.
+    """
+    if (link.epoch, link.slot) != (tail.epoch.name, tail.slot):
+        raise _broken("it is the object of another slot", tail)
+    if isinstance(link, DataLink):
+        if (link.start, link.log_bytes) != (tail.position, tail.log_bytes):
+            raise _broken("its records do not follow those before it", tail)
+        if link.log_setsum != tail.setsum + link.setsum or link.limit <= link.start:
+            raise _broken("its setsums do not continue those before it", tail)
+        after = replace(
+            tail,
+            slot=tail.slot + 1,
+            position=link.limit,
+            setsum=link.log_setsum,
+            log_bytes=tail.log_bytes + size_bytes,
+            streams=_after(tail.streams, link.controls, where=tail.path),
+        )
+        return after, fragment_of(link, tail.path, size_bytes)
+    if link.next is None:
+        return tail, Seal(slot=tail.slot, successor=link.successor)
+    if link.next.number != tail.epoch.number + 1:
+        raise _broken("its next epoch does not follow", tail)
+    return replace(tail, epoch=link.next), link.next
+
+
+def extend(manifest: Manifest, steps: Sequence[Step], *, writer: str) -> Manifest:
+    """Return the manifest with the steps of a walk that it does not have yet.
+
+    Raises:
+        CorruptionError: they do not continue it.
+    """
+    for one in steps:
+        chain = chain_of(manifest)
+        if isinstance(one, Fragment):
+            if one.limit > manifest.next:
+                manifest = _with_fragment(manifest, chain, one, writer=writer)
+        elif isinstance(one, Epoch):
+            if one.number > chain.last.number:
+                _check_fence(one.first_slot, manifest)
+                if one.number != chain.last.number + 1:
+                    raise CorruptionError(
+                        "an epoch is not the one that comes next in the log", epoch=one.name
+                    )
+                manifest = replace(manifest, chain=replace(chain, epochs=(*chain.epochs, one)))
+        elif chain.seal is None:
+            _check_fence(one.slot, manifest)
+            manifest = replace(manifest, chain=replace(chain, seal=one))
+    return manifest
+
+
+def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | None) -> bool:
+    """Say whether the log went past a slot without the fence that one believes to stand there.
+
+    The slot was empty when the fence came because what had been there was collected.
+    ``next_name`` is the name of the epoch that the fence opens; None for a seal.
+    """
+    chain = chain_of(manifest)
+    if any(epoch.name == fenced.name for epoch in chain.epochs):
+        following = chain.after(fenced)
+        if following is not None:
+            return (following.name, following.first_slot) != (next_name, slot)
+        if chain.seal is not None:
+            return next_name is not None or chain.seal.slot != slot
+    return manifest.next_seq_no > slot
+
+
+def has_slot(manifest: Manifest, epoch: Epoch, slot: int) -> bool:
+    """Say whether the log has, or once had, an epoch's data in a slot, as its manifest knows."""
+    return manifest.next_seq_no > slot and chain_of(manifest).of(slot).name == epoch.name
+
+
+def _with_fragment(manifest: Manifest, chain: Chain, one: Fragment, *, writer: str) -> Manifest:
+    added = add_fragment(manifest, plain(one), writer=writer)
+    if not isinstance(one, ControlFragment):
+        return added
+    streams = _after(chain.streams, one.controls, where=one.path)
+    return replace(added, chain=replace(chain, streams=streams))
+
+
+def _after(streams: Streams, controls: Controls, *, where: str) -> Streams:
+    try:
+        return apply_controls(streams, controls)
+    except UsageError as error:
+        raise CorruptionError(
+            f"a control record does not fit the streams that are open ({error.sentence})",
+            path=where,
+        ) from error
+
+
+def _check_fence(slot: int, manifest: Manifest) -> None:
+    if slot != manifest.next_seq_no:
+        raise CorruptionError(
+            "a fence is not at the slot that comes next in the log",
+            slot=slot,
+            expected=manifest.next_seq_no,
+        )
+
+
+def _broken(why: str, tail: Tail) -> CorruptionError:
+    return CorruptionError(f"a slot's object breaks the chain ({why}): restore it", path=tail.path)

@@ -1,0 +1,158 @@
+"""Rolling up a slot log: its manifest is replaced by one that names what was committed since.
+
+This bounds how far others have to walk, and is on nobody's way to an acknowledgement. Whoever
+loses the race to replace the manifest has lost nothing: the winner's names the same objects.
+Source: wal3-draft, "Manifests"; design page 3, "Roll-up".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    ManifestMoved,
+    ObjectChanged,
+    ObjectExists,
+    OutcomeUnknown,
+)
+from tidelog.store.conditional import create, replace
+from tidelog.store.port import Store
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover, check_manifest, roll_over
+from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
+from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.slot_protocol.chain import Step, chain_of, extend, tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+
+TRIES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointer:
+    """Rolls up one log. ``writer`` is a name for people, in what it writes."""
+
+    store: Store
+    clock: Clock
+    writer: str
+    rollover: Rollover = field(default_factory=Rollover)
+
+    async def roll_up(self, head: Head, steps: Sequence[Step]) -> Head:
+        """Bring steps of a walk into the manifest; return the manifest that has them.
+
+        Raises:
+            ContentionError: others were first every time. CorruptionError: the steps do not
+            continue the manifest. LocationError: the store failed.
+        """
+        for _ in range(TRIES_MAX):
+            try:
+                return await self.replace_once(head, steps)
+            except ManifestMoved:
+                head = await load_head(self.store)
+        raise ContentionError("others replaced the manifest at every try to roll the log up")
+
+    async def replace_once(self, head: Head, steps: Sequence[Step]) -> Head:
+        """Bring steps into the manifest as it was read, or into none.
+
+        Raises:
+            ManifestMoved: another was first, or that may be. Otherwise see `roll_up`.
+        """
+        extended = extend(head.manifest, steps, writer=self.writer)
+        if extended is head.manifest:
+            return head
+        manifest, snapshots = roll_all(extended, self.rollover, writer=self.writer)
+        check_manifest(manifest)
+        check_continues(head.manifest, manifest)
+        for snapshot in snapshots:
+            # Its name says what it names: if another writer's is there, that will do.
+            with suppress(ObjectExists):
+                body = encode_snapshot(snapshot)
+                await create(self.store, snapshot.path, body, clock=self.clock)
+        data = encode_manifest(manifest)
+        try:
+            e_tag = await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
+        except (ObjectChanged, OutcomeUnknown) as error:
+            raise ManifestMoved("another replaced the manifest: read it again") from error
+        return Head(manifest, e_tag)
+
+
+async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
+    """Bring all that is committed into a log's manifest, whoever wrote it; return that.
+
+    A log in wal3's form has nothing else in it.
+
+    Raises:
+        NoSuchLog: there is none. ContentionError: others were first every time. CorruptionError,
+        LocationError: as everywhere.
+    """
+    for attempt in range(TRIES_MAX):
+        if attempt:
+            await clock.sleep(backoff_us(attempt - 1, clock))
+        head = await load_head(store)
+        if head.manifest.chain is None:
+            return head
+        walker = ChainReader(store=store, clock=clock)
+        try:
+            steps = [passed.step async for passed in walker.walk(tail_of(head.manifest))]
+        except CorruptionError:
+            if (await load_head(store)).e_tag == head.e_tag:
+                raise
+            continue
+        # What a sleeper put into slots that had been collected is no part of the log.
+        if (await load_head(store)).e_tag == head.e_tag:
+            with suppress(ContentionError):
+                return await Checkpointer(store=store, clock=clock, writer=writer).replace_once(
+                    head, steps
+                )
+    raise ContentionError("others replaced the manifest at every try to roll the log up")
+
+
+def roll_all(
+    manifest: Manifest, rollover: Rollover, *, writer: str
+) -> tuple[Manifest, list[Snapshot]]:
+    """Roll over as often as the thresholds ask for; return the snapshots in the order to store."""
+    snapshots: list[Snapshot] = []
+    while True:
+        manifest, snapshot = roll_over(manifest, rollover, writer=writer)
+        if snapshot is None:
+            return manifest, snapshots
+        snapshots.append(snapshot)
+
+
+def _streams_continue(before: Manifest, after: Manifest) -> bool:
+    """Say whether streams that are open after are those from before, or were opened since."""
+    one, other = chain_of(before).streams, chain_of(after).streams
+    if before.next == after.next:
+        return one == other
+    opened = {info.id: info.position for info in one}
+    return all(
+        info.position >= before.next or opened.get(info.id) == info.position for info in other
+    )
+
+
+def check_continues(before: Manifest, after: Manifest) -> None:
+    """Refuse to replace a manifest by one that does not continue it.
+
+    Raises:
+        CorruptionError: it would lose or change something.
+    """
+    one, other = chain_of(before), chain_of(after)
+    kept = (
+        before.collected == after.collected
+        and before.oldest == after.oldest
+        and before.next <= after.next
+        and before.acc_bytes <= after.acc_bytes
+        and other.epochs[: len(one.epochs)] == one.epochs
+        and one.seal in (None, other.seal)
+        and one.streams_at_start == other.streams_at_start
+        and _streams_continue(before, after)
+    )
+    if not kept:
+        raise CorruptionError(
+            "a manifest would not continue the one before it: nothing was written"
+        )

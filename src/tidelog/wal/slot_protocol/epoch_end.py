@@ -1,0 +1,60 @@
+"""What became of a slot: once an epoch has ended, its fence says which of its slots are in the log.
+
+The slots below the first fence hold data, all of them; those at or after it are void. So an append
+that ended in `OutcomeUnknown` is decided as soon as the log was opened again.
+Source: design page 3, "Append".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.clock import Clock
+from tidelog.store.port import Store
+from tidelog.wal.format.epoch import Epoch, Seal
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.chain import chain_of, has_passed, tail_of
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where an epoch ended, and what came after it."""
+
+    slot: int
+    after: Epoch | Seal
+
+
+async def end_of_epoch(store: Store, epoch: Epoch, *, clock: Clock) -> End | None:
+    """Return the end of an epoch; None if it has not ended.
+
+    Raises:
+        CorruptionError: the log is broken. LocationError: the store failed.
+    """
+    while True:
+        manifest = (await load_head(store)).manifest
+        if (end := _end_in(manifest, epoch)) is not None:
+            return end
+        tail, end = tail_of(manifest), None
+        async for passed in ChainReader(store=store, clock=clock).walk(tail):
+            if isinstance(passed.step, Epoch | Seal) and tail.epoch.name == epoch.name:
+                end = End(tail.slot, passed.step)
+                break
+            tail = passed.tail
+        newer = (await load_head(store)).manifest
+        if end is not None:
+            after = end.after.name if isinstance(end.after, Epoch) else None
+            if not has_passed(newer, epoch, end.slot, after):
+                return end
+        elif newer.next_seq_no <= tail.slot and chain_of(newer) == chain_of(manifest):
+            return None
+
+
+def _end_in(manifest: Manifest, epoch: Epoch) -> End | None:
+    chain = chain_of(manifest)
+    if (following := chain.after(epoch)) is not None:
+        return End(following.first_slot, following)
+    if chain.seal is not None and chain.last.name == epoch.name:
+        return End(chain.seal.slot, chain.seal)
+    return None

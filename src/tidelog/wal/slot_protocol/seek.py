@@ -1,0 +1,81 @@
+"""Finding where a time begins in a slot log: down the tree by last times, then past the manifest.
+
+Times are their writers', and need not rise. A last time is the greatest of all that is below it, so
+the first child that reaches a time has the first record which does.
+Source: wal3-draft, "Interface"; design page 3, "Manifest tree, setsum, cursors, collection".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tidelog.errors import ObjectNotFound
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.snapshot import Pointer
+from tidelog.wal.read.head import load_past
+from tidelog.wal.read.limits import check_time_us
+from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.slot_protocol.chain import tail_of
+from tidelog.wal.slot_protocol.reader import SlotReader, checked_data
+
+
+async def position_at(reader: SlotReader, time_us: int) -> int:
+    """Return the first position whose record has a time or a later one; the next one if none has.
+
+    One request for the manifest, one for each level of its tree, and one for the fragment.
+
+    Raises:
+        UsageError: it is no time. CorruptionError: an object is missing, or is not what was
+        written. LocationError: the store failed.
+    """
+    check_time_us(time_us)
+    manifest = await reader.manifest()
+    while True:
+        try:
+            found = await _below(reader.tree, manifest.children, time_us)
+        except ObjectNotFound as error:
+            manifest = await load_past(reader.store, manifest, error)
+            continue
+        if found is not None:
+            return found
+        found, reached = await _past(reader, manifest, time_us)
+        if found is not None:
+            return found
+        manifest = await reader.manifest()
+        if manifest.next <= reached:
+            return reached
+
+
+async def _below(
+    tree: Wal3Reader, children: Sequence[Pointer | Fragment], time_us: int
+) -> int | None:
+    for child in children:
+        if child.last_us is not None and child.last_us < time_us:
+            continue
+        if isinstance(child, Pointer):
+            found = await _below(tree, (await tree.snapshot(child)).children, time_us)
+        else:
+            found = first_at(await tree.fetch(child), time_us)
+        if found is not None:
+            return found
+    return None
+
+
+async def _past(reader: SlotReader, manifest: Manifest, time_us: int) -> tuple[int | None, int]:
+    """Look at what the manifest does not name yet; return what is found, and where the log ends."""
+    tail = tail_of(manifest)
+    async for passed in reader.walker.walk(tail):
+        tail = passed.tail
+        one = passed.step
+        if isinstance(one, Fragment) and (one.last_us is None or one.last_us >= time_us):
+            return first_at(checked_data(passed.data, one), time_us), tail.position
+    return None, tail.position
+
+
+def first_at(records: pa.Table, time_us: int) -> int | None:
+    """Return the position of the first record that has a time or a later one."""
+    reach = records.column("timestamp_us").to_numpy() >= time_us
+    return int(records.column("position")[int(reach.argmax())].as_py()) if reach.any() else None

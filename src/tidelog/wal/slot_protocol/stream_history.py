@@ -1,0 +1,68 @@
+"""Which streams were open at a position of a slot log: control records, replayed up to there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tidelog.clock import Clock, run_all
+from tidelog.errors import ObjectNotFound, PositionCollected
+from tidelog.store.port import Store
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.slot_object import controls_of
+from tidelog.wal.format.stream_set import may_hold
+from tidelog.wal.format.streams import CONTROL, Controls, Streams, apply_controls
+from tidelog.wal.read.head import load_past
+from tidelog.wal.read.tree_reader import READS_MAX
+from tidelog.wal.slot_protocol.chain import chain_of
+from tidelog.wal.slot_protocol.reader import SlotReader
+
+
+async def streams_at(reader: SlotReader, position: int) -> Streams:
+    """Return the streams that are open at a position; only objects with control records are read.
+
+    Raises:
+        PositionCollected: what is before it cannot be told any more. CorruptionError: an object is
+        missing, or is not what was written. LocationError: the store failed.
+    """
+    while True:
+        manifest = await reader.manifest()
+        if position < manifest.oldest:
+            raise PositionCollected(
+                f"what was open at {position} was collected: the oldest is {manifest.oldest}",
+                oldest=manifest.oldest,
+            )
+        try:
+            controls = await _controls_below(reader, manifest, position)
+        except ObjectNotFound as error:
+            await load_past(reader.store, manifest, error)
+            continue
+        if (await reader.manifest()).oldest == manifest.oldest:
+            return apply_controls(chain_of(manifest).streams_at_start, controls)
+
+
+async def _controls_below(reader: SlotReader, manifest: Manifest, position: int) -> Controls:
+    if position == manifest.oldest:
+        return ()
+    found = await reader.fragments(manifest.oldest, limit=position)
+    holding = [one for one in found if may_hold(one.streams, CONTROL)]
+    said = await read_controls(reader.store, reader.clock, holding)
+    return tuple(pair for pair in said if pair[0] < position)
+
+
+async def read_controls(
+    store: Store, clock: Clock, fragments: Sequence[Fragment], *, at_once: int = READS_MAX
+) -> Controls:
+    """Read what the control records of fragments say, which their links repeat.
+
+    Raises:
+        ObjectNotFound: one is gone. CorruptionError: one is not what was written.
+    """
+
+    async def read(fragment: Fragment) -> Controls:
+        data = (await store.get(fragment.path)).data
+        return await clock.offload(partial(controls_of, data, fragment))
+
+    found = await run_all([partial(read, one) for one in fragments], at_once=at_once)
+    return tuple(pair for controls in found for pair in controls)

@@ -1,0 +1,81 @@
+"""A log that is damaged while it is written to: every reader says so, and none goes round for ever.
+
+Each look at the manifest finds another. Only where the log begins tells whether what is missing was
+collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from shelves import ALL, append, log_of, shelf_on
+from tidelog.errors import CorruptionError
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Object
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
+from tidelog.wal.log import Log
+from tidelog.wal.read.head import load_head
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.stream_history import streams_at
+
+READS_MAX = 1_000
+
+
+class Busy(MemoryStore):
+    """A store whose log has another manifest at each look."""
+
+    reads: int = 0
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        found = await MemoryStore.get(self, key, start=start, limit=limit)
+        self.reads += 1
+        assert self.reads < READS_MAX, "somebody goes round for ever"
+        if not key.endswith(MANIFEST) or limit is not None:
+            return found
+        manifest = decode_manifest(found.data)
+        return replace(found, data=encode_manifest(replace(manifest, writer=str(self.reads))))
+
+
+async def scan(log: Log) -> None:
+    async for _ in log.scan():
+        pass
+
+
+async def streams(log: Log) -> None:
+    await streams_at(SlotReader(store=log.store, clock=log.clock), 12)
+
+
+WAYS: dict[str, Callable[[Log], Awaitable[object]]] = {
+    "scan": scan,
+    "fragments": lambda log: log.fragments(),
+    "position_at": lambda log: log.position_at(1),
+    "streams": streams,
+    "sweep": lambda log: log.sweep(grace_us=0),
+    "collect": lambda log: log.collect(keep=ALL, grace_us=0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_missing_in_a_busy_log_is_damage(way: str) -> None:
+    """A snapshot that nobody collected."""
+
+    async def work() -> None:
+        store = Busy()
+        await log_of(store, "a", 0)
+        log = await shelf_on(store).open("a")
+        await log.open_stream(b"s")
+        await log.close()
+        await append(store, "a", 20)
+        log = await shelf_on(store).open("a")
+        await log.create_cursor("x", 15)
+        first = (await load_head(log.store)).manifest.snapshots[0]
+        await log.store.delete([first.path])
+        store.reads = 0
+        with pytest.raises(CorruptionError, match="names an object that is not there"):
+            await WAYS[way](log)
+
+    asyncio.run(work())
