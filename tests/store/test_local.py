@@ -19,8 +19,8 @@ from tidelog.errors import (
     Outcome,
 )
 from tidelog.store.local import disk as local_disk
+from tidelog.store.local import files as local_files
 from tidelog.store.local.store import LocalStore
-from tidelog.store.local.store import files as local_files
 
 CLOCK = SystemClock()
 
