@@ -19,6 +19,12 @@ settings.load_profile("tidelog")
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The one loop that tidelog runs on: a test that is an ``async def`` runs on it."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
     """moto, an S3 server in memory."""
     with MotoServer(tmp_path_factory.mktemp("moto")) as server:
