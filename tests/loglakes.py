@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -62,9 +62,8 @@ def append(
 
     async def work() -> None:
         location = await open_location(str(lake))
-        options: dict[str, Any] = {"shape": shape, "batching": Batching(interval_us=0)}
         # It is not closed, as if it was killed: a close would roll up.
-        log = await location.log(name, **options)
+        log = await location.log(name, shape=shape, batching=Batching(interval_us=0))
         for batch in batches:
             await log.append(batch)
 

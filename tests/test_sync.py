@@ -176,7 +176,7 @@ def test_logs_are_written_and_read_from_threads(tmp_path: Path, protocol: str) -
         rows = [row for table in again.scan() for row in table.to_pylist()]
         assert {row["position"]: row["body"] for row in rows} == said | {41: b"last"}
         assert {table.schema for table in again.scan(3, limit=5)} == {LOG_RECORDS}
-        assert again.bounds().next == again.describe()["next"] == 42
+        assert again.bounds().next == again.describe().next == 42
         assert again.scrub().is_clean
         with pytest.raises(NameTaken):
             lake.create_log("orders")

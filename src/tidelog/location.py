@@ -38,9 +38,11 @@ from tidelog.store.probe import probe_store
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered
 from tidelog.wal.admin.destroy import Destroyed
+from tidelog.wal.append.queue import Batching
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
+from tidelog.wal.slot_protocol.writer import Shape
 
 FORMAT: Final = 1
 MARK: Final = "tidelog.json"
@@ -89,13 +91,22 @@ class Location:
         """Return the logs of this location, to be made, copied or destroyed."""
         return Logs(store=self.store, clock=self.clock, writer=writer_name())
 
-    async def log(self, name: str, **options: Any) -> Log:
+    async def log(
+        self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
+    ) -> Log:
         """Open a log; see `Logs.open`."""
-        return await self.shelf.open(name, **options)
+        return await self.shelf.open(name, shape=shape, batching=batching)
 
-    async def create_log(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
+    async def create_log(
+        self,
+        name: str,
+        *,
+        protocol: str = "slot",
+        shape: Shape | None = None,
+        batching: Batching | None = None,
+    ) -> Log:
         """Make a log, and open it; see `Logs.create`."""
-        return await self.shelf.create(name, protocol=protocol, **options)
+        return await self.shelf.create(name, protocol=protocol, shape=shape, batching=batching)
 
     async def logs(self) -> list[str]:
         """Return the names of all logs, in order; a listing of one page for each."""

@@ -29,7 +29,9 @@ from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
 from tidelog.sync_log import Log
 from tidelog.wal.admin.destroy import Destroyed
+from tidelog.wal.append.queue import Batching
 from tidelog.wal.gc.collector import GRACE_US
+from tidelog.wal.slot_protocol.writer import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +171,23 @@ class Location:
     ) -> Shard:
         return Shard(self._portal, self._inner.shard(name, schema=schema, key=key))
 
-    def log(self, name: str, **options: Any) -> Log:
-        """Open a log; ``options`` are those of `tidelog.wal.log.Log`, such as its shape."""
-        return Log(self._portal, self._portal.run(self._inner.log(name, **options)))
+    def log(
+        self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
+    ) -> Log:
+        """Open a log; ``shape`` and ``batching`` are how it is written, if it is."""
+        opened = self._inner.log(name, shape=shape, batching=batching)
+        return Log(self._portal, self._portal.run(opened))
 
-    def create_log(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
+    def create_log(
+        self,
+        name: str,
+        *,
+        protocol: str = "slot",
+        shape: Shape | None = None,
+        batching: Batching | None = None,
+    ) -> Log:
         """Make a log, and open it."""
-        made = self._inner.create_log(name, protocol=protocol, **options)
+        made = self._inner.create_log(name, protocol=protocol, shape=shape, batching=batching)
         return Log(self._portal, self._portal.run(made))
 
     def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
 from tidelog.portal import Portal
 from tidelog.wal import log as aio_log
+from tidelog.wal.describe import LogInfo
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.pin import Pin
@@ -111,7 +112,7 @@ class Log:
     def bounds(self) -> Bounds:
         return self._portal.run(self._inner.bounds())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> LogInfo:
         return self._portal.run(self._inner.describe())
 
     def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:

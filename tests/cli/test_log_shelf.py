@@ -1,4 +1,4 @@
-"""``tidelog log fork``, ``copy``, ``adopt``, ``rebuild``, ``destroy`` and ``describe``."""
+"""``tidelog log fork``, ``copy``, ``adopt``, ``export``, ``rebuild``, ``destroy``, ``describe``."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def test_a_log_of_chromas_is_adopted_and_given_back(cli: Cli, tmp_path: Path) ->
     assert cli.done("log", "scrub", "mine").object["problems"] == []
 
     back = tmp_path / "back"
-    given = cli.done("log", "adopt", "mine", "--to", back).object
+    given = cli.done("log", "export", "mine", back).object
     assert (given["records"], given["to"]) == (made["records"], str(back))
     fragments = list(back.rglob("*.parquet"))
     assert fragments
     for path in fragments:
         assert path.read_bytes() == (source / path.relative_to(back)).read_bytes()
     fill(cli, "s", 4, 4)
-    part = cli.done("log", "adopt", "s", "--to", (tmp_path / "s").as_uri(), "--from", "5").object
+    part = cli.done("log", "export", "s", (tmp_path / "s").as_uri(), "--from", "5").object
     assert (part["protocol"], part["oldest"], part["next"]) == ("manifest", 5, 9)
 
 
@@ -194,11 +194,14 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["adopt", "ftp://host/x", "b"], "not known here"),
         (["adopt", "/", "b/c"], "cannot be the name of a log"),
         (["adopt", "/"], "write one after it"),
-        (["adopt", "somewhere", "b", "--from", "2"], "belongs to --to"),
-        (["adopt", "a", "b", "--to", "somewhere"], "too much"),
-        (["adopt", "nosuch", "--to", "somewhere"], "no log"),
-        (["adopt", "a", "--to", "memory://x"], "ends with the command"),
-        (["adopt", "a", "--to", "somewhere", "--from", "99"], "no such position"),
+        (["adopt", "somewhere", ""], "cannot be the name of a log"),
+        (["adopt", "a", "--to", "somewhere"], "no such option: --to"),
+        (["export", "nosuch", "somewhere"], "no log"),
+        (["export", "../a", "somewhere"], "cannot be the name of a log"),
+        (["export", "a"], "PLACE"),
+        (["export", "a", "memory://x"], "ends with the command"),
+        (["export", "a", "somewhere", "--from", "-1"], "count from 1"),
+        (["export", "a", "somewhere", "--from", "99"], "no such position"),
         (["describe", "nosuch"], "no log"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -45,7 +45,7 @@ def test_it_runs_on_s3(cli: Cli, seaweed: SeaweedServer) -> None:
     assert said.status == 0, said.err
     assert said.object["records"] > 0
     place = seaweed.url("given")
-    there = cli.run("--location", url, "log", "adopt", "verify-8-cuts", "--to", place)
+    there = cli.run("--location", url, "log", "export", "verify-8-cuts", place)
     assert there.status == 0, there.err
     assert "secret" not in there.out + there.err
     back = cli.done("log", "adopt", place).object

@@ -198,7 +198,7 @@ def test_a_time_is_found_with_few_requests() -> None:
         await log.close()
         store = Metered(inner, clock=SwiftClock())
         again = await open_log(store, name="x", clock=SwiftClock(), writer="r")
-        depth = max(p["depth"] for p in (await again.describe())["manifest"]["snapshots"])
+        depth = max(p.depth for p in (await again.describe()).snapshots)
         assert depth >= 4
         for number in range(0, 200, 7):
             before = store.usage()

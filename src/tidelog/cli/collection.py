@@ -28,7 +28,7 @@ app = typer.Typer(
 @app.command("list")
 def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
     """List the collections, and from when to when they can be read."""
-    columns = (
+    columns: tuple[Column[dict[str, Any]], ...] = (
         Column("name", lambda one: one["name"]),
         Column("rows", lambda one: f"{one['rows']:,}", right=True),
         Column("bytes", lambda one: bytes_text(one["bytes"]), right=True),
@@ -41,6 +41,7 @@ def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
     print_listing(
         on_location(context, _describe_all),
         columns,
+        fields=dict,
         as_json=as_json,
         none_yet="There are no collections yet: 'tidelog source create' makes one.",
     )

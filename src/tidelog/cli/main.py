@@ -22,17 +22,11 @@ from tidelog.cli import (
     collection,
     demo,
     ingest,
-    log,
-    log_adopt,
-    log_collect,
-    log_cursor,
-    log_describe,
-    log_pin,
-    log_shelf,
     read,
     source,
     verify,
 )
+from tidelog.cli.log import group
 from tidelog.cli.output import OutputClosed, say
 from tidelog.errors import (
     InvariantError,
@@ -80,16 +74,7 @@ app.command("read")(read.read)
 app.command("changes")(changes.changes)
 app.add_typer(collection.app, name="collection")
 app.add_typer(source.app, name="source")
-app.add_typer(log.app, name="log")
-log.app.command("describe")(log_describe.describe)
-log.app.add_typer(log_cursor.app, name="cursor")
-log.app.add_typer(log_pin.app, name="pin")
-log.app.command("collect")(log_collect.collect)
-log.app.command("fork")(log_shelf.fork)
-log.app.command("copy")(log_shelf.copy)
-log.app.command("adopt")(log_adopt.adopt)
-log.app.command("rebuild")(log_shelf.rebuild)
-log.app.command("destroy")(log_shelf.destroy)
+app.add_typer(group.app, name="log")
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 

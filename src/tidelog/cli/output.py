@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from tidelog.errors import TidelogError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 FORMATS: Final = ("table", "json", "csv")
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
@@ -133,20 +135,25 @@ def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[T]):
     """A column of a listing: its name, how each cell is made, and whether it is a number."""
 
     name: str
-    cell: Callable[[dict[str, Any]], str]
+    cell: Callable[[T], str]
     right: bool = False
 
 
 def print_listing(
-    found: Sequence[dict[str, Any]], columns: Sequence[Column], *, as_json: bool, none_yet: str
+    found: Sequence[T],
+    columns: Sequence[Column[T]],
+    *,
+    fields: Callable[[T], Mapping[str, Any]],
+    as_json: bool,
+    none_yet: str,
 ) -> None:
     """Write things, one a line: as JSON, or as a table for people; if none, say ``none_yet``."""
     if choose_format(None, as_json=as_json) == "json":
-        print_json(*found)
+        print_json(*map(fields, found))
         return
     if not found:
         say(none_yet)

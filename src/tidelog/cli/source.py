@@ -117,7 +117,7 @@ def _tell_created(found: dict[str, Any]) -> None:
 @app.command("list")
 def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
     """List the sources."""
-    columns = (
+    columns: tuple[Column[dict[str, Any]], ...] = (
         Column("name", lambda one: one["name"]),
         Column("format", lambda one: one["format"]),
         Column("envelope", lambda one: one["envelope"]),
@@ -128,6 +128,7 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
     print_listing(
         on_location(context, _describe_all),
         columns,
+        fields=dict,
         as_json=as_json,
         none_yet="There are no sources yet: 'tidelog source create' makes one.",
     )

@@ -1,30 +1,177 @@
-"""The outline of a log: its manifest's tree, its epochs, and what holds its records.
+"""What there is to know of a log: its bounds, its manifest's tree, its epochs.
 
 Source: wal3, "Data Structures"; docs/log.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 from tidelog.clock import Clock, run_all
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Chain
+from tidelog.wal.format.epoch import Epoch, Origin, Seal
 from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import Pointer
+from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.head import load_head
 from tidelog.wal.read.tree_reader import Wal3Reader, tree_reader
 
 
-async def outline_log(store: Store, clock: Clock, *, deep: bool = False) -> dict[str, Any]:
-    """Return the outline of the log at the root of a store, as plain values.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogInfo:
+    """A log as it is now.
 
-    Shape: ``tree`` has snapshots and runs of fragments, oldest first, each with ``start``,
-        ``limit`` and ``bytes``; snapshots have ``depth``, and ``children`` if ``deep`` is True:
-        then every snapshot is read. ``epochs`` and ``origin`` are those of a slot log.
+    Units: ``bytes`` are those of all fragments there ever were, as far as the manifest knows.
+        ``rolled_up`` is the position to which the manifest itself has come.
+    """
+
+    name: str
+    protocol: str
+    oldest: int
+    next: int
+    bytes: int
+    rolled_up: int
+    fragments: int
+    snapshots: tuple[Pointer, ...]
+    setsum: str
+    epoch: Epoch | None
+    seal: Seal | None
+
+    @property
+    def records(self) -> int:
+        return self.next - self.oldest
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; those of epochs and seals for slot logs only."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "protocol": self.protocol,
+            "oldest": self.oldest,
+            "next": self.next,
+            "records": self.records,
+            "bytes": self.bytes,
+            "manifest": {
+                "next": self.rolled_up,
+                "fragments": self.fragments,
+                "snapshots": [
+                    {"depth": p.depth, "start": p.start, "limit": p.limit} for p in self.snapshots
+                ],
+                "setsum": self.setsum,
+            },
+        }
+        if (epoch := self.epoch) is not None:
+            found["epoch"] = {
+                "number": epoch.number,
+                "opener": epoch.opener,
+                "lanes": epoch.lanes,
+                "alpha": epoch.alpha,
+            }
+            found["sealed"] = self.seal is not None
+            found["successor"] = (self.seal.successor or None) if self.seal else None
+        return found
+
+
+def describe_log(name: str, protocol: str, bounds: Bounds, manifest: Manifest) -> LogInfo:
+    """Return what a log's bounds and its manifest say of it."""
+    chain = manifest.chain
+    return LogInfo(
+        name=name,
+        protocol=protocol,
+        oldest=bounds.oldest,
+        next=bounds.next,
+        bytes=manifest.acc_bytes,
+        rolled_up=manifest.next,
+        fragments=len(manifest.fragments),
+        snapshots=tuple(manifest.snapshots),
+        setsum=manifest.setsum.hex(),
+        epoch=None if chain is None else chain.last,
+        seal=bounds.seal,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotNode:
+    """A snapshot in a log's tree; ``children`` is None where it was not read."""
+
+    depth: int
+    start: int
+    limit: int
+    bytes: int
+    children: tuple[TreeNode, ...] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        found: dict[str, Any] = {
+            "kind": "snapshot",
+            "depth": self.depth,
+            "start": self.start,
+            "limit": self.limit,
+            "bytes": self.bytes,
+        }
+        if self.children is not None:
+            found["children"] = [child.to_dict() for child in self.children]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentsNode:
+    """Fragments that stand together in a log's tree."""
+
+    count: int
+    start: int
+    limit: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "kind": "fragments",
+            "count": self.count,
+            "start": self.start,
+            "limit": self.limit,
+            "bytes": self.bytes,
+        }
+
+
+TreeNode = SnapshotNode | FragmentsNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A log's tree, oldest first; and of a slot log, its epochs and what it is a fork of."""
+
+    tree: tuple[TreeNode, ...]
+    epochs: tuple[Epoch, ...]
+    origin: Origin | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; those of epochs for slot logs only."""
+        found: dict[str, Any] = {"tree": [node.to_dict() for node in self.tree]}
+        if self.epochs:
+            origin = self.origin
+            found["epochs"] = [_epoch_fields(epoch) for epoch in self.epochs]
+            found["origin"] = None if origin is None else {"log": origin.log, "pin": origin.pin}
+        return found
+
+
+def _epoch_fields(epoch: Epoch) -> dict[str, Any]:
+    return {
+        "number": epoch.number,
+        "first_slot": epoch.first_slot,
+        "opener": epoch.opener,
+        "lanes": epoch.lanes,
+        "alpha": epoch.alpha,
+        "log": epoch.log or None,
+    }
+
+
+async def outline_log(store: Store, clock: Clock, *, deep: bool = False) -> Outline:
+    """Read the outline of the log at the root of a store; ``deep`` is to read every snapshot.
 
     Raises:
         NoSuchLog: there is none. CorruptionError: it cannot be read. ObjectNotFound: a snapshot is
@@ -32,60 +179,46 @@ async def outline_log(store: Store, clock: Clock, *, deep: bool = False) -> dict
     """
     manifest = (await load_head(store)).manifest
     reader = tree_reader(store, clock) if deep else None
-    found: dict[str, Any] = {"tree": await _tree(manifest.children, reader)}
-    if manifest.chain is not None:
-        origin = manifest.chain.origin
-        found["epochs"] = list(_epochs(manifest.chain))
-        found["origin"] = None if origin is None else {"log": origin.log, "pin": origin.pin}
-    return found
+    chain = manifest.chain
+    return Outline(
+        tree=await _tree(manifest.children, reader),
+        epochs=() if chain is None else tuple(chain.epochs),
+        origin=None if chain is None else chain.origin,
+    )
 
 
 async def _tree(
     children: Sequence[Pointer | Fragment], reader: Wal3Reader | None
-) -> list[dict[str, Any]]:
-    below: dict[Pointer, list[dict[str, Any]]] = {}
+) -> tuple[TreeNode, ...]:
+    below: dict[Pointer, tuple[TreeNode, ...]] = {}
     pointers = [child for child in children if isinstance(child, Pointer)]
     if reader is not None and pointers:
         read = await run_all([partial(reader.snapshot, p) for p in pointers], at_once=reader.reads)
         for pointer, snapshot in zip(pointers, read, strict=True):
             below[pointer] = await _tree(snapshot.children, reader)
-    found: list[dict[str, Any]] = []
+    found: list[TreeNode] = []
     for is_pointer, run in groupby(children, key=lambda child: isinstance(child, Pointer)):
         if is_pointer:
             found += [_node(child, below.get(child)) for child in run if isinstance(child, Pointer)]
         else:
             found.append(_run(list(run)))
-    return found
+    return tuple(found)
 
 
-def _node(pointer: Pointer, below: list[dict[str, Any]] | None) -> dict[str, Any]:
-    node: dict[str, Any] = {
-        "kind": "snapshot",
-        "depth": pointer.depth,
-        "start": pointer.start,
-        "limit": pointer.limit,
-        "bytes": pointer.num_bytes,
-    }
-    return node if below is None else {**node, "children": below}
+def _node(pointer: Pointer, below: tuple[TreeNode, ...] | None) -> SnapshotNode:
+    return SnapshotNode(
+        depth=pointer.depth,
+        start=pointer.start,
+        limit=pointer.limit,
+        bytes=pointer.num_bytes,
+        children=below,
+    )
 
 
-def _run(fragments: Sequence[Pointer | Fragment]) -> dict[str, Any]:
-    return {
-        "kind": "fragments",
-        "count": len(fragments),
-        "start": fragments[0].start,
-        "limit": fragments[-1].limit,
-        "bytes": sum(fragment.num_bytes for fragment in fragments),
-    }
-
-
-def _epochs(chain: Chain) -> Iterator[dict[str, Any]]:
-    for epoch in chain.epochs:
-        yield {
-            "number": epoch.number,
-            "first_slot": epoch.first_slot,
-            "opener": epoch.opener,
-            "lanes": epoch.lanes,
-            "alpha": epoch.alpha,
-            "log": epoch.log or None,
-        }
+def _run(fragments: Sequence[Pointer | Fragment]) -> FragmentsNode:
+    return FragmentsNode(
+        count=len(fragments),
+        start=fragments[0].start,
+        limit=fragments[-1].limit,
+        bytes=sum(fragment.num_bytes for fragment in fragments),
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -22,9 +22,9 @@ from tidelog.store.within import Within
 from tidelog.wal.admin.fork import let_go_of_origin
 from tidelog.wal.append.closing import Closing
 from tidelog.wal.append.queue import Batching
+from tidelog.wal.describe import LogInfo, describe_log
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.slot_object import SLOT_RECORDS
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, StreamInfo
@@ -276,10 +276,10 @@ class Log(Closing):
         """Delete what the dead left behind; see `tidelog.wal.gc.orphans`."""
         return await sweep(self.store, clock=self.clock, grace_us=grace_us)
 
-    async def describe(self) -> dict[str, Any]:
-        """Return what there is to know of the log, as plain values."""
+    async def describe(self) -> LogInfo:
+        """Return what there is to know of the log."""
         bounds, head = await self.bounds(), await load_head(self.store)
-        return describe_log(self, bounds, head.manifest)
+        return describe_log(self.name, self.protocol, bounds, head.manifest)
 
     async def _in_range(
         self, found: AsyncIterator[pa.Table], start: int
@@ -301,37 +301,3 @@ class Log(Closing):
 
     def _pins(self) -> Pins:
         return Pins(store=self.store, clock=self.clock, writer=self.writer)
-
-
-def describe_log(log: Log, bounds: Bounds, manifest: Manifest) -> dict[str, Any]:
-    """Return what there is to know of a log, as plain values.
-
-    Units: ``bytes`` are those of all fragments there ever were, as far as the manifest knows.
-    """
-    chain = manifest.chain
-    found: dict[str, Any] = {
-        "name": log.name,
-        "protocol": log.protocol,
-        "oldest": bounds.oldest,
-        "next": bounds.next,
-        "records": bounds.next - bounds.oldest,
-        "bytes": manifest.acc_bytes,
-        "manifest": {
-            "next": manifest.next,
-            "fragments": len(manifest.fragments),
-            "snapshots": [
-                {"depth": p.depth, "start": p.start, "limit": p.limit} for p in manifest.snapshots
-            ],
-            "setsum": manifest.setsum.hex(),
-        },
-    }
-    if chain is not None:
-        found["epoch"] = {
-            "number": chain.last.number,
-            "opener": chain.last.opener,
-            "lanes": chain.last.lanes,
-            "alpha": chain.last.alpha,
-        }
-        found["sealed"] = bounds.seal is not None
-        found["successor"] = (bounds.seal.successor or None) if bounds.seal else None
-    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidelog.clock import Clock
 from tidelog.errors import (
@@ -26,6 +26,7 @@ from tidelog.wal.admin.destroy import Destroyed, destroy_log
 from tidelog.wal.admin.fork import Fork
 from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
+from tidelog.wal.append.queue import Batching
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.gc.collector import GRACE_US
@@ -39,6 +40,7 @@ from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.stream_history import streams_at
+from tidelog.wal.slot_protocol.writer import Shape
 
 LOGS: Final = "log/"
 PROTOCOLS: Final = ("slot", "manifest")
@@ -52,17 +54,31 @@ class Logs:
     clock: Clock
     writer: str
 
-    async def open(self, name: str, **options: Any) -> Log:
-        """Open a log; ``options`` are those of `Log`, such as its shape.
+    async def open(
+        self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
+    ) -> Log:
+        """Open a log; ``shape`` and ``batching`` are how it is written, if it is.
 
         Raises:
             UsageError: the name will not do. NoSuchLog: there is none of that name.
         """
         return await open_log(
-            self.within(name), name=name, clock=self.clock, writer=self.writer, **options
+            self.within(name),
+            name=name,
+            clock=self.clock,
+            writer=self.writer,
+            shape=shape,
+            batching=batching,
         )
 
-    async def create(self, name: str, *, protocol: str = "slot", **options: Any) -> Log:
+    async def create(
+        self,
+        name: str,
+        *,
+        protocol: str = "slot",
+        shape: Shape | None = None,
+        batching: Batching | None = None,
+    ) -> Log:
         """Make a log, and open it; see `open`.
 
         Raises:
@@ -74,7 +90,8 @@ class Logs:
             clock=self.clock,
             writer=self.writer,
             protocol=protocol,
-            **options,
+            shape=shape,
+            batching=batching,
         )
 
     async def names(self) -> list[str]:
@@ -198,9 +215,16 @@ def log_folder(name: str) -> str:
 
 
 async def create_log(
-    store: Store, *, name: str, clock: Clock, writer: str, protocol: str = "slot", **options: Any
+    store: Store,
+    *,
+    name: str,
+    clock: Clock,
+    writer: str,
+    protocol: str = "slot",
+    shape: Shape | None = None,
+    batching: Batching | None = None,
 ) -> Log:
-    """Make a log at the root of a store, and open it; ``options`` are those of `Log`.
+    """Make a log at the root of a store, and open it; see `Logs.open`.
 
     Raises:
         UsageError: there is no such protocol. NameTaken: there is a log already.
@@ -221,11 +245,21 @@ async def create_log(
                 "heard of it yet: choose another"
             )
         raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
-    return await open_log(store, name=name, clock=clock, writer=writer, **options)
+    return await open_log(
+        store, name=name, clock=clock, writer=writer, shape=shape, batching=batching
+    )
 
 
-async def open_log(store: Store, *, name: str, clock: Clock, writer: str, **options: Any) -> Log:
-    """Open the log at the root of a store, of whichever protocol it is.
+async def open_log(
+    store: Store,
+    *,
+    name: str,
+    clock: Clock,
+    writer: str,
+    shape: Shape | None = None,
+    batching: Batching | None = None,
+) -> Log:
+    """Open the log at the root of a store, of whichever protocol it is; see `Logs.open`.
 
     Raises:
         NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
@@ -234,4 +268,11 @@ async def open_log(store: Store, *, name: str, clock: Clock, writer: str, **opti
     if manifest.chain is not None and manifest.chain.is_destroyed:
         raise NoSuchLog(f"the log {name!r} was destroyed")
     kind = ManifestLog if manifest.chain is None else SlotLog
-    return kind(name=name, store=store, clock=clock, writer=writer, **options)
+    return kind(
+        name=name,
+        store=store,
+        clock=clock,
+        writer=writer,
+        shape=shape or Shape(),
+        batching=batching or Batching(),
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,28 +44,39 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorInfo:
+    """A cursor as people see it; ``records`` is how many it holds."""
+
+    log: str
+    cursor: str
+    position: int
+    records: int
+    saved_us: int
+    writer: str
+
+
 @app.command("list")
 def list_cursors(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
     """List a log's cursors, and how many records each holds."""
 
-    async def work(location: Location) -> tuple[list[dict[str, Any]], list[str]]:
+    async def work(location: Location) -> tuple[list[CursorInfo], list[str]]:
         log = await location.log(name)
-        listed, bounds = await log.cursors(), await log.bounds()
-        return [cursor_fields(name, *c, bounds.next) for c in listed.cursors.items()], (
-            listed.foreign
-        )
+        listed = await log.cursors()
+        return await cursors_of(log, listed.cursors), listed.foreign
 
     found, foreign = on_location(context, work)
-    columns = (
-        Column("cursor", lambda one: one["cursor"]),
-        Column("position", lambda one: f"{one['position']:,}", right=True),
-        Column("holds", lambda one: count_text(one["records"], "record"), right=True),
-        Column("saved", lambda one: time_text(one["saved_us"])),
-        Column("by", lambda one: one["writer"]),
+    columns: tuple[Column[CursorInfo], ...] = (
+        Column("cursor", lambda one: one.cursor),
+        Column("position", lambda one: f"{one.position:,}", right=True),
+        Column("holds", lambda one: count_text(one.records, "record"), right=True),
+        Column("saved", lambda one: time_text(one.saved_us)),
+        Column("by", lambda one: one.writer),
     )
     print_listing(
-        sorted(found, key=lambda one: one["cursor"]),
+        found,
         columns,
+        fields=asdict,
         as_json=as_json,
         none_yet="There are no cursors, so nothing is ever collected: "
         f"'tidelog log cursor create {name} CURSOR' makes one.",
@@ -85,7 +98,7 @@ def create(
     _check_cursor(cursor)
     _check_at(at)
 
-    async def work(location: Location) -> dict[str, Any]:
+    async def work(location: Location) -> CursorInfo:
         log = await location.log(name)
         try:
             made = await log.create_cursor(cursor, await _position(log, at))
@@ -93,10 +106,10 @@ def create(
             raise NameTaken(
                 f"the log {name!r} has a cursor {cursor!r} already: move it, or choose another name"
             ) from error
-        return await _told(log, cursor, made.cursor)
+        return await _info(log, cursor, made.cursor)
 
     found = on_location(context, work)
-    _tell(found, f"The cursor {cursor!r} was made at", as_json=as_json)
+    _tell(found, asdict(found), f"The cursor {cursor!r} was made at", as_json=as_json)
 
 
 @app.command("move")
@@ -115,7 +128,7 @@ def move(
     _check_cursor(cursor)
     _check_at(at)
 
-    async def work(location: Location) -> dict[str, Any]:
+    async def work(location: Location) -> tuple[int, CursorInfo]:
         log = await location.log(name)
         stands = await log.load_cursor(cursor)
         position = await _position(log, at)
@@ -125,10 +138,11 @@ def move(
                 "that: write --back if that is meant"
             )
         moved = await log.save_cursor(stands, position, allow_back=back)
-        return {**await _told(log, cursor, moved.cursor), "from": stands.position}
+        return stands.position, await _info(log, cursor, moved.cursor)
 
-    found = on_location(context, work)
-    _tell(found, f"The cursor {cursor!r} was moved to", as_json=as_json)
+    stood, found = on_location(context, work)
+    fields = {**asdict(found), "from": stood}
+    _tell(found, fields, f"The cursor {cursor!r} was moved to", as_json=as_json)
 
 
 @app.command("delete")
@@ -154,28 +168,33 @@ def delete(
     say(f"The cursor {cursor!r} is deleted; {others}.")
 
 
-def cursor_fields(log: str, name: str, cursor: Cursor, following: int) -> dict[str, Any]:
-    """Return what there is to know of a cursor, as plain values."""
-    return {
-        "log": log,
-        "cursor": name,
-        "position": cursor.position,
-        "records": following - cursor.position,
-        "saved_us": cursor.epoch_us,
+async def cursors_of(log: Log, cursors: Mapping[str, Cursor]) -> list[CursorInfo]:
+    """Return what there is to know of a log's cursors, by name."""
+    bounds = await log.bounds()
+    return [_info_of(log.name, *named, bounds.next) for named in sorted(cursors.items())]
+
+
+async def _info(log: Log, name: str, cursor: Cursor) -> CursorInfo:
+    return _info_of(log.name, name, cursor, (await log.bounds()).next)
+
+
+def _info_of(log: str, name: str, cursor: Cursor, following: int) -> CursorInfo:
+    return CursorInfo(
+        log=log,
+        cursor=name,
+        position=cursor.position,
+        records=following - cursor.position,
+        saved_us=cursor.epoch_us,
         # What comes after the name is an id of the write, and nothing to people.
-        "writer": cursor.writer.partition(" ")[0],
-    }
+        writer=cursor.writer.partition(" ")[0],
+    )
 
 
-async def _told(log: Log, name: str, cursor: Cursor) -> dict[str, Any]:
-    return cursor_fields(log.name, name, cursor, (await log.bounds()).next)
-
-
-def _tell(found: dict[str, Any], what: str, *, as_json: bool) -> None:
+def _tell(found: CursorInfo, fields: Mapping[str, object], what: str, *, as_json: bool) -> None:
     if choose_format(None, as_json=as_json) == "json":
-        print_json(found)
+        print_json(fields)
     else:
-        say(f"{what} {found['position']:,}; it holds {count_text(found['records'], 'record')}.")
+        say(f"{what} {found.position:,}; it holds {count_text(found.records, 'record')}.")
 
 
 async def _position(log: Log, at: str) -> int:

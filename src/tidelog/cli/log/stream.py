@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -84,18 +84,18 @@ def meta_stream(
 def list_streams(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
     """List the streams that are open."""
 
-    async def work(location: Location) -> list[dict[str, Any]]:
-        log = await location.log(name)
-        return [_fields(info) for info in await log.streams()]
+    async def work(location: Location) -> list[StreamInfo]:
+        return await (await location.log(name)).streams()
 
-    columns = (
-        Column("stream", lambda one: _shown(one, "stream")),
-        Column("opened at", lambda one: str(one["position"]), right=True),
-        Column("meta", lambda one: _shown(one, "meta")),
+    columns: tuple[Column[StreamInfo], ...] = (
+        Column("stream", lambda one: _shown(one.id)),
+        Column("opened at", lambda one: str(one.position), right=True),
+        Column("meta", lambda one: _shown(one.meta)),
     )
     print_listing(
         on_location(context, work),
         columns,
+        fields=_fields,
         as_json=as_json,
         none_yet=f"No stream is open: 'tidelog log stream open {name} STREAM' opens one.",
     )
@@ -122,7 +122,7 @@ def _change(
         say(f"The stream {stream!r} is {became}, from position {position} on.")
 
 
-def _fields(info: StreamInfo) -> dict[str, Any]:
+def _fields(info: StreamInfo) -> dict[str, str | int]:
     return {
         **_text_or_base64("stream", info.id),
         "position": info.position,
@@ -138,5 +138,6 @@ def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _shown(one: dict[str, Any], name: str) -> str:
-    return str(one[name] if name in one else one[f"{name}_base64"])
+def _shown(value: bytes) -> str:
+    (shown,) = _text_or_base64("", value).values()
+    return shown

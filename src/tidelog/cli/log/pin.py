@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log import check_start, log_with_pins
+from tidelog.cli.log.options import check_start
 from tidelog.cli.output import (
     Column,
     choose_format,
@@ -22,6 +23,7 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.format.pin import Pin
+    from tidelog.wal.log import Log
 
 PinName = Annotated[str, typer.Argument(metavar="PIN", help="A pin's name: letters, digits and _.")]
 
@@ -32,26 +34,40 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinInfo:
+    """A pin as people see it: the positions ``[start, limit)``, and the fork that reads by it."""
+
+    log: str
+    pin: str
+    start: int
+    limit: int
+    records: int
+    holder: str | None
+    is_sure: bool
+    made_us: int
+
+
 @app.command("list")
 def list_pins(context: typer.Context, name: LogName, as_json: AsJson = False) -> None:
     """List a log's pins, and what each holds."""
 
-    async def work(location: Location) -> list[dict[str, Any]]:
-        log = await log_with_pins(location, name)
-        return [pin_fields(name, *pin) for pin in sorted((await log.pins()).items())]
+    async def work(location: Location) -> list[PinInfo]:
+        return await pins_of(await log_with_pins(location, name))
 
-    columns = (
-        Column("pin", lambda one: one["pin"]),
-        Column("from", lambda one: f"{one['start']:,}", right=True),
-        Column("to", lambda one: f"{one['limit'] - 1:,}", right=True),
-        Column("records", lambda one: f"{one['records']:,}", right=True),
-        Column("for", lambda one: f"the fork {one['holder']}" if one["holder"] else ""),
-        Column("state", lambda one: "holds" if one["is_sure"] else "not finished"),
-        Column("made", lambda one: time_text(one["made_us"])),
+    columns: tuple[Column[PinInfo], ...] = (
+        Column("pin", lambda one: one.pin),
+        Column("from", lambda one: f"{one.start:,}", right=True),
+        Column("to", lambda one: f"{one.limit - 1:,}", right=True),
+        Column("records", lambda one: f"{one.records:,}", right=True),
+        Column("for", lambda one: f"the fork {one.holder}" if one.holder else ""),
+        Column("state", lambda one: "holds" if one.is_sure else "not finished"),
+        Column("made", lambda one: time_text(one.made_us)),
     )
     print_listing(
         on_location(context, work),
         columns,
+        fields=asdict,
         as_json=as_json,
         none_yet=f"There are no pins: 'tidelog log pin create {name} PIN' makes one.",
     )
@@ -78,17 +94,17 @@ def create(
     if limit is not None and limit <= max(start, 1):
         raise UsageError(f"--to {limit} leaves no position after --from {start}")
 
-    async def work(location: Location) -> dict[str, Any]:
+    async def work(location: Location) -> PinInfo:
         log = await log_with_pins(location, name)
-        return pin_fields(name, pin, (await log.create_pin(pin, start=start, limit=limit)).pin)
+        return _info_of(name, pin, (await log.create_pin(pin, start=start, limit=limit)).pin)
 
     found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
-        print_json(found)
+        print_json(asdict(found))
     else:
-        held = count_text(found["records"], "record")
+        held = count_text(found.records, "record")
         say(
-            f"The pin {pin!r} holds {held}, positions {found['start']:,} to {found['limit'] - 1:,}."
+            f"The pin {pin!r} holds {held}, positions {found.start:,} to {found.limit - 1:,}."
             f" Read them with: tidelog log scan {name} --pin {pin}"
         )
 
@@ -117,18 +133,37 @@ def release(
         say(f"The pin {pin!r} is released. To free what it held: tidelog log collect {name}")
 
 
-def pin_fields(log: str, name: str, pin: Pin) -> dict[str, Any]:
-    """Return what there is to know of a pin, as plain values."""
-    return {
-        "log": log,
-        "pin": name,
-        "start": pin.start,
-        "limit": pin.limit,
-        "records": pin.limit - pin.start,
-        "holder": pin.holder or None,
-        "is_sure": pin.is_sure,
-        "made_us": pin.epoch_us,
-    }
+async def log_with_pins(location: Location, name: str) -> Log:
+    """Open a log that can have pins.
+
+    Raises:
+        UsageError: it is in wal3's form. NoSuchLog: there is none.
+    """
+    log = await location.log(name)
+    if log.protocol == "manifest":
+        raise UsageError(
+            f"the log {name!r} is in wal3's form, which has no pins: hold it by a cursor, or copy "
+            "it with --protocol slot"
+        )
+    return log
+
+
+async def pins_of(log: Log) -> list[PinInfo]:
+    """Return what there is to know of a log's pins, by name."""
+    return [_info_of(log.name, *named) for named in sorted((await log.pins()).items())]
+
+
+def _info_of(log: str, name: str, pin: Pin) -> PinInfo:
+    return PinInfo(
+        log=log,
+        pin=name,
+        start=pin.start,
+        limit=pin.limit,
+        records=pin.limit - pin.start,
+        holder=pin.holder or None,
+        is_sure=pin.is_sure,
+        made_us=pin.epoch_us,
+    )
 
 
 def _check_pin(name: str) -> None:

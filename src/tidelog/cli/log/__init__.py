@@ -1,0 +1,1 @@
+"""``tidelog log``: one file a verb, and `group`, where all are named."""

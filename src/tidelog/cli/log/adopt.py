@@ -1,0 +1,63 @@
+"""``tidelog log adopt``: take in a log that Chroma's wal3 wrote; `export` gives one back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, location_url
+from tidelog.cli.log.options import check_log, check_place
+from tidelog.cli.log.told import tell_made
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.wal.describe import LogInfo
+
+
+def adopt(
+    context: typer.Context,
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLACE", help="Where wal3 wrote a log: a path, file://, s3://, gs://, az://."
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="What to call it; by default as the place ends."),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a log that Chroma's wal3 wrote, and its cursors, into the location as the log NAME.
+
+    What lies at PLACE stays as it is.
+    """
+    called = _name_of(place) if name is None else name
+    check_log(called)
+    check_place(place)
+    found = asyncio.run(_adopt(location_url(context), place, called))
+    tell_made(found, "adopted", as_json=as_json)
+
+
+async def _adopt(url: str, place: str, name: str) -> LogInfo:
+    from tidelog.clock import SystemClock
+    from tidelog.location import open_location
+    from tidelog.store.urls import open_store
+    from tidelog.wal.read.head import load_head, refuse_slots
+
+    # A location is made for what can be adopted only.
+    refuse_slots((await load_head(open_store(place, clock=SystemClock()))).manifest)
+    location = await open_location(url, create=True)
+    return await (await location.adopt_log(place, name)).describe()
+
+
+def _name_of(place: str) -> str:
+    from tidelog.store.urls import split_query
+
+    name = split_query(place)[0].rstrip("/").rpartition("/")[2]
+    if not name or name.endswith(":"):
+        raise UsageError(f"{place} does not end in a name: write one after it")
+    return name

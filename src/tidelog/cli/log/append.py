@@ -1,0 +1,64 @@
+"""``tidelog log append``: append lines or files to a log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.feed import Appended, Feed
+from tidelog.cli.log.options import stream_id
+from tidelog.cli.output import choose_format, count_text, print_json, say
+from tidelog.errors import TidelogError, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+
+
+def append(
+    context: typer.Context,
+    name: LogName,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Files of lines; by default standard input."),
+    ] = None,
+    *,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Append each file as one record, not its lines.")
+    ] = False,
+    stream: Annotated[
+        str | None,
+        typer.Option("--stream", metavar="STREAM", help="To this stream, which must be open."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Append lines, each a record, and say where they are once all are durable.
+
+    What was read is sent as it comes; whatever was acknowledged before an error stays.
+    """
+    if whole and not files:
+        raise UsageError("--whole wants files: name them")
+    for file in files or ():
+        if not file.is_file():
+            raise UsageError(f"there is no file {str(file)!r}")
+
+    async def work(location: Location) -> Appended:
+        async with await location.log(name) as log:
+            feed = Feed(log, stream_id(stream))
+            try:
+                return await (feed.whole if whole else feed.lines)(files or [])
+            except TidelogError:
+                say(f"{count_text(feed.done.records, 'record')} had been appended before it failed")
+                raise
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, **asdict(found)})
+    elif found.records:
+        told = count_text(found.records, "record")
+        say(f"{told} appended, positions {found.first} to {found.last}")
+    else:
+        say("There was nothing to append.")

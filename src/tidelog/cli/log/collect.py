@@ -1,0 +1,137 @@
+"""``tidelog log collect``: erase what no cursor needs, and say what is left and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.options import GRACE_SECONDS, Grace, grace_us_of
+from tidelog.cli.log.patience import with_patience
+from tidelog.cli.output import choose_format, count_text, print_json, say
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.gc.collector import Collected
+    from tidelog.wal.gc.orphans import Swept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectedInfo:
+    """What a collection came to; ``held_at`` is where the cursor stands that holds the rest."""
+
+    log: str
+    records: int
+    collected: Collected
+    held_at: int | None
+    swept: Swept | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        swept = {} if self.swept is None else {"swept": self.swept.to_dict()}
+        return {
+            "log": self.log,
+            "records": self.records,
+            **self.collected.to_dict(),
+            "held_at": self.held_at,
+            **swept,
+        }
+
+
+def collect(
+    context: typer.Context,
+    name: LogName,
+    *,
+    keep_from: Annotated[
+        int | None, typer.Option(metavar="POSITION", help="Keep this one, and all after it.")
+    ] = None,
+    keep_records: Annotated[
+        int, typer.Option(metavar="N", help="Keep the newest so many records.")
+    ] = 0,
+    share_max: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Refuse to erase more than this part of it at once."),
+    ] = 0.9,
+    force: Annotated[
+        bool, typer.Option("--force", help="Erase whatever share the cursors allow.")
+    ] = False,
+    grace: Grace = GRACE_SECONDS,
+    sweep: Annotated[
+        bool,
+        typer.Option("--sweep", help="Then delete what dead writers and collectors left behind."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase the records that lie before a log's lowest cursor.
+
+    Whole objects go, so a few records before the cursor may stay. What pins hold stays readable.
+    """
+    grace_us = grace_us_of(grace)
+    if keep_from is not None and keep_from < 1:
+        raise UsageError(f"--keep-from {keep_from} is no position: they count from 1")
+    if keep_records < 0:
+        raise UsageError(f"--keep-records {keep_records} is no number of records")
+    if not 0 < share_max <= 1:
+        raise UsageError(f"--share-max {share_max:g} is no share: it is above 0, up to 1")
+
+    async def work(location: Location) -> CollectedInfo:
+        from tidelog.wal.gc.plan import Keep
+
+        log = await location.log(name)
+        before = await log.bounds()
+        keep = Keep(start=keep_from, records=keep_records, share_max=share_max)
+        done = await log.collect(keep=keep, grace_us=grace_us, force=force)
+        held = (await log.cursors()).cursors.get(done.held_by) if done.held_by else None
+        return CollectedInfo(
+            log=name,
+            records=0 if done.oldest is None else done.oldest - before.oldest,
+            collected=done,
+            held_at=None if held is None else held.position,
+            swept=await log.sweep(grace_us=grace_us) if sweep else None,
+        )
+
+    found = on_location(context, lambda location: with_patience(work(location), grace))
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found.to_dict())
+    else:
+        for line in told_of(found):
+            say(line)
+
+
+def told_of(found: CollectedInfo) -> list[str]:
+    """Say what a collection came to, a line each."""
+    done, lines = found.collected, list[str]()
+    if done.fragments:
+        objects = count_text(done.fragments, "object")
+        lines.append(
+            f"{count_text(found.records, 'record')} in {objects} collected; the log now begins "
+            f"at {done.oldest:,}."
+        )
+    if done.held_by is None:
+        lines.append(
+            "Nothing was collected, for no cursor says what is no longer needed. Make one: "
+            f"tidelog log cursor create {found.log} CURSOR --at POSITION"
+        )
+    elif not done.fragments:
+        lines.append("No whole object was there to collect.")
+    if found.held_at is not None:
+        lines.append(f"The cursor {done.held_by!r} holds all from {found.held_at:,} on.")
+    if done.pinned:
+        lines.append(f"{count_text(done.pinned, 'object')} left to pins.")
+    if done.discarded:
+        lines.append(f"{count_text(done.discarded, 'plan')} of others taken away.")
+    lines += [f"{key} lies where cursors do, and is none." for key in done.foreign]
+    lines += [f"{key} was to be erased, and the log names it: scrub it." for key in done.spared]
+    return lines if found.swept is None else lines + _swept_lines(found.swept)
+
+
+def _swept_lines(swept: Swept) -> list[str]:
+    told = [
+        count_text(len(swept.deleted), "object") + " swept",
+        count_text(len(swept.unproven), "object") + " that may still become part of the log",
+        count_text(len(swept.foreign), "object") + " that no log has",
+    ]
+    return ["; ".join(told) + ".", *(f"{key} is none of a log's." for key in swept.foreign)]

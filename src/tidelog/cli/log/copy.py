@@ -1,0 +1,51 @@
+"""``tidelog log copy``: a log with the records of another, in its protocol or the other one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.log.options import (
+    NewLog,
+    SourceLog,
+    Start,
+    check_log,
+    check_protocol,
+    check_start,
+)
+from tidelog.cli.log.told import tell_made
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.describe import LogInfo
+
+
+def copy(
+    context: typer.Context,
+    source: SourceLog,
+    name: NewLog,
+    *,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            metavar="slot|manifest", help="That of the copy; by default the same as the source's."
+        ),
+    ] = None,
+    start: Start = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a log to another, of the same protocol or the other; positions and times stay.
+
+    Hold SOURCE by a cursor or a pin if it may be collected meanwhile.
+    """
+    check_start(start)
+    check_log(name)
+    check_protocol(protocol)
+
+    async def work(location: Location) -> LogInfo:
+        made = await location.copy_log(source, name, protocol=protocol, start=start)
+        return await made.describe()
+
+    tell_made(on_location(context, work), f"a copy of {source!r}", as_json=as_json)

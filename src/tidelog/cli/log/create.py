@@ -1,0 +1,42 @@
+"""``tidelog log create``: make a log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, location_url
+from tidelog.cli.output import choose_format, print_json, say
+
+if TYPE_CHECKING:
+    from tidelog.wal.describe import LogInfo
+
+
+def create(
+    context: typer.Context,
+    name: LogName,
+    *,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            metavar="slot|manifest",
+            help="slot: one round trip an append. manifest: as Chroma's wal3 writes it.",
+        ),
+    ] = "slot",
+    as_json: AsJson = False,
+) -> None:
+    """Make a log, and the location if there is none."""
+    found = asyncio.run(_create(location_url(context), name, protocol))
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found.to_dict())
+    else:
+        say(f"Created the log {name!r}. Append to it with: tidelog log append {name} < LINES")
+
+
+async def _create(url: str, name: str, protocol: str) -> LogInfo:
+    from tidelog.location import open_location
+
+    location = await open_location(url, create=True)
+    return await (await location.create_log(name, protocol=protocol)).describe()

@@ -1,0 +1,64 @@
+"""``tidelog log destroy``: delete a log, with all that it has."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.options import GRACE_SECONDS, Grace, check_log, grace_us_of
+from tidelog.cli.log.patience import with_patience
+from tidelog.cli.log.told import range_text
+from tidelog.cli.output import choose_format, count_text, print_json, say
+from tidelog.errors import NoSuchLog, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.admin.destroy import Destroyed
+
+
+def destroy(
+    context: typer.Context,
+    name: LogName,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    grace: Grace = GRACE_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Destroy a log, with all records, cursors and pins; to do it again finishes what was begun.
+
+    The name of a slot log stays taken: writers who slept through it must not take it for another.
+    """
+    grace_us = grace_us_of(grace)
+    check_log(name)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is there to ask: write --yes to destroy the log")
+        if not typer.confirm(on_location(context, lambda at: _question(at, name)), err=True):
+            say("Nothing was destroyed.")
+            raise typer.Exit(1)
+
+    async def work(location: Location) -> Destroyed:
+        return await with_patience(location.destroy_log(name, grace_us=grace_us), grace)
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"log": name, **found.to_dict()})
+        return
+    left = f"; {count_text(found.kept, 'object')} left, for sleepers and pins" if found.kept else ""
+    say(f"The log {name!r} is destroyed: {count_text(found.deleted, 'object')} deleted{left}.")
+    for key in found.foreign:
+        say(f"{key} is none of a log's, and was left.")
+
+
+async def _question(location: Location, name: str) -> str:
+    try:
+        log = await location.log(name)
+    except NoSuchLog:
+        # Of one that was destroyed in part there is something left.
+        if await anext(aiter(location.shelf.within(name).list("")), None) is None:
+            raise
+        return f"There is no log {name!r} any more. Delete what is left of it?"
+    return f"Destroy the log {name!r} for ever: {range_text(await log.describe())}?"

@@ -1,0 +1,55 @@
+"""``tidelog log export``: copy a log to another place, as Chroma's wal3 reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.options import Start, check_log, check_place, check_start
+from tidelog.cli.log.told import range_text
+from tidelog.cli.output import choose_format, print_json, say
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.describe import LogInfo
+
+
+def export(
+    context: typer.Context,
+    name: LogName,
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLACE", help="Where wal3 is to read it: a path, file://, s3://, gs://, az://."
+        ),
+    ],
+    *,
+    start: Start = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the log NAME, of either protocol, to PLACE as Chroma's wal3 reads it.
+
+    NAME stays as it is; what has streams cannot be exported, for wal3 has none.
+    """
+    check_start(start)
+    check_log(name)
+    check_place(place)
+    shown = place.partition("?")[0]  # Without the keys that a URL may hold.
+
+    async def work(location: Location) -> LogInfo:
+        from tidelog.store.urls import open_store
+        from tidelog.wal.logs import open_log
+
+        await location.export_log(name, place, start=start)
+        # What was written is read back: by its bounds one sees what is there.
+        store = open_store(place, clock=location.clock)
+        made = await open_log(store, name=name, clock=location.clock, writer="")
+        return await made.describe()
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({**found.to_dict(), "to": shown})
+    else:
+        say(f"The log {name!r} lies at {shown} as wal3 reads it: {range_text(found)}.")

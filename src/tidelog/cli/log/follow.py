@@ -1,0 +1,42 @@
+"""``tidelog log follow``: read a log's records as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.feed import write_records
+from tidelog.cli.log.options import Control, Format, Start, Stream, check_start, stream_id
+from tidelog.cli.output import choose_format
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+
+
+def follow(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Start = 0,
+    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    stream: Stream = None,
+    control: Control = False,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write records as they come, until interrupted or the log is sealed."""
+    check_start(start)
+    if new and start:
+        raise UsageError("--new and --from exclude each other: give one")
+    chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
+
+    async def work(location: Location) -> None:
+        log = await location.log(name)
+        first = (await log.bounds()).next if new else start
+        found = log.follow(first, stream=stream_id(stream), control=control)
+        await write_records(found, chosen)
+
+    on_location(context, work)

@@ -1,0 +1,39 @@
+"""``tidelog log fork``: a log that begins as another, and shares its objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.log.options import NewLog, SourceLog, Start, check_log, check_start
+from tidelog.cli.log.told import tell_made
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.describe import LogInfo
+
+
+def fork(
+    context: typer.Context,
+    source: SourceLog,
+    name: NewLog,
+    *,
+    start: Start = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a log that begins with what SOURCE has, and shares its objects: nothing is copied.
+
+    From then on the two go their own ways. SOURCE cannot be destroyed before its forks.
+    """
+    from tidelog.wal.format.pin import pin_path
+
+    check_start(start)
+    check_log(name)
+    pin_path(name)  # What the two share is held by a pin of the fork's name.
+
+    async def work(location: Location) -> LogInfo:
+        return await (await location.fork_log(source, name, start=start)).describe()
+
+    tell_made(on_location(context, work), f"a fork of {source!r}", as_json=as_json)

@@ -1,0 +1,102 @@
+"""Options and arguments that several verbs of ``tidelog log`` have, and what is refused of each."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final
+
+import typer
+
+from tidelog.errors import UsageError
+
+GRACE_SECONDS: Final = 60.0
+
+Start = Annotated[
+    int, typer.Option("--from", metavar="POSITION", help="The first record; by default the oldest.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="table|json|csv|raw",
+        help="raw: bodies alone, a line each. By default a table on a terminal, else JSON lines.",
+    ),
+]
+Stream = Annotated[
+    str | None, typer.Option("--stream", metavar="STREAM", help="Only this stream of the log.")
+]
+Control = Annotated[
+    bool, typer.Option("--control", help="Also the records that open and close streams.")
+]
+Grace = Annotated[
+    float,
+    typer.Option(
+        "--grace",
+        metavar="SECONDS",
+        help="How long those who still read have before anything is deleted.",
+    ),
+]
+SourceLog = Annotated[str, typer.Argument(metavar="SOURCE", help="The log that there is.")]
+NewLog = Annotated[str, typer.Argument(metavar="NAME", help="The log to make.")]
+
+
+def check_start(start: int) -> None:
+    """Refuse what is no position; 0 stands for the oldest.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if start < 0:
+        raise UsageError(f"--from {start} is no position: they count from 1")
+
+
+def check_log(name: str) -> None:
+    """Refuse what can be no log's name.
+
+    Raises:
+        UsageError: so it is.
+    """
+    from tidelog.ids import check_name
+
+    check_name(name, of="name of a log")
+
+
+def check_protocol(protocol: str | None) -> None:
+    """Refuse what is no protocol.
+
+    Raises:
+        UsageError: so it is.
+    """
+    from tidelog.wal.logs import PROTOCOLS
+
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
+
+
+def check_place(url: str) -> None:
+    """Refuse a place that cannot be, or would end with the command.
+
+    Raises:
+        UsageError: so it is.
+    """
+    from tidelog.clock import SystemClock
+    from tidelog.store.urls import open_store
+
+    if url.lower().startswith("memory:"):
+        raise UsageError("memory:// ends with the command: use a path, file:// or s3://")
+    open_store(url, clock=SystemClock())
+
+
+def grace_us_of(seconds: float) -> int:
+    """Return a time for readers in microseconds.
+
+    Raises:
+        UsageError: it is none, or longer than a week.
+    """
+    if not 0 <= seconds <= 604_800:
+        raise UsageError(f"--grace {seconds:g} is no time: it is from 0 seconds up to a week")
+    return int(seconds * 1e6)
+
+
+def stream_id(stream: str | None) -> bytes | None:
+    """Return a stream's id as the shell gave it: ids are bytes, and need not be text."""
+    return None if stream is None else os.fsencode(stream)

@@ -1,0 +1,74 @@
+"""``tidelog log scrub``: read all that a log has stored, and check it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, LogName, location_url, on_location
+from tidelog.cli.late_spark import check_installed, scrub_on_spark
+from tidelog.cli.log.options import Start, check_start
+from tidelog.cli.output import bytes_text, choose_format, count_text, print_json, say, write_text
+from tidelog.errors import TidelogError, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.scrub.report import Scrubbed
+
+
+class LogBroken(TidelogError):
+    """A scrub found something wrong."""
+
+    kind = "corruption"
+
+
+def scrub(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Start = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option("--to", metavar="POSITION", help="Stop before this one; by default no limit."),
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Read and check records in Spark's executors.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read all that is stored and check it; every problem is told, not the first alone.
+
+    With --from or --to only that range is read, and no cursors, and nothing the log does not name.
+    """
+    check_start(start)
+    if limit is not None and limit <= start:
+        raise UsageError(f"--to {limit} leaves no position after --from {start}")
+    if spark:
+        check_installed(instead="leave --spark out")
+        if start or limit is not None:
+            raise UsageError("Spark scrubs a whole log: leave --from and --to out, or --spark")
+
+    async def work(location: Location) -> Scrubbed | None:
+        log = await location.log(name)
+        # A name that is wrong is told before Spark has been waited for.
+        return None if spark else await log.scrub(start, limit=limit)
+
+    found = on_location(context, work) or scrub_on_spark(location_url(context), name)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found.to_dict())
+    else:
+        _tell(found)
+    if not found.is_clean:
+        raise LogBroken(f"the log {name!r} is damaged: restore the objects that are named above")
+
+
+def _tell(found: Scrubbed) -> None:
+    for problem in found.problems:
+        write_text(f"{problem.path}: {problem.why}\n")
+    read = count_text(found.records, "record"), count_text(found.fragments, "object")
+    say(
+        f"{read[0]} in {read[1]} read, {bytes_text(found.bytes_read)}; "
+        f"{count_text(len(found.problems), 'problem')}; "
+        f"{count_text(len(found.unnamed), 'object')} that the log does not name"
+    )

@@ -1,0 +1,26 @@
+"""What several verbs of ``tidelog log`` say of a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.cli.output import choose_format, count_text, print_json, say
+
+if TYPE_CHECKING:
+    from tidelog.wal.describe import LogInfo
+
+
+def tell_made(found: LogInfo, what: str, *, as_json: bool) -> None:
+    """Say that a log is what it was made to be: as JSON, or in a sentence for people."""
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found.to_dict())
+    else:
+        say(f"The log {found.name!r} is {what}: {range_text(found)}.")
+
+
+def range_text(found: LogInfo) -> str:
+    """Say what a log that was described has."""
+    if not found.records:
+        return f"no records; the next has position {found.next:,}"
+    held = count_text(found.records, "record")
+    return f"{held}, positions {found.oldest:,} to {found.next - 1:,}"
