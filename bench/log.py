@@ -235,7 +235,7 @@ def throughput_on(seconds: float, *, with_seaweed: bool) -> None:
         if not with_seaweed:
             asyncio.run(throughput(seconds, places))
             return
-        from servers import SeaweedServer
+        from kit.s3_servers import SeaweedServer
 
         within = Path(tempfile.mkdtemp(dir="/dev/shm"))
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from servers import MotoServer, SeaweedServer
+from kit.s3_servers import MotoServer, SeaweedServer
 
 # How long an example takes says nothing on a machine that is shared. A commit passes or fails
 # whoever tests it, so examples are the same each time; for others: --hypothesis-profile=search.

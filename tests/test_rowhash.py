@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowhash_model import MASK, Pair, finish, fold, integer, value_hash
+from kit.rowhash_model import MASK, Pair, finish, fold, integer, value_hash
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.rowhash import (
     Hashes,

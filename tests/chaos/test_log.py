@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from logs import KINDS, Kind
-from servers import SeaweedServer
+from kit.protocols import KINDS, Kind
+from kit.s3_servers import SeaweedServer
 from tidelog.clock import SystemClock
 from tidelog.store.urls import open_store
 from tidelog.wal.scrub.report import Scrubbed

@@ -12,7 +12,7 @@ import pytest
 from chaos import checks
 from chaos.ingesters import NAME, create, start_ingest
 from chaos.scenario import write_scenario
-from servers import SeaweedServer
+from kit.s3_servers import SeaweedServer
 
 
 def command(url: str, *arguments: str) -> list[dict[str, object]]:

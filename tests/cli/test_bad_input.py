@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import EVENTS, UPSERT, Cli, Said
-from servers import SeaweedServer, free_ports
+from kit.s3_servers import SeaweedServer, free_ports
 from tidelog.collection.compute import Job
 from tidelog.collection.engine import Computed, LocalEngine
 from tidelog.collection.source import RawSource

@@ -9,7 +9,7 @@ import pytest
 
 from cli.conftest import Cli
 from cli.test_log_upkeep import fill, refused
-from goldens import objects
+from kit.goldens import objects
 from tidelog.wal.format.manifest import MANIFEST
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cli.conftest import Cli
 from cli.test_log_upkeep import refused
-from servers import SeaweedServer
+from kit.s3_servers import SeaweedServer
 from tidelog.verify.checker import Checker, LogDiffers, first_cut
 
 

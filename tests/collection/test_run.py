@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.health import Health, decode_health, encode_health, health_path
 from tidelog.collection.ingest import Ingester

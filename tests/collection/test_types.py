@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tables import KINDS
+from kit.shard_tables import KINDS
 from tidelog.collection.casts import fit
 from tidelog.collection.types import json_wire, parse_schema, sql_type
 from tidelog.errors import UsageError

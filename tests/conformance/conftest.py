@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logs import KINDS, Kind
+from kit.protocols import KINDS, Kind
 from tidelog.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

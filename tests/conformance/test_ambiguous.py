@@ -22,7 +22,7 @@ from itertools import cycle
 
 import pytest
 
-from logs import CLOCK, SLOTS, Kind, contents
+from kit.protocols import CLOCK, SLOTS, Kind, contents
 from tidelog.errors import LocationError
 from tidelog.store.port import Store
 from tidelog.store.within import Within

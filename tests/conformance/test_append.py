@@ -28,8 +28,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from clocks import StuckClock
-from logs import CLOCK, WAL3, Kind, Writer, contents, rows_of
+from kit.clocks import StuckClock
+from kit.protocols import CLOCK, WAL3, Kind, Writer, contents, rows_of
 from tidelog.errors import ContentionError, Fenced
 from tidelog.setsum import record_setsum
 from tidelog.store.memory import MemoryStore

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from logs import CLOCK, SLOTS, WAL3, Kind, Writer, contents
+from kit.protocols import CLOCK, SLOTS, WAL3, Kind, Writer, contents
 from tidelog.errors import Fenced, OutcomeUnknown
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from logs import CLOCK, KINDS, WAL3, Kind, contents, wal3_reader
+from kit.protocols import CLOCK, KINDS, WAL3, Kind, contents, wal3_reader
 from tidelog.errors import NameTaken, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

@@ -16,7 +16,7 @@ import json
 
 import pytest
 
-from logs import CLOCK, Kind
+from kit.protocols import CLOCK, Kind
 from tidelog.errors import CursorMoved, NoSuchCursor, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.format.cursor import INTRINSIC, cursor_path

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import pytest
 
-from logs import CLOCK, SLOTS, WAL3, Kind, contents
+from kit.protocols import CLOCK, SLOTS, WAL3, Kind, contents
 from tidelog.errors import NameTaken, NoSuchLog, TidelogError, UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import pytest
 
-from logs import CLOCK, SLOTS, WAL3, contents, slot_reader
+from kit.protocols import CLOCK, SLOTS, WAL3, contents, slot_reader
 from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

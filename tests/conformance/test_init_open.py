@@ -17,9 +17,9 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from goldens import objects
-from interposed import Interposed
-from logs import CLOCK, WAL3, Kind, contents, opener_on
+from kit.goldens import objects
+from kit.protocols import CLOCK, WAL3, Kind, contents, opener_on
+from kit.stores import Interposed
 from tidelog.errors import ContentionError, NameTaken, NoSuchLog, ObjectChanged
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

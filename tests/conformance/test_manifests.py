@@ -30,8 +30,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goldens import NAMES, objects
-from logs import CLOCK, WAL3, wal3_reader
+from kit.goldens import NAMES, objects
+from kit.protocols import CLOCK, WAL3, wal3_reader
+from kit.wal3_trees import Tree
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
@@ -48,7 +49,6 @@ from tidelog.wal.format.snapshot import decode_snapshot, snapshot_path
 from tidelog.wal.gc.collector import Collector
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep
-from trees import Tree
 
 TREE = objects("b_snapshots")
 

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from goldens import NAMES, objects
-from logs import CLOCK, SLOTS, WAL3, contents
+from kit.goldens import NAMES, objects
+from kit.protocols import CLOCK, SLOTS, WAL3, contents
 from tidelog.errors import CorruptionError
 from tidelog.setsum import record_setsum
 from tidelog.store.memory import MemoryStore

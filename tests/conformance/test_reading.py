@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from logs import CLOCK, WAL3, Kind, Reader
+from kit.protocols import CLOCK, WAL3, Kind, Reader
 from tidelog.errors import CorruptionError, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

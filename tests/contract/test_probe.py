@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lying import IgnoresIfAbsent, IgnoresIfMatch, ListsNothing, LyingServer, ReadsStale
+from kit.lying import IgnoresIfAbsent, IgnoresIfMatch, ListsNothing, LyingServer, ReadsStale
 from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, StoreRefused
 from tidelog.store.memory import MemoryStore

@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tables import KINDS, schema_of, shard_updates, table_of, updates
+from kit.shard_tables import KINDS, schema_of, shard_updates, table_of, updates
 from tidelog.errors import CorruptionError
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tables import schema_of, shard_updates, table_of
+from kit.shard_tables import schema_of, shard_updates, table_of
 from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.errors import CorruptionError, LocationError, UsageError

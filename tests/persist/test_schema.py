@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tables import KINDS, schemas
+from kit.shard_tables import KINDS, schemas
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.schema import (
     ShardSchema,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clocks import SwiftClock
-from places import (
+from kit.clocks import SwiftClock
+from kit.shards import (
     ALREADY,
     COMMITTED,
     MISMATCH,

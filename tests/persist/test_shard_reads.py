@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from places import SCHEMA, Place, contents, heard, history, in_memory, rows
-from tables import schema_of
+from kit.shard_tables import schema_of
+from kit.shards import SCHEMA, Place, contents, heard, history, in_memory, rows
 from tidelog.clock import SystemClock
 from tidelog.errors import (
     AsOfBeforeSince,

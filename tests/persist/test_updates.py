@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tables import KINDS, schema_of, shard_updates, table_of
+from kit.shard_tables import KINDS, schema_of, shard_updates, table_of
 from tidelog.errors import UsageError
 from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.persist.schema import DIFF, TIME, ShardSchema

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tables import schema_of, table_of
+from kit.shard_tables import schema_of, table_of
 from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, Outcome, UsageError
 from tidelog.frontier import Frontier

@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakes import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
+from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.times import format_time
 from tidelog.location import Location, open_location

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakes import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
-from servers import MotoServer
+from kit.s3_servers import MotoServer
+from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.clock import SystemClock
 from tidelog.collection.compute import Job
 from tidelog.collection.create import SourceSpec

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from loglakes import append, batches_of, folder_of, make, on_log, roll_up, scrubbed
+from kit.lake_logs import append, batches_of, folder_of, make, on_log, roll_up, scrubbed
 from tidelog.cli.main import main
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.spark import log_scrub

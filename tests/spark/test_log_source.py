@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from loglakes import append, batches_of, collect, folder_of, make, on_log, records, roll_up
+from kit.lake_logs import append, batches_of, collect, folder_of, make, on_log, records, roll_up
 from tidelog.spark import log_share
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_share import LogPlace

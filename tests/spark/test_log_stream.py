@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from loglakes import append, batches_of, collect, folder_of, make, on_log, records, roll_up
+from kit.lake_logs import append, batches_of, collect, folder_of, make, on_log, records, roll_up
 from tidelog.clock import SystemClock
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_options import LogSettings

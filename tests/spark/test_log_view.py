@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interposed import Interposed
-from logs import CLOCK, KINDS, Kind, make_slots, slot_writer
+from kit.protocols import CLOCK, KINDS, Kind, make_slots, slot_writer
+from kit.stores import Interposed
 from tidelog.errors import ContentionError, CorruptionError, NoSuchLog, PositionCollected
 from tidelog.setsum import Setsum
 from tidelog.spark.log_share import LogPlace, groups_of, share_log

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lingering import LateClock, Lingering
+from kit.clocks import LateClock
+from kit.stores import Lingering
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound, Outcome

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from lingering import LateClock, Lingering
+from kit.clocks import LateClock
+from kit.stores import Lingering
 from sim.kernel.loop import run
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound
 from tidelog.store.memory import MemoryStore

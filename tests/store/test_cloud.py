@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from lying import LyingServer
-from servers import ACCESS_KEY, SECRET_KEY, MotoServer, SeaweedServer, free_ports
+from kit.lying import LyingServer
+from kit.s3_servers import ACCESS_KEY, SECRET_KEY, MotoServer, SeaweedServer, free_ports
 from tidelog.clock import SystemClock
 from tidelog.errors import (
     LocationError,

@@ -11,9 +11,9 @@ from pathlib import Path
 import obstore
 import pytest
 
-from clocks import SwiftClock
-from lying import LyingServer
-from servers import MotoServer, SeaweedServer
+from kit.clocks import SwiftClock
+from kit.lying import LyingServer
+from kit.s3_servers import MotoServer, SeaweedServer
 from tidelog.clock import SystemClock
 from tidelog.errors import (
     ContentionError,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.errors import (
     ContentionError,
     LocationError,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lingering import Lingering
+from kit.stores import Lingering
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from tidelog.clock import Clock

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lingering import Lingering
+from kit.stores import Lingering
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from tidelog.errors import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clocks import StuckClock, SwiftClock
+from kit.clocks import StuckClock, SwiftClock
 from tidelog.clock import SystemClock
 from tidelog.errors import (
     LocationError,

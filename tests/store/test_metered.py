@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.errors import LocationError, ObjectExists
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import Metered, Usage

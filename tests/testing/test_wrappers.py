@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound, Outcome
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

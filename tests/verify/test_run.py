@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from interposed import Interposed
+from kit.stores import Interposed
 from tidelog.clock import SystemClock
 from tidelog.errors import NoSuchLog, UsageError
 from tidelog.store.memory import MemoryStore

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocks import SwiftClock
-from logs import KINDS, Kind
+from kit.clocks import SwiftClock
+from kit.protocols import KINDS, Kind
 from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import Metered

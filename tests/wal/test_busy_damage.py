@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from shelves import ALL, append, log_of, shelf_on
+from kit.named_logs import ALL, append, log_of, shelf_on
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object

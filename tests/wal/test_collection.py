@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goldens import objects
+from kit.goldens import objects
+from kit.wal3_trees import Tree, golden_tree
 from tidelog.errors import CorruptionError, ManifestMoved, UsageError, VerificationError
 from tidelog.setsum import Setsum
 from tidelog.wal.format.fragment import fragment_path
@@ -29,7 +30,6 @@ from tidelog.wal.gc.plan import (
     is_collected,
     paths_to_delete,
 )
-from trees import Tree, golden_tree
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=60)
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goldens import NAMES, objects
-from smalllogs import CLOCK, append, contents, golden, keys, log_of, reader_of
+from kit.goldens import NAMES, golden, objects
+from kit.protocols import CLOCK, WAL3, contents, wal3_reader
+from kit.stores import keys_in
+from kit.wal3_logs import append, log_of
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -54,7 +56,7 @@ async def manifest_of(store: Store) -> Manifest:
 
 async def plan_for(store: Store, cutoff: int) -> Garbage:
     """Plan as the collector would."""
-    reader, known = reader_of(store), dict[str, Snapshot]()
+    reader, known = wal3_reader(store), dict[str, Snapshot]()
     manifest = await reader.manifest()
     level = list(manifest.snapshots)
     while level:
@@ -86,20 +88,20 @@ def test_what_a_cursor_holds_is_read_as_before(
 
     async def work() -> None:
         store = await log_of(sizes, fragments=fragments, snapshots=snapshots)
-        before = await contents(store)
+        before = await contents(WAL3, store)
         held = min(position, 1 + sum(sizes))
         await cursors_on(store).create("x", held)
         report = await collector_on(store).collect()
-        after = await contents(store)
+        after = await contents(WAL3, store)
         assert after == {n: body for n, body in before.items() if n >= (report.oldest or 0)}
         assert report.oldest is not None
         assert report.oldest <= held
         assert held - report.oldest < 4, "less than a fragment that could have gone is left"
-        manifest, named = await paths_named(reader_of(store))
-        assert set(await keys(store, "log/")) | set(await keys(store, "snapshot/")) == named
-        assert report.fragments == len(sizes) - len(await keys(store, "log/"))
+        manifest, named = await paths_named(wal3_reader(store))
+        assert set(await keys_in(store, "log/")) | set(await keys_in(store, "snapshot/")) == named
+        assert report.fragments == len(sizes) - len(await keys_in(store, "log/"))
         await append(store, [2] * 7, fragments=fragments, snapshots=snapshots)
-        again = await contents(store)
+        again = await contents(WAL3, store)
         assert list(again) == list(range(report.oldest, manifest.next + 14))
         assert {n: again[n] for n in after} == after
 
@@ -112,12 +114,12 @@ def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
 
     async def work() -> None:
         store = await golden(name)
-        before = await contents(store)
+        before = await contents(WAL3, store)
         middle = sorted(before)[len(before) // 2] if before else 1
         if before:
             await cursors_on(store).create("ours", middle)
         report = await collector_on(store).collect()
-        after = await contents(store)
+        after = await contents(WAL3, store)
         assert after == {n: body for n, body in before.items() if n in after}
         cursors = (await cursors_on(store).list()).cursors
         held = [cursor.position for cursor in cursors.values()]
@@ -126,9 +128,9 @@ def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
             assert (await store.get(GARBAGE)).data == EMPTY
         orphans = 3 if name == "g_orphan" else 0
         await append(store, [1] * 5)
-        assert len(await contents(store)) == len(after) + orphans + 5
-        _, named = await paths_named(reader_of(store))
-        assert set(await keys(store, "log/")) == {path for path in named if path[:4] == "log/"}
+        assert len(await contents(WAL3, store)) == len(after) + orphans + 5
+        _, named = await paths_named(wal3_reader(store))
+        assert set(await keys_in(store, "log/")) == {path for path in named if path[:4] == "log/"}
 
     asyncio.run(work())
 
@@ -221,7 +223,7 @@ def test_the_lowest_cursor_counts_and_is_named() -> None:
         beyond = b'{"position":{"offset":500},"epoch_us":1,"writer":"theirs"}'
         await store.put("cursor/fast.json", beyond)
         assert (await collector_on(store).collect()).oldest == 29
-        assert await contents(store) == {}
+        assert await contents(WAL3, store) == {}
 
     asyncio.run(work())
 
@@ -274,7 +276,7 @@ def test_a_cursor_that_comes_before_the_plan_is_written_stops_it() -> None:
 
     async def work() -> None:
         store = await meddled([2] * 14)
-        before = await contents(store)
+        before = await contents(WAL3, store)
         await cursors_on(store).create("x", 21)
 
         async def create() -> None:
@@ -283,7 +285,7 @@ def test_a_cursor_that_comes_before_the_plan_is_written_stops_it() -> None:
         store.key, store.before = GARBAGE, create
         report = await collector_on(store).collect()
         assert (report.discarded, report.held_by, report.oldest) == (1, "late", 3)
-        assert await contents(store) == {n: body for n, body in before.items() if n >= 3}
+        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 3}
         assert (await cursors_on(store).load("late")).position == 4
 
     asyncio.run(work())
@@ -318,7 +320,7 @@ def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
 
     async def work() -> None:
         store = await meddled([2] * 14)
-        before = await contents(store)
+        before = await contents(WAL3, store)
         await cursors_on(store).create("x", 21)
 
         async def write() -> None:
@@ -327,7 +329,7 @@ def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
         store.key, store.before = MANIFEST, write
         report = await collector_on(store).collect()
         assert report.oldest == 21
-        after = await contents(store)
+        after = await contents(WAL3, store)
         assert list(after) == list(range(21, 29 + 2 * count))
         assert all(before[n] == after[n] for n in range(21, 29))
 
@@ -339,10 +341,10 @@ def test_two_collectors_do_not_hinder_each_other() -> None:
 
     async def work() -> None:
         store = await log_of([2] * 14)
-        before = await contents(store)
+        before = await contents(WAL3, store)
         await cursors_on(store).create("x", 21)
         await asyncio.gather(*(collector_on(store).collect() for _ in range(3)))
-        assert await contents(store) == {n: body for n, body in before.items() if n >= 21}
+        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 21}
         assert decode_garbage((await store.get(GARBAGE)).data).is_empty
 
     asyncio.run(work())
@@ -382,7 +384,7 @@ def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
 
     async def work() -> None:
         store = await log_of([2] * 14)
-        before = await contents(store)
+        before = await contents(WAL3, store)
         plan = await plan_for(store, 21)
         await cursors_on(store).create("x", 4)
         await store.put(GARBAGE, encode_garbage(plan, write_id="sleeper"))
@@ -392,7 +394,7 @@ def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
         assert report.discarded == 1
         assert now.e_tag != sleepers.e_tag
         assert now.data != sleepers.data, "an e-tag may be a hash of the bytes"
-        assert await contents(store) == {n: body for n, body in before.items() if n >= 3}
+        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 3}
 
     asyncio.run(work())
 
@@ -435,7 +437,7 @@ def test_a_plan_that_does_not_fit_is_taken_away() -> None:
         report = await collector_on(store).collect()
         assert (report.discarded, report.oldest) == (1, 9)
         assert decode_garbage((await store.get(GARBAGE)).data).is_empty
-        assert list(await contents(store)) == list(range(9, 29))
+        assert list(await contents(WAL3, store)) == list(range(9, 29))
 
     asyncio.run(work())
 
@@ -456,11 +458,11 @@ def test_nothing_that_the_log_names_is_deleted() -> None:
             fragments_limit=5,
             first_to_keep=9,
         )
-        before = await contents(store)
+        before = await contents(WAL3, store)
         await store.put(GARBAGE, encode_garbage(lie))
         report = await collector_on(store).collect()
         assert report.spared == [live.path]
-        assert await contents(store) == before
+        assert await contents(WAL3, store) == before
 
     asyncio.run(work())
 
@@ -473,10 +475,10 @@ def test_a_log_with_a_hole_is_not_collected_further() -> None:
         await cursors_on(store).create("x", 5)
         manifest = await manifest_of(store)
         await store.delete([manifest.snapshots[-1].path])
-        kept = len(await keys(store, "log/"))
+        kept = len(await keys_in(store, "log/"))
         with pytest.raises(CorruptionError, match="not there"):
             await collector_on(store).collect()
-        assert len(await keys(store, "log/")) == kept
+        assert len(await keys_in(store, "log/")) == kept
 
     asyncio.run(work())
 
@@ -494,9 +496,9 @@ def test_orphans_and_strange_objects_stay() -> None:
             await store.put(key, b"?")
         report = await collector_on(store).collect()
         assert (report.fragments, report.oldest) == (4, 9)
-        assert set(strange) <= set(await keys(store))
+        assert set(strange) <= set(await keys_in(store))
         await append(store, [1])
-        assert list((await contents(store)).values()) == [b"half", b"0-0"]
+        assert list((await contents(WAL3, store)).values()) == [b"half", b"0-0"]
 
     asyncio.run(work())
 
@@ -512,7 +514,7 @@ def test_a_snapshot_that_another_made_is_taken_if_it_is_whole() -> None:
         broken = copy_of(store)
         await broken.put(made.path, encode_snapshot(made)[:-9])
         assert (await collector_on(store).collect()).oldest == 11
-        assert (await scrub(reader_of(store))).is_clean
+        assert (await scrub(wal3_reader(store))).is_clean
         with pytest.raises(CorruptionError):
             await collector_on(broken).collect()
         assert (await manifest_of(broken)).oldest == 1
@@ -531,8 +533,8 @@ def test_writer_and_collector_take_turns() -> None:
             next_ = (await manifest_of(store)).next
             witness = await cursors_on(store).save(witness, next_ - 2)
             await collector_on(store).collect()
-            assert list(await contents(store)) == list(range(next_ - 3, next_))
-            assert len(await keys(store)) < 12
+            assert list(await contents(WAL3, store)) == list(range(next_ - 3, next_))
+            assert len(await keys_in(store)) < 12
 
     asyncio.run(work())
 
@@ -549,10 +551,10 @@ def test_a_manifest_that_went_back_is_not_taken_for_proof() -> None:
             await MemoryStore.put(store, MANIFEST, old)
 
         store.key, store.after = MANIFEST, restore
-        before = await contents(store)
+        before = await contents(WAL3, store)
         await collector_on(store).collect()
         assert decode_manifest(old).oldest == 1
-        assert await contents(store) == {n: body for n, body in before.items() if n >= 9}
+        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 9}
         assert encode_manifest(await manifest_of(store)) != old
 
     asyncio.run(work())

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goldens import NAMES, expected, objects
-from smalllogs import CLOCK, append, contents, golden, keys, log_of, reader_of
+from kit.goldens import NAMES, expected, golden, objects
+from kit.protocols import CLOCK, WAL3, contents, wal3_reader
+from kit.stores import keys_in
+from kit.wal3_logs import append, log_of
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -46,7 +48,7 @@ def test_a_copy_is_chromas_to_the_byte() -> None:
 
     async def work() -> None:
         target = MemoryStore()
-        await copy_log(reader_of(await golden("b_snapshots")), target)
+        await copy_log(wal3_reader(await golden("b_snapshots")), target)
         assert bytes_of(target) == objects("d_copy")
 
     asyncio.run(work())
@@ -58,14 +60,14 @@ def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
 
     async def work() -> None:
         source, target = await golden(name), MemoryStore()
-        before = await contents(source)
-        copied = await copy_log(reader_of(source), target)
-        assert await contents(target) == before
+        before = await contents(WAL3, source)
+        copied = await copy_log(wal3_reader(source), target)
+        assert await contents(WAL3, target) == before
         wanted = expected(name)
         assert (copied.next, copied.next_seq_no) == (wanted["next"], wanted["next_seq_no"])
         await append(target, [2, 1])
         added = range(wanted["next"], wanted["next"] + 3)
-        assert list(await contents(target)) == [*before, *added]
+        assert list(await contents(WAL3, target)) == [*before, *added]
         assert bytes_of(source) == objects(name), "the source is as it was"
 
     asyncio.run(work())
@@ -84,14 +86,14 @@ def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: int) -
         source, target = await log_of(sizes), MemoryStore()
         next_ = 1 + sum(sizes)
         await collected(source, max(1, min(cut, next_)))
-        before, oldest = await contents(source), (await reader_of(source).manifest()).oldest
+        before, oldest = await contents(WAL3, source), (await wal3_reader(source).manifest()).oldest
         if 0 < start < oldest:
             with pytest.raises(PositionCollected):
-                await copy_log(reader_of(source), target, start=start)
-            assert await keys(target) == []
+                await copy_log(wal3_reader(source), target, start=start)
+            assert await keys_in(target) == []
             return
-        copied = await copy_log(reader_of(source), target, start=start)
-        found = await contents(target)
+        copied = await copy_log(wal3_reader(source), target, start=start)
+        found = await contents(WAL3, target)
         assert found == {n: body for n, body in before.items() if n >= copied.oldest}
         assert copied.oldest <= max(start, oldest)
         assert copied.next == next_
@@ -100,7 +102,7 @@ def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: int) -
         assert len(found) - len(held) < 4, "no fragment more than is needed"
         await append(target, [1] * 6)
         await collected(target, next_ + 3)
-        assert list(await contents(target)) == list(range(next_ + 3, next_ + 6))
+        assert list(await contents(WAL3, target)) == list(range(next_ + 3, next_ + 6))
 
     asyncio.run(work())
 
@@ -110,7 +112,7 @@ def test_the_manifest_is_written_last() -> None:
 
     async def work() -> None:
         target = Recorded(MemoryStore())
-        await copy_log(reader_of(await log_of([2] * 9)), target)
+        await copy_log(wal3_reader(await log_of([2] * 9)), target)
         puts = [record.key for record in target.records if record.op == "put"]
         assert puts[-1] == MANIFEST
         assert len(puts) == 10
@@ -124,7 +126,7 @@ def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
 
     async def work() -> None:
         source, whole = await log_of([2] * 7), Recorded(MemoryStore())
-        await copy_log(reader_of(source), whole)
+        await copy_log(wal3_reader(source), whole)
         for number in range(len(whole.records)):
             target = MemoryStore()
 
@@ -133,15 +135,15 @@ def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
                 return Fault(happened=alive or (happened and request.index == last), told=alive)
 
             with pytest.raises(LocationError):
-                await copy_log(reader_of(source), Faulty(target, toss=toss))
+                await copy_log(wal3_reader(source), Faulty(target, toss=toss))
             if MANIFEST in target.objects:
                 with pytest.raises(NameTaken):
-                    await copy_log(reader_of(source), target)
+                    await copy_log(wal3_reader(source), target)
             else:
                 await append(source, [1])
-                await copy_log(reader_of(source), target)
-            assert (await contents(target)).items() <= (await contents(source)).items()
-            assert len(await contents(target)) >= 14
+                await copy_log(wal3_reader(source), target)
+            assert (await contents(WAL3, target)).items() <= (await contents(WAL3, source)).items()
+            assert len(await contents(WAL3, target)) >= 14
 
     asyncio.run(work())
 
@@ -159,11 +161,11 @@ def test_nothing_is_overwritten_or_mixed() -> None:
             target = MemoryStore()
             await target.put(key, data)
             with pytest.raises(NameTaken, match="empty place"):
-                await copy_log(reader_of(source), target)
+                await copy_log(wal3_reader(source), target)
             assert (await target.get(key)).data == data
             assert key == MANIFEST or MANIFEST not in target.objects
         with pytest.raises(NoSuchLog):
-            await copy_log(reader_of(MemoryStore()), MemoryStore())
+            await copy_log(wal3_reader(MemoryStore()), MemoryStore())
 
     asyncio.run(work())
 
@@ -196,7 +198,7 @@ def test_a_source_that_loses_records_meanwhile_is_not_copied(
         source.harm = harm
         target = MemoryStore()
         with pytest.raises(error):
-            await copy_log(reader_of(source), target)
+            await copy_log(wal3_reader(source), target)
         assert MANIFEST not in target.objects
 
     asyncio.run(work())
@@ -210,7 +212,7 @@ def test_a_broken_fragment_is_not_copied() -> None:
         data = (await source.get(fragment_path(2))).data
         await source.put(fragment_path(2), data[:-1] + b"?")
         with pytest.raises(CorruptionError):
-            await copy_log(reader_of(source), target)
+            await copy_log(wal3_reader(source), target)
         assert MANIFEST not in target.objects
 
     asyncio.run(work())

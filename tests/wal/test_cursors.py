@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalllogs import CLOCK, append, dice_of, golden, log_of
+from kit.goldens import golden
+from kit.protocols import CLOCK
+from kit.wal3_logs import append, log_of
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -321,7 +324,7 @@ def test_lost_answers_leave_no_doubt_about_a_witness(seed: int) -> None:
     """What was answered stands; what was refused for certain does not."""
 
     async def work() -> None:
-        dice = dice_of(seed)
+        dice = random.Random(f"tests {seed}")
         inner = await log_of([2] * 10)
 
         def toss(request: Request) -> Fault:

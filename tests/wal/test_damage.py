@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from damage import Bytes, flip, look, swapped
-from goldens import objects
+from kit.damage import Bytes, flip, look, swapped
+from kit.goldens import objects
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from interposed import Interposed
-from shelves import SHAPE, contents, keys_in, log_of, shelf_on
+from kit.named_logs import SHAPE, contents, log_of, shelf_on
+from kit.stores import Interposed, keys_in
 from tidelog.errors import (
     ContentionError,
     LocationError,
@@ -42,7 +42,7 @@ def test_a_destroyed_log_leaves_its_fences() -> None:
         assert (await sleeper.pins()) == {}
         found = await shelf.destroy("a", grace_us=0)
         assert found.deleted > 8
-        left = [key async for key in keys_in(store, "log/a/")]
+        left = await keys_in(store, "log/a/")
         assert all(key.endswith((MANIFEST, ".parquet")) for key in left)
         assert len(left) == 1 + found.kept
         for call in (lambda: sleeper.append([b"after"]), sleeper.close):
@@ -211,7 +211,7 @@ def test_a_log_in_wal3s_form_goes_whole() -> None:
         assert set(store.objects) == keys
         await store.delete(["log/a/notes.txt"])
         await shelf_on(store).destroy("a", grace_us=0)
-        assert [key async for key in keys_in(store, "log/a/")] == []
+        assert await keys_in(store, "log/a/") == []
         with pytest.raises(NoSuchLog):
             await shelf_on(store).destroy("a", grace_us=0)
         await log_of(store, "a", 1, protocol="manifest")

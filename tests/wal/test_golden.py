@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from goldens import FOLDER, NAMES, expected, objects
+from kit.goldens import FOLDER, NAMES, expected, objects
 from tidelog.clock import SystemClock
 from tidelog.errors import NoSuchLog, PositionCollected
 from tidelog.store.memory import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from logs import CLOCK, KINDS, Kind, Writer, contents
+from kit.protocols import CLOCK, KINDS, Kind, Writer, contents
 from tidelog.errors import BusyError, HandleError, LocationError, NoSuchLog, Outcome, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

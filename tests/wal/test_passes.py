@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goldens import objects
+from kit.goldens import objects
+from kit.wal3_trees import Tree, golden_tree
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.snapshot import Pointer, Snapshot, sum_of
 from tidelog.wal.gc.plan import COLLECTOR, apply_garbage
-from trees import Tree, golden_tree
 
 
 @dataclass

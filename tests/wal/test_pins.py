@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logs import CLOCK, SLOTS, contents, make_slots, slot_writer
+from kit.protocols import CLOCK, SLOTS, contents, make_slots, slot_writer
 from tidelog.errors import (
     BusyError,
     CorruptionError,

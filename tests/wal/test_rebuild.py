@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logs import CLOCK, SLOTS, contents, make_slots, opener_on, slot_writer
+from kit.protocols import CLOCK, SLOTS, contents, make_slots, opener_on, slot_writer
 from tidelog.errors import CorruptionError, LogSealed, NameTaken, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

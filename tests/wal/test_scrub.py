@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from interposed import Interposed
-from logs import CLOCK, KINDS, SLOTS, WAL3, Kind, make_slots, slot_reader, slot_writer, wal3_reader
+from kit.protocols import (
+    CLOCK,
+    KINDS,
+    SLOTS,
+    WAL3,
+    Kind,
+    make_slots,
+    slot_reader,
+    slot_writer,
+    wal3_reader,
+)
+from kit.stores import Interposed
 from tidelog.errors import PositionCollected, UsageError
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore

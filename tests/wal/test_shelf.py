@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goldens import NAMES, objects
-from logs import CLOCK
-from shelves import ALL, append, collect_to, contents, keys_in, log_of, shelf_on
+from kit.goldens import NAMES, objects
+from kit.named_logs import ALL, append, collect_to, contents, log_of, shelf_on
+from kit.protocols import CLOCK
+from kit.stores import keys_in
 from tidelog.errors import (
     LocationError,
     NameTaken,
@@ -83,7 +84,7 @@ def test_what_a_fork_lets_go_of_its_source_deletes() -> None:
         await collect_to(store, "c", 15)
         await collect_to(store, "b", 13)
         await (await shelf_on(store).open("a")).collect(keep=ALL, grace_us=0)
-        data = [key async for key in keys_in(store, "log/a/epoch/")]
+        data = await keys_in(store, "log/a/epoch/")
         slots = {int(key[-24:-8], 16) for key in data}
         assert slots & set(range(2, 13)) == set(), "none of them needs these any more"
         assert set(range(13, 21)) <= slots

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from damage import Seen, flip, look, look_at, swapped, without
-from logs import CLOCK, make_slots, opener_on
-from smalllogs import keys
+from kit.damage import Seen, flip, look, look_at, swapped, without
+from kit.protocols import CLOCK, make_slots, opener_on
+from kit.stores import keys_in
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append.queue import Batching
 from tidelog.wal.format.epoch import Chain, Epoch
@@ -71,7 +71,9 @@ async def build(*, sealed_in_manifest: bool) -> dict[str, bytes]:
         await Checkpointer(store=store, clock=CLOCK, writer="roller").roll_up(head, steps)
     else:
         # As if the third had died before it rolled up.
-        await store.delete([key for key in await keys(store, "snapshot/") if key not in rolled_up])
+        await store.delete(
+            [key for key in await keys_in(store, "snapshot/") if key not in rolled_up]
+        )
         await store.put(MANIFEST, rolled_up[MANIFEST].data)
     return {key: found.data for key, found in store.objects.items()}
 

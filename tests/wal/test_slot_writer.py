@@ -8,7 +8,16 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from logs import CLOCK, SLOTS, contents, make_slots, opener_on, rows_of, slot_reader, slot_writer
+from kit.protocols import (
+    CLOCK,
+    SLOTS,
+    contents,
+    make_slots,
+    opener_on,
+    rows_of,
+    slot_reader,
+    slot_writer,
+)
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError, Fenced, LogSealed, OutcomeUnknown, UsageError
 from tidelog.store.conditional import Resend

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from interposed import Interposed
-from logs import CLOCK, make_slots, opener_on, slot_reader, slot_writer
+from kit.protocols import CLOCK, make_slots, opener_on, slot_reader, slot_writer
+from kit.stores import Interposed
 from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, Outcome, PositionCollected
 from tidelog.store.memory import MemoryStore

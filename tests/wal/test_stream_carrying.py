@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.errors import NoSuchStream, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.epoch import Chain

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.errors import LocationError, ManifestMoved
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

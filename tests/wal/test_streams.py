@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clocks import SwiftClock
-from logs import CLOCK, SLOTS, opener_on, rows_of, slot_reader
+from kit.clocks import SwiftClock
+from kit.protocols import CLOCK, SLOTS, opener_on, rows_of, slot_reader
 from tidelog.errors import (
     Fenced,
     NameTaken,

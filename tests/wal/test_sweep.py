@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
-from smalllogs import CLOCK, append, contents, golden, keys, log_of
+from kit.goldens import golden
+from kit.protocols import CLOCK, WAL3, contents
+from kit.stores import keys_in
+from kit.wal3_logs import append, log_of
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
@@ -23,13 +26,13 @@ def test_what_chromas_collector_leaks_is_found() -> None:
     async def work() -> None:
         store = await golden("c2_gc_phase2")
         await store.put(GARBAGE, encode_garbage(Garbage()))
-        before = await contents(store)
+        before = await contents(WAL3, store)
         slept = CLOCK.slept_us
         swept = await sweep(store, clock=CLOCK, grace_us=5_000_000)
         assert CLOCK.slept_us - slept == 5_000_000
-        assert await contents(store) == before
+        assert await contents(WAL3, store) == before
         assert (swept.unproven, swept.foreign) == ([], [])
-        assert set(await keys(store)) == set(await keys(await golden("c_gc")))
+        assert set(await keys_in(store)) == set(await keys_in(await golden("c_gc")))
         assert (await sweep(store, clock=CLOCK)).deleted == []
 
     asyncio.run(work())
@@ -58,16 +61,16 @@ def test_what_may_still_become_part_of_the_log_stays() -> None:
         ]
         for key in (orphan, *strange):
             await store.put(key, b"?")
-        before = await contents(store)
+        before = await contents(WAL3, store)
         swept = await sweep(store, clock=CLOCK)
         assert swept.foreign == strange
         assert orphan in swept.unproven
         assert len(swept.unproven) > 1, "a snapshot of a rollover is among them"
         assert swept.deleted, "and old ones are there again"
         assert {key for key in swept.deleted if key not in coming} == set()
-        assert set(swept.foreign + swept.unproven) <= set(await keys(store))
+        assert set(swept.foreign + swept.unproven) <= set(await keys_in(store))
         await store.delete([orphan])
-        assert await contents(store) == before
+        assert await contents(WAL3, store) == before
 
     asyncio.run(work())
 
@@ -77,9 +80,9 @@ def test_a_log_that_was_never_collected_loses_nothing() -> None:
 
     async def work() -> None:
         store = await log_of([2] * 14)
-        before = await keys(store)
+        before = await keys_in(store)
         assert (await sweep(store, clock=CLOCK)).deleted == []
-        assert await keys(store) == before
+        assert await keys_in(store) == before
         manifest = decode_manifest((await store.get(MANIFEST)).data)
         await store.delete([manifest.snapshots[0].path])
         with pytest.raises(CorruptionError, match="not there"):

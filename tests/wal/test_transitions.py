@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goldens import expected, objects
+from kit.goldens import expected, objects
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.format.fragment import Fragment, fragment_path

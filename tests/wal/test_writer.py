@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from goldens import objects
-from logs import CLOCK, WAL3, wal3_writer
-from logs import contents as contents_of
+from kit.goldens import objects
+from kit.protocols import CLOCK, WAL3, wal3_writer
+from kit.protocols import contents as contents_of
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

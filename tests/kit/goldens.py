@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "golden" / "wal3"
+from tidelog.store.memory import MemoryStore
+
+FOLDER = Path(__file__).parents[1] / "golden" / "wal3"
 NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 
 
@@ -20,3 +22,11 @@ def objects(name: str) -> dict[str, bytes]:
     folder = FOLDER / name
     found = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+async def golden(name: str) -> MemoryStore:
+    """Return a log in a store of its own."""
+    store = MemoryStore()
+    for key, data in objects(name).items():
+        await store.put(key, data)
+    return store

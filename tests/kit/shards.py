@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pyarrow as pa
 
-from clocks import SwiftClock
-from tables import schema_of, table_of
+from kit.clocks import SwiftClock
+from kit.shard_tables import schema_of, table_of
 from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Consensus

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from logs import SMALL
+from kit.protocols import SMALL
 from tidelog.clock import SystemClock
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore

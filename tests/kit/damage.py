@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from clocks import SwiftClock
+from kit.clocks import OneThread
 from tidelog.errors import TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
@@ -16,15 +16,7 @@ from tidelog.wal.log import Log
 from tidelog.wal.logs import open_log
 from tidelog.wal.scrub.report import Problem
 
-T = TypeVar("T")
 Bytes = Mapping[str, bytes]
-
-
-class OneThread(SwiftClock):
-    """A clock that does all work where it is asked to, since to change threads takes longer."""
-
-    async def offload(self, work: Callable[[], T]) -> T:
-        return work()
 
 
 @dataclass(frozen=True, slots=True)

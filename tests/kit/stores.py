@@ -1,12 +1,11 @@
-"""Requests and threads that go on though who waits for them is cancelled, as real ones do."""
+"""Stores over stores: what happens before a request, and requests that nobody can call back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from sim.kernel.clock import SimClock
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.store.port import Entry, Object, Store
@@ -14,31 +13,60 @@ from tidelog.store.port import Entry, Object, Store
 T = TypeVar("T")
 
 
-class LateClock(SimClock):
-    """A clock whose offloaded work takes time before and after, and is done in any case.
+async def keys_in(store: Store, prefix: str = "") -> list[str]:
+    """Return the keys that begin so, in their order."""
+    return [entry.key async for entry in store.list(prefix)]
 
-    Units: ``delay_us()`` gives microseconds.
+
+class Interposed:
+    """A store over a store that awaits ``before(op, key)`` first; op is get, put or another.
+
+    ``after(op, key)`` is awaited once the request was answered; what it raises is the answer.
     """
 
-    def __init__(self, seed: int, *, delay_us: Callable[[], int]) -> None:
-        super().__init__(seed)
-        self._delay_us = delay_us
-        self._threads: list[asyncio.Task[Any]] = []
+    def __init__(
+        self,
+        store: Store,
+        *,
+        before: Callable[[str, str], Awaitable[None]] | None = None,
+        after: Callable[[str, str], Awaitable[None]] | None = None,
+    ) -> None:
+        self._store = store
+        self._before = before or _nothing
+        self._after = after or _nothing
 
-    async def offload(self, work: Callable[[], T]) -> T:
-        async def thread() -> T:
-            await self.sleep(self._delay_us())
-            done = work()
-            await self.sleep(self._delay_us())
-            return done
+    @property
+    def url(self) -> str:
+        return self._store.url
 
-        task = asyncio.create_task(thread())
-        self._threads.append(task)
-        return await asyncio.shield(task)
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        await self._before("get", key)
+        found = await self._store.get(key, start=start, limit=limit)
+        await self._after("get", key)
+        return found
 
-    async def settled(self) -> None:
-        """Wait until all threads are done."""
-        await asyncio.gather(*self._threads)
+    async def refresh(self, key: str, e_tag: str) -> Object | None:
+        await self._before("refresh", key)
+        return await self._store.refresh(key, e_tag)
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        await self._before("put", key)
+        e_tag = await self._store.put(key, data, if_absent=if_absent, if_match=if_match)
+        await self._after("put", key)
+        return e_tag
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._before("delete", keys[0] if keys else "")
+        await self._store.delete(keys)
+
+    def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        return self._store.list(prefix, after=after)
+
+
+async def _nothing(_op: str, _key: str) -> None:
+    return
 
 
 class Lingering:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from goldens import objects
+from kit.goldens import objects
 from tidelog.setsum import Setsum
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import Garbage

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from clocks import SwiftClock
+from kit.clocks import SwiftClock
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Batching
 from tidelog.wal.format.manifest_update import Rollover

@@ -1,10 +1,8 @@
-"""Logs on a shelf, for tests: written one record a fragment, read whole, collected."""
+"""Logs by their names, in a store: written one record a fragment, read whole, collected."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-from logs import CLOCK
+from kit.protocols import CLOCK
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Batching
 from tidelog.wal.format.manifest_update import Rollover
@@ -49,8 +47,3 @@ async def collect_to(store: Store, name: str, position: int) -> Log:
         await log.create_cursor("x", position)
     await log.collect(keep=ALL, grace_us=0)
     return log
-
-
-async def keys_in(store: Store, prefix: str) -> AsyncIterator[str]:
-    async for entry in store.list(prefix):
-        yield entry.key

@@ -1,0 +1,73 @@
+"""Clocks for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sim.kernel.clock import SimClock
+from tidelog.clock import SystemClock
+
+T = TypeVar("T")
+
+
+class SwiftClock(SystemClock):
+    """The machine's clock, but a sleep takes no time: only this clock's own time goes on."""
+
+    def __init__(self) -> None:
+        self.slept_us = 0
+
+    def now_us(self) -> int:
+        return super().now_us() + self.slept_us
+
+    def monotonic_us(self) -> int:
+        return super().monotonic_us() + self.slept_us
+
+    async def sleep(self, duration_us: int) -> None:
+        self.slept_us += duration_us
+        await asyncio.sleep(0)
+
+
+class StuckClock(SystemClock):
+    """A clock whose wall time stands still, as a coarse one does, and can be set back."""
+
+    def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
+        self.wall_us = now_us
+
+    def now_us(self) -> int:
+        return self.wall_us
+
+
+class OneThread(SwiftClock):
+    """A clock that does all work where it is asked to, since to change threads takes longer."""
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+class LateClock(SimClock):
+    """A clock whose offloaded work takes time before and after, and is done in any case.
+
+    Units: ``delay_us()`` gives microseconds.
+    """
+
+    def __init__(self, seed: int, *, delay_us: Callable[[], int]) -> None:
+        super().__init__(seed)
+        self._delay_us = delay_us
+        self._threads: list[asyncio.Task[Any]] = []
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        async def thread() -> T:
+            await self.sleep(self._delay_us())
+            done = work()
+            await self.sleep(self._delay_us())
+            return done
+
+        task = asyncio.create_task(thread())
+        self._threads.append(task)
+        return await asyncio.shield(task)
+
+    async def settled(self) -> None:
+        """Wait until all threads are done."""
+        await asyncio.gather(*self._threads)
