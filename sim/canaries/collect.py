@@ -285,8 +285,8 @@ def collector_deletes_fences() -> Iterator[None]:
     """The fence that ended an epoch goes with what is void after it."""
     real = Epoch.void_paths
 
-    def too_many(self: Epoch, fence: int) -> list[str]:
-        return [self.path(fence), *real(self, fence)]
+    def too_many(self: Epoch, fence: int, reach: int) -> list[str]:
+        return [self.path(fence), *real(self, fence, reach)]
 
     with patch.object(Epoch, "void_paths", too_many):
         yield

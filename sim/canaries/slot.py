@@ -11,12 +11,10 @@ from unittest.mock import patch
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Work
 from tidelog.wal.format.link import FenceLink, Tail
-from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.slot_protocol import chain as walk
 from tidelog.wal.slot_protocol import fencing as opener
 from tidelog.wal.slot_protocol.admission import admit
-from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.epoch_end import End
 from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
 from tidelog.wal.slot_protocol.window import SendWindow, answer, meet_fence
@@ -38,26 +36,19 @@ def slot_acknowledges_out_of_order() -> Iterator[None]:
 
 @contextmanager
 def slot_opener_sends_one_fence() -> Iterator[None]:
-    """A fence past data that was still under way is believed, for it was the only one."""
+    """A fence past data that was still under way is believed, without a look at what is below."""
     real = opener.Fencer._end
 
-    async def single(
-        self: opener.Fencer, head: Any, steps: list[Step], tail: Tail, *rest: Any
-    ) -> Any:
-        far = replace(tail, slot=tail.slot + tail.epoch.alpha - 1)
-        fences = replace(far, epoch=replace(tail.epoch, alpha=1))
-        return await real(self, head, steps, fences, *rest)
+    async def believes(self: opener.Fencer, known: Any, fence: FenceLink) -> Any:
+        tail: Tail = known.tail
+        slot = tail.slot + tail.epoch.alpha - 1
+        if fence.next is None or not await self._put(tail.epoch, slot, fence):
+            return await real(self, known, fence)
+        after = replace(fence.next, first_slot=slot)
+        newer = replace(tail, slot=slot, epoch=after)
+        return replace(known, steps=(*known.steps, after), tail=newer)
 
-    def believes(tail: Tail, _: Sequence[bytes], found: Sequence[bytes]) -> Any:
-        link = decode_link(found[0], path=tail.path)
-        if isinstance(link, FenceLink) and link.next is not None:
-            return [link.next], replace(tail, epoch=link.next)
-        return None
-
-    with (
-        patch.object(opener.Fencer, "_end", single),
-        patch.object(opener, "decide", believes),
-    ):
+    with patch.object(opener.Fencer, "_end", believes):
         yield
 
 

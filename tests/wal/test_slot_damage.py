@@ -59,7 +59,9 @@ async def build(*, sealed_in_manifest: bool) -> dict[str, bytes]:
     """Write a log with an object of each role; see `role_of`."""
     store = MemoryStore()
     await make_slots(store)
-    await write(store, "one", 2, [b"a", b"b"])
+    dead = writer_on(store, "one", 2)  # So the fences of whoever comes next are many.
+    for body in (b"a", b"b"):
+        await dead.append([body, body * 2])
     await write(store, "two", 1, [b"d"])
     rolled_up = dict(store.objects)
     await write(store, "three", 1, [b"e"])
@@ -101,7 +103,7 @@ def role_of(key: str) -> str:
         (1, 1): "in a snapshot",
         (1, 2): "in a snapshot",
         (1, 3): "fence passed",
-        (1, 4): "void",
+        **{(1, slot): "void" for slot in (4, 6, 8, 10)},
         (2, 3): "in the manifest",
         (2, 4): "fence ahead",
         (3, 4): "data ahead",
@@ -120,7 +122,7 @@ def test_the_log_has_an_object_of_each_role() -> None:
     assert WHOLE.rows is not None
     bodies = [row["body"] for row in WHOLE.rows]
     assert bodies == [b"a", b"aa", b"b", b"bb", b"d", b"dd", b"e", b"ee"]
-    assert [role_of(key) for key in WHOLE.unnamed] == ["void"]
+    assert {role_of(key) for key in WHOLE.unnamed} == {"void"}
     assert [epoch.opener for epoch in chain_of_log().epochs] == ["maker", "one", "two"]
 
 
@@ -235,6 +237,8 @@ def test_the_end_of_a_log_may_be_lost_unseen() -> None:
 def test_objects_that_changed_places_are_told() -> None:
     """Each pair of them, but two that are both void: links and names say where they belong."""
     for one, other in permutations(LOG, 2):
+        if role_of(one) == role_of(other) == "void":
+            continue
         seen = look(swapped(LOG, one, other))
         assert seen.rows in (None, WHOLE.rows)
         assert seen.problems, (role_of(one), role_of(other))

@@ -104,6 +104,48 @@ async def replace(
     return await write.run(resend, replaceable=True)
 
 
+async def occupy(
+    store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
+) -> bool:
+    """Create an object unless there is one, and say whether the put was answered as done.
+
+    Nothing is read back: if not, somebody's object is there, be it ours or another's. For whoever
+    looks at all that is there later, in order.
+
+    Raises:
+        LocationError: the store did not answer in all that time; UNKNOWN if the put may have landed
+        or may yet land.
+    """
+    begin_us, in_doubt = clock.monotonic_us(), False
+    last: TidelogError | None = None
+    for attempt in range(resend.attempts):
+        if attempt:
+            first_us, most_us = resend.first_us, resend.most_us
+            await clock.sleep(backoff_us(attempt - 1, clock, first_us=first_us, most_us=most_us))
+            if clock.monotonic_us() - begin_us > resend.patience_us:
+                break
+        try:
+            await store.put(key, data, if_absent=True)
+        except ObjectExists:
+            return False
+        except TidelogError as error:
+            last = error
+            in_doubt = in_doubt or error.outcome is not Outcome.NOT_APPLIED
+            if isinstance(error, StoreRefused):
+                break
+        else:
+            return True
+    raise LocationError(
+        "the store does not answer, and whether the put landed is not known"
+        if in_doubt
+        else "the store did not take an object",
+        outcome=Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED,
+        path=key,
+        store=store.url,
+        reason=last,
+    ) from last
+
+
 class _Found(enum.Enum):
     """What a look at the key shows."""
 

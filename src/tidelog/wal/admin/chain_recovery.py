@@ -121,7 +121,9 @@ def _ways(begin: _Way, epochs: Mapping[str, _Epoch]) -> Iterator[_Way]:
                 continue
             ended = replace(_with_data(way, run), slot=slot)
             if fence.next is None:
-                yield replace(ended, seal=Seal(slot=slot, successor=fence.successor))
+                yield replace(
+                    ended, seal=Seal(slot=slot, successor=fence.successor, reach=fence.reach)
+                )
             else:
                 following = replace(fence.next, first_slot=slot)
                 open_ways.append(replace(ended, before=ended, epoch=following, data=()))

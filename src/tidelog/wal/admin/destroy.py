@@ -31,6 +31,7 @@ from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.fork import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
+from tidelog.wal.format.epoch_list import PAST
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.pin import pin_name
@@ -38,6 +39,7 @@ from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.orphans import SNAPSHOT, Verdict, judge_fragment
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins, each_pin, replace_pin
+from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
@@ -152,12 +154,15 @@ def tombstone(head: Head, *, writer: str) -> Manifest:
 
 async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
     manifest = (await load_head(store)).manifest
+    # Where fences stand that have to stay, the lists of old epochs say, which stay for that.
+    known = await with_all_epochs(store, chain_of(manifest))
+    manifest = changed(manifest, chain=known.chain)
     # A fork that was quicker than the manifest keeps what it shares.
     pinned = await paths_pinned(store, clock)
     held = {key async for key in _keys(store, "pin/")} if pinned else set[str]()
     found, doomed = Destroyed(), list[str]()
     async for key in _keys(store, ""):
-        if key == MANIFEST or key in pinned or key in held:
+        if key == MANIFEST or key in pinned or key in held or key in known.paths:
             found.kept += key != MANIFEST
         elif key.startswith("epoch/"):
             verdict = judge_fragment(manifest, key)
@@ -198,6 +203,7 @@ def _is_of_a_log(key: str) -> bool:
         or cursor_name(key) is not None
         or pin_name(key) is not None
         or SNAPSHOT.fullmatch(key) is not None
+        or key.startswith(PAST)
         or judge_fragment(Manifest(writer="", initial_seq_no=2**64), key) is Verdict.DEAD
     )
 

@@ -30,12 +30,14 @@ from tidelog.errors import (
 from tidelog.store.conditional import create
 from tidelog.store.within import Within
 from tidelog.wal.format.epoch import Chain, Epoch, Origin
+from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest, path_of
 from tidelog.wal.format.manifest_update import check_manifest, pointer_to, snapshot_over
 from tidelog.wal.format.pin import Pin, pin_path
 from tidelog.wal.format.snapshot import Pointer, encode_snapshot, overlaps, sum_of
 from tidelog.wal.gc.pins import Pins
+from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import collected, load_head
 from tidelog.wal.read.tree_reader import tree_reader
 from tidelog.wal.slot_protocol.chain import chain_of
@@ -81,10 +83,16 @@ class Fork:
         if head.manifest.oldest < head.manifest.next:
             limit = head.manifest.next
             pin = (await pins.create(self.name, start=start, limit=limit, holder=self.name)).pin
-        chain = self._chain(chain_of(head.manifest), pin, head.manifest.next_seq_no)
+        known = await with_all_epochs(self.store, chain_of(head.manifest))
+        chain = self._chain(known.chain, pin, head.manifest.next_seq_no)
         children = await self._with_newest(pin)
         kept = await self._carry(target, children, chain, pin)
         chain = await self._with_streams(chain, head.manifest, kept)
+        chain, lists = shorten(chain)
+        for one in lists:
+            # One that is there is of a fork that was begun: its name is the sum of its bytes.
+            with suppress(ObjectExists):
+                await create(target, one.path, one.data, clock=self.clock)
         manifest = manifest_of_fork(head.manifest, kept, chain, writer=self.writer)
         check_manifest(manifest)
         try:

@@ -9,6 +9,7 @@ Source: wal3-draft, "Sharding" and "Fencing"; design page 3, "Slot commit".
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -21,8 +22,10 @@ from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
 LANES_MAX: Final = 4_096
 ALPHA_MAX: Final = 256
+DEPTH_MAX: Final = 16
 FIRST_SLOT: Final = 1
 EPOCHS: Final = "epoch/"
+VOID_MAX: Final = 100_000  # A fence that says more was made to have somebody delete at random.
 VERSION: Final = 1
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _PATH: Final = re.compile(
@@ -35,8 +38,9 @@ class Epoch:
     """One writer's turn.
 
     ``id`` is random, so that two who open at once do not share a directory. ``alpha`` is how many
-    puts may be under way; ``opener`` is a name for people. ``log`` is the name of the log whose
-    objects they are, where a fork shares them; empty for its own.
+    puts may be under way; ``opener`` is a name for people. ``reach`` is the first slot past all
+    fences by which it was opened. ``log`` is the name of the log whose objects they are, where a
+    fork shares them; empty for its own.
     """
 
     number: int
@@ -45,6 +49,7 @@ class Epoch:
     lanes: int = 1
     alpha: int = 1
     opener: str = ""
+    reach: int = 0
     log: str = ""
 
     @property
@@ -57,21 +62,27 @@ class Epoch:
         beside = f"{BESIDE}{self.log}/" if self.log else ""
         return f"{beside}{EPOCHS}{self.name}/{slot % self.lanes:03x}/{slot:016x}.parquet"
 
-    def void_paths(self, fence: int) -> list[str]:
+    def void_paths(self, fence: int, reach: int) -> list[str]:
         """Return where void objects can lie, once the epoch has ended at the slot ``fence``.
 
-        Its writer has at most alpha slots under way from one below the fence on, and so has each
-        burst of fences: nothing lies further.
+        Its writer has at most alpha slots under way from one below the fence on, and the fences of
+        whoever ended it lie below ``reach``. Those of others, who came too late, are found by a
+        sweep.
         """
-        return [self.path(slot) for slot in range(fence + 1, fence + self.alpha)]
+        limit = min(max(fence + self.alpha, reach), fence + VOID_MAX)
+        return [self.path(slot) for slot in range(fence + 1, limit)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The end of a log: no slot after it is ever read. ``successor`` is the next log's name."""
+    """The end of a log: no slot after it is ever read. ``successor`` is the next log's name.
+
+    ``reach`` is the first slot past all fences by which it was sealed.
+    """
 
     slot: int
     successor: str = ""
+    reach: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +94,36 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastEpochs:
+    """An immutable object that lists epochs which are over: the numbers ``[first, limit)``.
+
+    They had the slots ``[first_slot, limit_slot)``. ``depth`` is 0 if it lists them itself.
+    """
+
+    path: str
+    depth: int
+    first: int
+    limit: int
+    first_slot: int
+    limit_slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """The epochs that a manifest knows, the first of which nobody writes to, and the seal.
 
-    ``streams_at_start`` are open at the oldest position that is left, ``streams`` at the next one.
-    ``is_destroyed`` says that the log is no more: what is left are the fences that keep writers who
-    slept through it from taking its slots for free.
+    Of many epochs the newest alone are in ``epochs``, and ``past`` says where the older are listed.
+    ``is_closed`` says that the last epoch's writer was closed, and will put nothing into the next
+    slot. ``streams_at_start`` are open at the oldest position that is left, ``streams`` at the next
+    one. ``is_destroyed`` says that the log is no more: what is left are the fences that keep
+    writers who slept through it from taking its slots for free.
     """
 
     epochs: tuple[Epoch, ...]
+    past: tuple[PastEpochs, ...] = ()
     seal: Seal | None = None
     origin: Origin | None = None
+    is_closed: bool = False
     is_destroyed: bool = False
     streams_at_start: Streams = field(default_factory=Streams)
     streams: Streams = field(default_factory=Streams)
@@ -103,8 +133,16 @@ class Chain:
         return self.epochs[-1]
 
     def of(self, slot: int) -> Epoch:
-        """Return the epoch in which the data of a slot lies."""
-        return next((e for e in reversed(self.epochs) if e.first_slot <= slot), self.epochs[0])
+        """Return the epoch in which the data of a slot lies.
+
+        The first that is known, if the slot is older than all that are.
+        """
+        after = bisect_right(self.epochs, slot, key=lambda epoch: epoch.first_slot)
+        return self.epochs[max(0, after - 1)]
+
+    def knows(self, slot: int) -> bool:
+        """Say whether the epoch of a slot is among those that the chain itself lists."""
+        return not self.past or self.epochs[0].first_slot <= slot
 
     def ends(self) -> Iterator[tuple[Epoch, int]]:
         """Yield the epochs that have ended, each with the slot of the fence that ended it.
@@ -119,8 +157,17 @@ class Chain:
 
     def after(self, epoch: Epoch) -> Epoch | None:
         """Return the epoch that followed one; None if none did, as far as is known."""
-        following = (b for a, b in pairwise(self.epochs) if a.name == epoch.name)
-        return next(following, None)
+        # Numbers follow each other.
+        place = epoch.number - self.epochs[0].number
+        if not 0 <= place < len(self.epochs) - 1 or self.epochs[place].name != epoch.name:
+            return None
+        return self.epochs[place + 1]
+
+    def reach_after(self, epoch: Epoch) -> int:
+        """Return the first slot past all fences by which an epoch was ended."""
+        if (following := self.after(epoch)) is not None:
+            return following.reach
+        return 0 if self.seal is None else self.seal.reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +206,7 @@ def check_shape(*, lanes: int, alpha: int) -> None:
 
 def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
     """Yield all that is wrong with the epochs of a manifest whose next slot is ``next_slot``."""
+    yield from _problems_of_past(chain)
     for one, other in pairwise(chain.epochs):
         if other.number != one.number + 1:
             yield f"the epoch {other.name} does not follow {one.name}"
@@ -170,21 +218,28 @@ def problems_of_chain(chain: Chain, next_slot: int) -> Iterator[str]:
         yield "its seal is not at the last slot"
 
 
+def _problems_of_past(chain: Chain) -> Iterator[str]:
+    first = chain.epochs[0]
+    ends = [(past.first, past.first_slot) for past in chain.past] + [
+        (first.number, first.first_slot)
+    ]
+    for past, (number, slot) in zip(chain.past, ends[1:], strict=True):
+        if (past.limit, past.limit_slot) != (number, slot) or past.first >= past.limit:
+            yield f"what it says of older epochs does not lead on to epoch {number}"
+
+
 def encode_chain(chain: Chain) -> dict[str, Any]:
     """Return plain values; what most logs have not is left out."""
     seal, origin = chain.seal, chain.origin
     found: dict[str, Any] = {
         "version": VERSION,
-        "epochs": [
-            {
-                **encode_epoch(epoch),
-                "first_slot": epoch.first_slot,
-                **({"log": epoch.log} if epoch.log else {}),
-            }
-            for epoch in chain.epochs
-        ],
-        "seal": None if seal is None else {"slot": seal.slot, "successor": seal.successor},
+        "epochs": [encode_epoch_of_chain(epoch) for epoch in chain.epochs],
+        "seal": None if seal is None else _encode_seal(seal),
     }
+    if chain.past:
+        found["past"] = [encode_past(one) for one in chain.past]
+    if chain.is_closed:
+        found["is_closed"] = True
     if origin is not None:
         found["origin"] = {"log": origin.log, "pin": origin.pin}
     if chain.is_destroyed:
@@ -210,31 +265,82 @@ def decode_chain(found: Fields) -> Chain:
             "update tidelog",
             path=found.where,
         )
-    epochs = tuple(
-        replace(
-            decode_epoch(child, first_slot=child.whole("first_slot")),
-            log=child.text("log") if child.has("log") else "",
-        )
-        for child in found.children("epochs")
-    )
-    if not epochs:
-        raise found.wrong("epochs", "is empty")
+    epochs = decode_epochs_of_chain(found)
     seal = None
     if found.has("seal"):
         child = found.child("seal")
-        seal = Seal(slot=child.whole("slot"), successor=child.text("successor"))
+        seal = Seal(
+            slot=child.whole("slot"),
+            successor=child.text("successor"),
+            reach=child.whole("reach"),
+        )
     origin = None
     if found.has("origin"):
         child = found.child("origin")
         origin = Origin(log=child.text("log"), pin=child.text("pin"))
     return Chain(
         epochs=epochs,
+        past=tuple(map(decode_past, found.children("past"))) if found.has("past") else (),
         seal=seal,
         origin=origin,
+        is_closed=found.flag("is_closed", default=False),
         is_destroyed=found.flag("is_destroyed", default=False),
         streams_at_start=streams_in(found, "streams_at_start"),
         streams=streams_in(found, "streams"),
     )
+
+
+def encode_epoch_of_chain(epoch: Epoch) -> dict[str, Any]:
+    """Return plain values of an epoch whose place in its log is known."""
+    return {
+        **encode_epoch(epoch),
+        "first_slot": epoch.first_slot,
+        "reach": epoch.reach,
+        **({"log": epoch.log} if epoch.log else {}),
+    }
+
+
+def decode_epochs_of_chain(found: Fields) -> tuple[Epoch, ...]:
+    """Read a list of what `encode_epoch_of_chain` returned.
+
+    Raises:
+        CorruptionError: it is none, or it is empty.
+    """
+    epochs = tuple(
+        replace(
+            decode_epoch(child, first_slot=child.whole("first_slot"), reach=child.whole("reach")),
+            log=child.text("log") if child.has("log") else "",
+        )
+        for child in found.children("epochs")
+    )
+    if not epochs:
+        raise found.wrong("epochs", "is empty")
+    return epochs
+
+
+def encode_past(past: PastEpochs) -> dict[str, Any]:
+    """Return plain values."""
+    return {name: getattr(past, name) for name in PastEpochs.__dataclass_fields__}
+
+
+def decode_past(found: Fields) -> PastEpochs:
+    """Read what `encode_past` returned.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    return PastEpochs(
+        path=found.text("path"),
+        depth=found.whole("depth", most=DEPTH_MAX),
+        first=found.whole("first"),
+        limit=found.whole("limit"),
+        first_slot=found.whole("first_slot"),
+        limit_slot=found.whole("limit_slot"),
+    )
+
+
+def _encode_seal(seal: Seal) -> dict[str, Any]:
+    return {"slot": seal.slot, "successor": seal.successor, "reach": seal.reach}
 
 
 def encode_epoch(epoch: Epoch) -> dict[str, Any]:
@@ -248,7 +354,7 @@ def encode_epoch(epoch: Epoch) -> dict[str, Any]:
     }
 
 
-def decode_epoch(found: Fields, *, first_slot: int) -> Epoch:
+def decode_epoch(found: Fields, *, first_slot: int, reach: int) -> Epoch:
     """Read what `encode_epoch` gave.
 
     Raises:
@@ -267,4 +373,5 @@ def decode_epoch(found: Fields, *, first_slot: int) -> Epoch:
         lanes=found.whole("lanes"),
         alpha=found.whole("alpha"),
         opener=found.text("opener"),
+        reach=reach,
     )

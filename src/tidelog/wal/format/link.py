@@ -43,13 +43,20 @@ class DataLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceLink:
-    """The end of an epoch: the next one, or (None) the end of the log, with its successor."""
+    """The end of an epoch: the next one, or (None) the end of the log, with its successor.
+
+    ``reach`` is the first slot past all fences that its opener put into the epoch, this one
+    included: what lies further is not theirs. All slots below ``seen`` were taken when it was sent:
+    if one is missing now, and was not collected, it was lost.
+    """
 
     epoch: str
     slot: int
     writer: str
     id: str
     next: Epoch | None
+    reach: int = 0
+    seen: int = 0
     successor: str = ""
 
 
@@ -113,6 +120,8 @@ def link_fields(link: Link) -> dict[str, Any]:
             **place,
             "id": link.id,
             "next": None if link.next is None else encode_epoch(link.next),
+            "reach": link.reach,
+            "seen": link.seen,
             "successor": link.successor,
         }
     return {
@@ -138,15 +147,17 @@ def link_of(found: Fields) -> Link:
     """
     kind, slot = found.text("kind"), found.whole("slot")
     if kind == "fence":
-        following = (
-            decode_epoch(found.child("next"), first_slot=slot) if found.has("next") else None
-        )
+        reach, following = found.whole("reach"), None
+        if found.has("next"):
+            following = decode_epoch(found.child("next"), first_slot=slot, reach=reach)
         return FenceLink(
             epoch=found.text("epoch"),
             slot=slot,
             writer=found.text("writer"),
             id=found.text("id"),
             next=following,
+            reach=reach,
+            seen=found.whole("seen"),
             successor=found.text("successor"),
         )
     if kind != "data":

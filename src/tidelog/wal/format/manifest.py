@@ -141,7 +141,8 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
     problems += [
         f"the fragment {fragment.seq_no} has another path than its number says"
         for fragment in manifest.fragments
-        if fragment.path != path_of(fragment.seq_no, chain)
+        if (chain is None or chain.knows(fragment.seq_no))
+        and fragment.path != path_of(fragment.seq_no, chain)
     ]
     if chain is not None:
         problems += problems_of_chain(chain, manifest.next_seq_no)

@@ -58,6 +58,7 @@ from tidelog.wal.gc.plan import (
     paths_to_delete,
     plan_collection,
 )
+from tidelog.wal.read.epoch_history import with_epochs_of
 from tidelog.wal.read.head import Head, load_head, load_past
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import Wal3Reader, tree_reader
@@ -292,7 +293,10 @@ class Collector:
         if not is_collected(manifest, written.plan):
             return False
         pinned = set() if manifest.chain is None else await paths_pinned(self.store, self.clock)
-        doomed = paths_to_delete(written.plan, manifest.chain)
+        chain, begin = manifest.chain, written.plan.fragments_start
+        if chain is not None:
+            chain = await with_epochs_of(self.store, chain, begin)
+        doomed = paths_to_delete(written.plan, chain)
         dead = [path for path in doomed if path not in named and path not in pinned]
         report.spared += [path for path in doomed if path in named]
         report.pinned += sum(path in pinned for path in doomed)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidelog.clock import Clock
@@ -25,6 +25,7 @@ from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import decode_snapshot, is_named_by_its_sum, sum_of
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.pin_reach import paths_pinned
+from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import tree_reader
 
@@ -70,6 +71,7 @@ async def sweep(store: Store, *, clock: Clock, grace_us: int = GRACE_US) -> Swep
     manifest, named = await paths_named(tree_reader(store, clock))
     if manifest.chain is not None:
         named |= await paths_pinned(store, clock)
+        manifest = replace(manifest, chain=(await with_all_epochs(store, manifest.chain)).chain)
     found = Swept()
     told = {
         Verdict.DEAD: found.deleted,

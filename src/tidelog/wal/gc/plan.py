@@ -235,8 +235,8 @@ def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
 def paths_to_delete(plan: Garbage, chain: Chain | None = None) -> list[str]:
     """Return where the objects lie that a plan erases: snapshots, and fragments by their numbers.
 
-    In slot logs, whose ``chain`` has the epochs, void objects as well: those past the fences that
-    stand among what is erased. A fence itself stays for ever.
+    In slot logs, whose ``chain`` has the epochs of all that goes, void objects as well: those past
+    the fences that stand among what is erased. A fence itself stays for ever.
 
     A snapshot whose name is not its setsum is left out, and so is one that begins where records are
     kept: neither is what a plan may erase.
@@ -250,11 +250,13 @@ def paths_to_delete(plan: Garbage, chain: Chain | None = None) -> list[str]:
     fragments = [path_of(number, chain) for number in numbers]
     # What a fork shares is another log's, and is let go of by its pin there.
     own = [path for path in fragments if not path.startswith(BESIDE)]
+    if chain is None:
+        return [*dict.fromkeys(snapshots), *own]
     void = [
         path
-        for epoch, fence in (() if chain is None else chain.ends())
+        for epoch, fence in chain.ends()
         if not epoch.log and plan.fragments_start <= fence <= plan.fragments_limit
-        for path in epoch.void_paths(fence)
+        for path in epoch.void_paths(fence, chain.reach_after(epoch))
     ]
     return [*dict.fromkeys(snapshots), *own, *void]
 

@@ -5,14 +5,14 @@ that the fences which the manifest has passed are there, and say of the next epo
 What lies past a fence is void, and no fault. For a range, the fences are those between its slots.
 
 Where the manifest does not reach yet, a slot that was lost looks like the end of the log. What it
-leaves behind gives it away: nobody writes into an epoch to which no fence leads, nor into a slot by
-alpha or more after the first that is missing.
+leaves behind gives it away: nobody writes into an epoch to which no fence leads, nor puts records
+into a slot by alpha or more after the first that is missing; and a fence says which slots its
+opener had seen taken.
 Source: wal3, "Scrub"; design page 3, "Slot commit".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,10 +21,11 @@ from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.format.epoch import Epoch, Seal, place_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, Tail
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.pin import PINS, decode_pin, pin_name
 from tidelog.wal.format.slot_object import decode_data, decode_link, problems_of_data
 from tidelog.wal.gc.pin_reach import reached_by
+from tidelog.wal.read.epoch_history import with_all_epochs, with_epochs_of
 from tidelog.wal.scrub.report import Before, Problem, Range, Scrubbed
 from tidelog.wal.scrub.tree_scrub import StartScrub, TreeScrub, scrub_again
 from tidelog.wal.slot_protocol.chain import chain_of, tail_of
@@ -57,9 +58,9 @@ async def scrub_slots(
         await run.forgive(manifest)
         await _pins(run)
         await run.others()
-        if tail is not None and _beyond(run.found.unnamed, tail):
+        if tail is not None and await _beyond(run, tail):
             tail = await _end(reader)  # It may only be newer than what was walked.
-            for path in _beyond(run.found.unnamed, tail):
+            for path in await _beyond(run, tail):
                 run.tell(path, f"the log ends before it, at {tail.path}: what was there is missing")
         return run.found
 
@@ -68,7 +69,16 @@ async def scrub_slots(
 
 async def _fences(run: TreeScrub, manifest: Manifest) -> None:
     """Check the fences between the epochs of a manifest, and its seal."""
-    chain = chain_of(manifest)
+    store, chain = run.reader.store, chain_of(manifest)
+    try:
+        if run.within.is_all:
+            known = await with_all_epochs(store, chain)
+            chain = known.chain
+            run.named |= known.paths
+        elif run.numbers:
+            chain = await with_epochs_of(store, chain, min(run.numbers))
+    except CorruptionError as error:
+        run.tell(MANIFEST, str(error))
     ends: list[tuple[Epoch, int, Epoch | Seal]] = []
     for ending, slot in chain.ends():
         following = chain.after(ending) or chain.seal
@@ -152,8 +162,12 @@ async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Se
     else:
         if not isinstance(link, FenceLink) or (link.epoch, link.slot) != (ending.name, slot):
             run.tell(path, "it is not the fence that ended the epoch")
-        elif _own(following) != (link.next or Seal(slot=slot, successor=link.successor)):
+        elif _own(following) != _following(link):
             run.tell(path, "the manifest says something else of what follows it")
+
+
+def _following(link: FenceLink) -> Epoch | Seal:
+    return link.next or Seal(slot=link.slot, successor=link.successor, reach=link.reach)
 
 
 def _own(following: Epoch | Seal) -> Epoch | Seal:
@@ -197,17 +211,30 @@ async def _end(reader: SlotReader) -> Tail:
             return tail
 
 
-def _beyond(paths: Sequence[str], tail: Tail) -> list[str]:
+async def _beyond(run: TreeScrub, tail: Tail) -> list[str]:
     """Return the objects that cannot be there if the log ends at ``tail``."""
     found = []
-    for path in paths:
+    for path in run.found.unnamed:
         if (place := place_of(path)) is None:
             continue
-        is_last = place.epoch == tail.epoch.name
-        is_past = is_last and place.slot >= tail.slot + tail.epoch.alpha
-        if place.number > tail.epoch.number or is_past:
+        if place.number > tail.epoch.number:
             found.append(path)
+        elif place.epoch == tail.epoch.name and place.slot > tail.slot:
+            found += [path] if await _is_proof(run, path, place.slot, tail) else []
     return found
+
+
+async def _is_proof(run: TreeScrub, path: str, slot: int, tail: Tail) -> bool:
+    """Say whether an object of the last epoch proves that the log once went past ``tail``."""
+    try:
+        link = decode_link((await run.reader.store.get(path)).data, path=path)
+    except ObjectNotFound:
+        return False
+    except CorruptionError:
+        return slot >= tail.slot + tail.epoch.alpha  # Nobody can tell that it is only a fence.
+    if isinstance(link, FenceLink):
+        return link.seen > tail.slot
+    return slot >= tail.slot + tail.epoch.alpha
 
 
 def _examined(data: bytes, fragment: Fragment, before: Before) -> tuple[list[str], int]:

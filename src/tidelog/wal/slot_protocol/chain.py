@@ -77,7 +77,7 @@ def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
         )
         return after, fragment_of(link, tail.path, size_bytes)
     if link.next is None:
-        return tail, Seal(slot=tail.slot, successor=link.successor)
+        return tail, Seal(slot=tail.slot, successor=link.successor, reach=link.reach)
     if link.next.number != tail.epoch.number + 1:
         raise _broken("its next epoch does not follow", tail)
     return replace(tail, epoch=link.next), link.next
@@ -101,20 +101,36 @@ def extend(manifest: Manifest, steps: Sequence[Step], *, writer: str) -> Manifes
                     raise CorruptionError(
                         "an epoch is not the one that comes next in the log", epoch=one.name
                     )
-                manifest = replace(manifest, chain=replace(chain, epochs=(*chain.epochs, one)))
+                epochs = (*chain.epochs, one)
+                manifest = replace(manifest, chain=replace(chain, epochs=epochs, is_closed=False))
         elif chain.seal is None:
             _check_fence(one.slot, manifest)
-            manifest = replace(manifest, chain=replace(chain, seal=one))
+            manifest = replace(manifest, chain=replace(chain, seal=one, is_closed=False))
     return manifest
+
+
+def close(manifest: Manifest, tail: Tail) -> Manifest:
+    """Return the manifest that says that nobody writes at its end any more, if that is ``tail``.
+
+    A hint: it saves the next opener fences. Were it false, these would go on from there.
+    """
+    chain = chain_of(manifest)
+    here = (chain.last.name, manifest.next_seq_no)
+    if here != (tail.epoch.name, tail.slot) or chain.seal is not None or chain.is_closed:
+        return manifest
+    return replace(manifest, chain=replace(chain, is_closed=True))
 
 
 def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | None) -> bool:
     """Say whether the log went past a slot without the fence that one believes to stand there.
 
     The slot was empty when the fence came because what had been there was collected.
-    ``next_name`` is the name of the epoch that the fence opens; None for a seal.
+    ``next_name`` is the name of the epoch that the fence opens; None for a seal. An epoch that is
+    older than all that the manifest lists was ended long ago, and is taken to be passed.
     """
     chain = chain_of(manifest)
+    if chain.past and fenced.number < chain.epochs[0].number:
+        return True
     if any(epoch.name == fenced.name for epoch in chain.epochs):
         following = chain.after(fenced)
         if following is not None:
@@ -125,12 +141,18 @@ def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | No
 
 
 def has_slot(manifest: Manifest, epoch: Epoch, slot: int) -> bool:
-    """Say whether the log has, or once had, an epoch's data in a slot, as its manifest knows."""
+    """Say whether the log has, or once had, an epoch's data in a slot, as its manifest knows.
+
+    The manifest has to know the slot; see `tidelog.wal.read.epoch_history`.
+    """
     return manifest.next_seq_no > slot and chain_of(manifest).of(slot).name == epoch.name
 
 
 def _with_fragment(manifest: Manifest, chain: Chain, one: Fragment, *, writer: str) -> Manifest:
     added = add_fragment(manifest, plain(one), writer=writer)
+    if chain.is_closed:
+        chain = replace(chain, is_closed=False)
+        added = replace(added, chain=chain)
     if not isinstance(one, ControlFragment):
         return added
     streams = _after(chain.streams, one.controls, where=one.path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from typing import Final
 
 from tidelog.clock import Clock, backoff_us
@@ -23,11 +24,13 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
+from tidelog.wal.format.epoch_list import shorten
+from tidelog.wal.format.link import Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.manifest_update import Rollover, check_manifest, roll_over
 from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
 from tidelog.wal.read.head import Head, load_head
-from tidelog.wal.slot_protocol.chain import Step, chain_of, extend, tail_of
+from tidelog.wal.slot_protocol.chain import Step, chain_of, close, extend, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
 TRIES_MAX: Final = 20
@@ -42,8 +45,13 @@ class Checkpointer:
     writer: str
     rollover: Rollover = field(default_factory=Rollover)
 
-    async def roll_up(self, head: Head, steps: Sequence[Step]) -> Head:
+    async def roll_up(
+        self, head: Head, steps: Sequence[Step], *, closing: Tail | None = None
+    ) -> Head:
         """Bring steps of a walk into the manifest; return the manifest that has them.
+
+        ``closing`` is the tail of a writer that will never put anything there: if the log ends
+        there, the manifest says so, and the next to open it needs a single fence.
 
         Raises:
             ContentionError: others were first every time. CorruptionError: the steps do not
@@ -51,28 +59,37 @@ class Checkpointer:
         """
         for _ in range(TRIES_MAX):
             try:
-                return await self.replace_once(head, steps)
+                return await self.replace_once(head, steps, closing=closing)
             except ManifestMoved:
                 head = await load_head(self.store)
         raise ContentionError("others replaced the manifest at every try to roll the log up")
 
-    async def replace_once(self, head: Head, steps: Sequence[Step]) -> Head:
+    async def replace_once(
+        self, head: Head, steps: Sequence[Step], *, closing: Tail | None = None
+    ) -> Head:
         """Bring steps into the manifest as it was read, or into none.
 
         Raises:
             ManifestMoved: another was first, or that may be. Otherwise see `roll_up`.
         """
         extended = extend(head.manifest, steps, writer=self.writer)
+        if closing is not None:
+            extended = close(extended, closing)
         if extended is head.manifest:
             return head
+        check_continues(head.manifest, extended)
         manifest, snapshots = roll_all(extended, self.rollover, writer=self.writer)
+        chain, lists = shorten(chain_of(manifest))
+        manifest = changed(manifest, chain=chain)
         check_manifest(manifest)
-        check_continues(head.manifest, manifest)
         for snapshot in snapshots:
             # Its name says what it names: if another writer's is there, that will do.
             with suppress(ObjectExists):
                 body = encode_snapshot(snapshot)
                 await create(self.store, snapshot.path, body, clock=self.clock)
+        for one in lists:
+            with suppress(ObjectExists):
+                await create(self.store, one.path, one.data, clock=self.clock)
         data = encode_manifest(manifest)
         try:
             e_tag = await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
@@ -90,19 +107,24 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
         NoSuchLog: there is none. ContentionError: others were first every time. CorruptionError,
         LocationError: as everywhere.
     """
+    target: Tail | None = None
     for attempt in range(TRIES_MAX):
         if attempt:
             await clock.sleep(backoff_us(attempt - 1, clock))
         head = await load_head(store)
-        if head.manifest.chain is None:
+        # Where a writer is busy it rolls up itself: what was there at first is all that is asked.
+        if head.manifest.chain is None or (target and _is_past(head.manifest, target)):
             return head
-        walker = ChainReader(store=store, clock=clock)
+        tail, steps = tail_of(head.manifest), list[Step]()
         try:
-            steps = [passed.step async for passed in walker.walk(tail_of(head.manifest))]
+            async for passed in ChainReader(store=store, clock=clock).walk(tail, bounded=True):
+                steps.append(passed.step)
+                tail = passed.tail
         except CorruptionError:
             if (await load_head(store)).e_tag == head.e_tag:
                 raise
             continue
+        target = target or tail
         # What a sleeper put into slots that had been collected is no part of the log.
         if (await load_head(store)).e_tag == head.e_tag:
             with suppress(ContentionError):
@@ -110,6 +132,13 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
                     head, steps
                 )
     raise ContentionError("others replaced the manifest at every try to roll the log up")
+
+
+def _is_past(manifest: Manifest, tail: Tail) -> bool:
+    return (manifest.next_seq_no, chain_of(manifest).last.number) >= (
+        tail.slot,
+        tail.epoch.number,
+    )
 
 
 def roll_all(
@@ -147,6 +176,7 @@ def check_continues(before: Manifest, after: Manifest) -> None:
         and before.oldest == after.oldest
         and before.next <= after.next
         and before.acc_bytes <= after.acc_bytes
+        and other.past == one.past
         and other.epochs[: len(one.epochs)] == one.epochs
         and one.seal in (None, other.seal)
         and one.streams_at_start == other.streams_at_start

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tidelog.clock import Clock
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch, Seal
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.epoch import Chain, Epoch, Seal
+from tidelog.wal.read.epoch_history import with_epoch
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import chain_of, has_passed, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
@@ -34,7 +34,8 @@ async def end_of_epoch(store: Store, epoch: Epoch, *, clock: Clock) -> End | Non
     """
     while True:
         manifest = (await load_head(store)).manifest
-        if (end := _end_in(manifest, epoch)) is not None:
+        known = await with_epoch(store, chain_of(manifest), epoch)
+        if (end := _end_in(known, epoch)) is not None:
             return end
         tail, end = tail_of(manifest), None
         async for passed in ChainReader(store=store, clock=clock).walk(tail):
@@ -51,8 +52,7 @@ async def end_of_epoch(store: Store, epoch: Epoch, *, clock: Clock) -> End | Non
             return None
 
 
-def _end_in(manifest: Manifest, epoch: Epoch) -> End | None:
-    chain = chain_of(manifest)
+def _end_in(chain: Chain, epoch: Epoch) -> End | None:
     if (following := chain.after(epoch)) is not None:
         return End(following.first_slot, following)
     if chain.seal is not None and chain.last.name == epoch.name:

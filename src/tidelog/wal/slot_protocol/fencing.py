@@ -1,36 +1,43 @@
-"""Opening a slot log for writing, and sealing it: both end an epoch with a burst of fences.
+"""Opening a slot log for writing, and sealing it: both end an epoch with fences.
 
-A writer of the epoch has at most alpha puts under way from the first missing slot on; so of alpha
-fences from there on one decides, or all of those slots hold data, and one looks again. Answers are
-taken in slot order. Before a fence is believed, the manifest is read again: if it has gone past the
-slot without that fence, the slot was empty only because what it held was collected.
+One listing shows how far the epoch has come; fences go from the first free slot on, and some far
+ahead (`tidelog.wal.slot_protocol.burst`), until one stands where the writer has not been. Only then
+is the log read on, in slot order: the first fence that is met decides. It is read on from a
+manifest that was read after the fence stood. Had the log gone past that slot, the slot would have
+been empty only because what it held was collected, and the walk would not come by it.
 
 Invariants: the epoch is ours only if its fence is the first in slot order, and was there before
-anything at or after it was collected.
-Source: wal3-draft, "Fencing"; design page 3, "Open for writing".
+anything at or after it was collected. Whoever was fenced by another opens nothing over that.
+Source: wal3-draft, "Fencing"; design page 3, "Open for writing"; docs/decisions/0010.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from tidelog.clock import Clock, run_all
-from tidelog.errors import ContentionError, LogSealed
+from tidelog.clock import Clock, backoff_us, run_all
+from tidelog.errors import ContentionError, Fenced, LogSealed, ObjectNotFound
+from tidelog.store.conditional import occupy
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
-from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.slot_object import decode_link, encode_fence
 from tidelog.wal.read.head import Head, load_head
-from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, step, tail_of
+from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to_fence
+from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.settle import settle
+from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 
 TRIES_MAX: Final = 100
+LOOKS_MAX: Final = 3  # At the manifest, for a writer that was fenced to bring it to its end.
+PUTS_MAX: Final = 600  # Side by side: more than the fences of any one round.
+READS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,16 @@ class Ended:
     tail: Tail
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How far the log was read: from a manifest on, by these steps, to this tail or seal."""
+
+    head: Head
+    steps: tuple[Step, ...]
+    tail: Tail
+    seal: Seal | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Fencer:
     """Ends epochs. ``writer`` is a name for people, in what it writes."""
@@ -50,29 +67,38 @@ class Fencer:
     clock: Clock
     writer: str
 
-    async def open(self, *, lanes: int, alpha: int) -> Ended:
+    async def open(
+        self, *, lanes: int, alpha: int, only_over: frozenset[str] | None = None
+    ) -> Ended:
         """Begin an epoch of one's own.
 
+        ``only_over`` are names of epochs: no other is ended. So a writer goes on after a doubt, and
+        never over the epoch of one who has taken over from it.
+
         Raises:
-            NoSuchLog: there is none. LogSealed: it takes no more records. ContentionError: others
-            were first every time. CorruptionError, LocationError: as everywhere.
+            NoSuchLog: there is none. LogSealed: it takes no more records. Fenced: the log's epoch
+            is another than ``only_over`` allows. ContentionError: others were first every time.
+            CorruptionError, LocationError: as everywhere.
         """
         check_shape(lanes=lanes, alpha=alpha)
-
-        for _ in range(TRIES_MAX):
-            head = await load_head(self.store)
-            steps, tail = await self._walk(head)
+        known = await self._look()
+        for attempt in range(TRIES_MAX):
+            if known.seal is not None:
+                raise log_sealed(known.seal)
+            _refuse_others(known.tail.epoch, only_over)
             following = Epoch(
-                number=tail.epoch.number + 1,
+                number=known.tail.epoch.number + 1,
                 id=self.clock.unique()[:16],
-                first_slot=tail.slot,  # Or wherever the fence that decides will stand.
+                first_slot=known.tail.slot,  # Or wherever the fence that decides will stand.
                 lanes=lanes,
                 alpha=alpha,
                 opener=self.writer,
             )
-            ended = await self._end(head, steps, tail, following, "")
-            if ended is not None:
-                return ended
+            known = await self._end(known, self._fence(known.tail, following, ""))
+            if known.tail.epoch.name == following.name:
+                return Ended(known.head, known.steps, known.tail)
+            if attempt and known.seal is None:
+                await self.clock.sleep(backoff_us(attempt - 1, self.clock))
         raise ContentionError("others were first at every try to open the log")
 
     async def seal(self, *, successor: str = "") -> Seal:
@@ -81,85 +107,138 @@ class Fencer:
         Raises:
             LogSealed: it is already. Otherwise as `open`.
         """
-        for _ in range(TRIES_MAX):
-            head = await load_head(self.store)
-            steps, tail = await self._walk(head)
-            ended = await self._end(head, steps, tail, None, successor)
-            if ended is not None:
-                return Seal(slot=ended.tail.slot, successor=successor)
+        known = await self._look()
+        for attempt in range(TRIES_MAX):
+            if known.seal is not None:
+                raise log_sealed(known.seal)
+            fence = self._fence(known.tail, None, successor)
+            ending = known.tail.epoch
+            known = await self._end(known, fence)
+            if known.seal is not None and await self._is_ours(ending, known.seal, fence):
+                return known.seal
+            if attempt and known.seal is None:
+                await self.clock.sleep(backoff_us(attempt - 1, self.clock))
         raise ContentionError("others were first at every try to seal the log")
 
-    async def _walk(self, head: Head) -> tuple[list[Step], Tail]:
-        tail, steps = tail_of(head.manifest), list[Step]()
-        if (seal := chain_of(head.manifest).seal) is not None:
-            raise log_sealed(seal)
-        walker = ChainReader(store=self.store, clock=self.clock)
-        async for passed in walker.walk(tail):
-            steps.append(passed.step)
-            tail = passed.tail
-            if isinstance(passed.step, Seal):
-                raise log_sealed(passed.step)
-        return steps, tail
-
-    async def _end(
-        self,
-        head: Head,
-        steps: list[Step],
-        tail: Tail,
-        following: Epoch | None,
-        successor: str,
-    ) -> Ended | None:
-        """Send a burst of fences at the tail; None if it did not end the epoch."""
-        ending = tail.epoch
-        fence = FenceLink(
-            epoch=ending.name,
-            slot=0,
+    def _fence(self, tail: Tail, following: Epoch | None, successor: str) -> FenceLink:
+        return FenceLink(
+            epoch=tail.epoch.name,
+            slot=tail.slot,
             writer=self.writer,
             id=self.clock.unique()[:16] if following is None else following.id,
             next=following,
+            reach=tail.slot + 1,
+            seen=tail.slot,
             successor=successor,
         )
-        slots = range(tail.slot, tail.slot + ending.alpha)
-        bodies = [encode_fence(replace(fence, slot=slot)) for slot in slots]
-        puts = [
-            partial(settle, self.store, ending.path(slot), body, clock=self.clock)
-            for slot, body in zip(slots, bodies, strict=True)
-        ]
-        found = await run_all(puts, at_once=len(puts))
-        decided = decide(tail, bodies, found)
-        if decided is None:
-            return None
-        met, tail = decided
-        if has_passed(
-            (await load_head(self.store)).manifest,
-            ending,
-            tail.slot,
-            None if following is None else following.name,
-        ):
-            return None
-        return Ended(head, (*steps, *met), tail)
+
+    async def _look(self) -> _Known:
+        head = await load_head(self.store)
+        return _Known(head, (), tail_of(head.manifest), chain_of(head.manifest).seal)
+
+    async def _end(self, known: _Known, fence: FenceLink) -> _Known:
+        """Fence the epoch of the tail, and return how the log then goes on, whoever ended it."""
+        begun_us = self.clock.monotonic_us()
+        lowest, is_alive = await self._put_fences(known, fence)
+        rtt_us = self.clock.monotonic_us() - begun_us
+        newer = await self._look()
+        for _ in range(LOOKS_MAX if is_alive else 0):
+            # A writer that meets a fence brings the manifest to its end: that is read, not walked.
+            tail = newer.tail
+            if tail.epoch.name != fence.epoch or lowest - tail.slot <= known.tail.epoch.alpha:
+                break
+            await self.clock.sleep(rtt_us)
+            newer = await self._look()
+        return await self._read_on(_later(known, newer))
+
+    async def _put_fences(self, known: _Known, fence: FenceLink) -> tuple[int, bool]:
+        """Put fences until one stands; return the lowest, and whether somebody was writing."""
+        tail = known.tail
+        if chain_of(known.head.manifest).is_closed and not known.steps:
+            # Nobody writes: one fence will do. If it does not, the next try is by bursts.
+            await self._put(tail.epoch, tail.slot, fence)
+            return tail.slot, False
+        first, is_over = await self._first_free(tail)
+        if is_over:
+            return tail.slot, False
+        burst, fence = begin(first, alpha=tail.epoch.alpha), replace(fence, seen=first)
+        while slots := slots_to_fence(burst):
+            burst = await self._send(tail.epoch, burst, slots, fence)
+        assert burst.lowest is not None, "a burst ends when a fence stands"
+        return burst.lowest, bool(burst.taken)
+
+    async def _first_free(self, tail: Tail) -> tuple[int, bool]:
+        """Return the first slot that seems free; and whether the epoch has ended at the tail."""
+
+        async def has_ended() -> bool:
+            with suppress(ObjectNotFound):
+                data = (await self.store.get(tail.path)).data
+                return isinstance(decode_link(data, path=tail.path), FenceLink)
+            return False
+
+        first, ended = await run_all(
+            [partial(first_free_slot, self.store, tail), has_ended], at_once=2
+        )
+        return first, bool(ended)
+
+    async def _send(
+        self, ending: Epoch, burst: Burst, slots: Sequence[int], fence: FenceLink
+    ) -> Burst:
+        named = replace(fence, reach=burst.reach)
+        puts = [partial(self._put, ending, slot, named) for slot in slots]
+        done = await run_all(puts, at_once=PUTS_MAX)
+        answers = list(zip(slots, done, strict=True))
+        return note_answers(
+            burst,
+            ours=frozenset(slot for slot, is_ours in answers if is_ours),
+            taken=frozenset(slot for slot, is_ours in answers if not is_ours),
+        )
+
+    async def _put(self, ending: Epoch, slot: int, fence: FenceLink) -> bool:
+        data = encode_fence(replace(fence, slot=slot))
+        return await occupy(self.store, ending.path(slot), data, clock=self.clock)
+
+    async def _read_on(self, known: _Known) -> _Known:
+        if known.seal is not None:
+            return known
+        steps, tail, seal = [*known.steps], known.tail, None
+        walker = ChainReader(store=self.store, clock=self.clock, reads=READS_MAX)
+        async for passed in walker.walk(tail, bounded=True):
+            steps.append(passed.step)
+            tail = passed.tail
+            if isinstance(passed.step, Seal):
+                seal = passed.step
+        return _Known(known.head, tuple(steps), tail, seal)
+
+    async def _is_ours(self, ending: Epoch, seal: Seal, fence: FenceLink) -> bool:
+        """Say whether a seal is the one that was put here."""
+        path = ending.path(seal.slot)
+        with suppress(ObjectNotFound):
+            link = decode_link((await self.store.get(path)).data, path=path)
+            return isinstance(link, FenceLink) and link.id == fence.id
+        return False
 
 
-def decide(
-    tail: Tail, ours: Sequence[bytes], found: Sequence[bytes]
-) -> tuple[list[Step], Tail] | None:
-    """Take what a burst of fences met, in slot order: the first fence decides.
+def _later(known: _Known, newer: _Known) -> _Known:
+    """Return what leads further of what was read before and a newer manifest.
 
-    Gives the steps up to our own fence and the tail after it; None if another's stands before it,
-    or there is none yet.
-
-    Raises:
-        CorruptionError: what is there does not continue the log.
+    Always the manifest, for that is what says that a slot which was fenced had not been collected.
     """
-    steps: list[Step] = []
-    for own, there in zip(ours, found, strict=True):
-        tail, met = step(tail, decode_link(there, path=tail.path), len(there))
-        steps.append(met)
-        if own == there:
-            return steps, tail
-        if not isinstance(met, Fragment):
-            return None
-    return None
+    return newer if newer.tail.slot >= known.tail.slot or not known.steps else known
+
+
+def _refuse_others(epoch: Epoch, only_over: frozenset[str] | None) -> None:
+    if only_over is not None and epoch.name not in only_over:
+        raise fenced_by(epoch)
+
+
+def fenced_by(epoch: Epoch) -> Fenced:
+    """Return the error of a writer whose epoch was ended by the opener of another."""
+    return Fenced(
+        "another writer took over the log: open it again to go on",
+        by=repr(epoch.opener),
+        slot=epoch.first_slot,
+    )
 
 
 async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
@@ -168,7 +247,7 @@ async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
     Nobody writes into its first epoch: the first to open it ends that.
     """
     genesis = Epoch(number=0, id=clock.unique()[:16], first_slot=FIRST_SLOT, opener=writer)
-    manifest = Manifest(writer=writer, chain=Chain(epochs=(genesis,)))
+    manifest = Manifest(writer=writer, chain=Chain(epochs=(genesis,), is_closed=True))
     data = encode_manifest(manifest)
     return await settle(store, MANIFEST, data, clock=clock) == data
 

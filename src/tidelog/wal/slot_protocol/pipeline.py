@@ -22,8 +22,9 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, Tail
 from tidelog.wal.format.slot_object import decode_link, encode_data, place_slot_records
 from tidelog.wal.format.streams import CONTROL
+from tidelog.wal.read.epoch_history import with_epochs_of
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import has_slot, step
+from tidelog.wal.slot_protocol.chain import chain_of, has_slot, step
 from tidelog.wal.slot_protocol.settle import settle
 from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fence
 
@@ -75,6 +76,11 @@ class Pipeline:
         return self._flight.is_over or (self.doubt is not None and not self._puts)
 
     @property
+    def is_idle(self) -> bool:
+        """Say whether the epoch is still this writer's, and each of its puts was answered."""
+        return self.doubt is None and self.fence is None and not self._puts and not self._sent
+
+    @property
     def under_way(self) -> int:
         return len(self._sent)
 
@@ -114,13 +120,18 @@ class Pipeline:
         _, met = step(replace(self.tail, slot=slot), decode_link(found, path=path), len(found))
         if isinstance(met, Fragment):
             raise CorruptionError("somebody else wrote into this writer's epoch", path=path)
-        if has_slot((await load_head(self.store)).manifest, self._epoch, slot):
+        if await self._has_landed(slot):
             # Ours had landed, and was collected; then a late opener found the slot empty.
             self._flight = answer(self._flight, slot)
             return
         if self._flight.fence is None or slot < self._flight.fence:
             self.fence = met
         self._flight = meet_fence(self._flight, slot)
+
+    async def _has_landed(self, slot: int) -> bool:
+        manifest = (await load_head(self.store)).manifest
+        chain = await with_epochs_of(self.store, chain_of(manifest), slot)
+        return has_slot(replace(manifest, chain=chain), self._epoch, slot)
 
     def settled(self, *, below: int | None = None) -> Iterator[Sent]:
         """Take out the batches that are in the log now: those ``below`` a slot, if it is known."""

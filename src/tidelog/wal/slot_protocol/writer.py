@@ -33,6 +33,7 @@ from tidelog.store.port import Store
 from tidelog.wal.append.batch_writer import BatchWriter
 from tidelog.wal.append.queue import Work
 from tidelog.wal.format.epoch import Epoch, Seal, check_shape
+from tidelog.wal.format.link import Tail
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
 from tidelog.wal.read.head import Head
@@ -148,7 +149,9 @@ class SlotWriter(BatchWriter):
                 self._turn = await self._resolve(turn, turn.doubt)
             elif turn.fence is not None:
                 await self._queue.abandon(over(turn.fence))
-        await self._roll_up_quietly()
+        last: Pipeline | None = self._turn
+        is_clean = last is not None and last.is_idle
+        await self._roll_up_quietly(closing=last.tail if last is not None and is_clean else None)
 
     async def _open(self) -> Pipeline:
         opener = Fencer(store=self.store, clock=self.clock, writer=self.writer)
@@ -285,16 +288,16 @@ class SlotWriter(BatchWriter):
             async with self._queue.changed:
                 self._queue.changed.notify_all()
 
-    async def _roll_up_quietly(self) -> None:
+    async def _roll_up_quietly(self, *, closing: Tail | None = None) -> None:
         """Roll up what is committed; what fails is tried again with the next."""
         steps = list(self._unrolled)
-        if self._head is None or not steps:
+        if self._head is None or not (steps or closing):
             return
         roller = Checkpointer(
             store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
         )
         with suppress(LocationError, ContentionError):
-            self._head = await roller.roll_up(self._head, steps)
+            self._head = await roller.roll_up(self._head, steps, closing=closing)
             del self._unrolled[: len(steps)]
 
 

@@ -1,0 +1,127 @@
+"""Lists of epochs that are over: they keep a manifest small, however often it was opened. Pure.
+
+A list is immutable, named by its checksum. It holds epochs and, last, the one that followed them:
+so where each of them ended can be told from the list alone. Of many lists a deeper one is made.
+Invariants: what a chain knows is the same before and after it is shortened.
+Source: wal3, "Manifest Compaction"; design page 3, "Open for writing".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tidelog.wal.format.epoch import (
+    Chain,
+    Epoch,
+    PastEpochs,
+    decode_epochs_of_chain,
+    decode_past,
+    encode_epoch_of_chain,
+    encode_past,
+)
+from tidelog.wal.format.json import parse, render
+
+PAST: Final = "epochs/"
+EPOCHS_MAX: Final = 32  # In a manifest; half of them go to a list at once.
+LISTS_MAX: Final = 16  # Of one depth, in a manifest or in a list.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochList:
+    """Epochs that are over, and the one that came after them; or further lists."""
+
+    epochs: tuple[Epoch, ...] = ()
+    lists: tuple[PastEpochs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToStore:
+    """An object that has to be there before the manifest that names it."""
+
+    path: str
+    data: bytes
+
+
+def shorten(
+    chain: Chain, *, epochs_max: int = EPOCHS_MAX, lists_max: int = LISTS_MAX
+) -> tuple[Chain, list[ToStore]]:
+    """Return a chain with its older epochs in lists, and those to store, in that order."""
+    made: list[ToStore] = []
+    epochs, past = chain.epochs, list(chain.past)
+    while len(epochs) > epochs_max:
+        count = max(1, epochs_max // 2)
+        past.append(_listed(EpochList(epochs=epochs[: count + 1]), made))
+        epochs = epochs[count:]
+        while len(run := _run_of_lists(past, lists_max)) == lists_max:
+            begin = past.index(run[0])
+            past[begin : begin + len(run)] = [_listed(EpochList(lists=tuple(run)), made)]
+    if not made:
+        return chain, []
+    return replace(chain, epochs=epochs, past=tuple(past)), made
+
+
+def decode_epoch_list(data: bytes, pointer: PastEpochs) -> EpochList:
+    """Read a list, which must be what the pointer says.
+
+    Raises:
+        CorruptionError: it is not.
+    """
+    found = parse(data, where=pointer.path)
+    if pointer.path != _path(pointer.depth, data):
+        raise found.wrong("epochs", "or another was changed: the name is not the sum of the bytes")
+    if pointer.depth:
+        lists = tuple(map(decode_past, found.children("lists")))
+        if not lists or any(one.depth >= pointer.depth for one in lists):
+            raise found.wrong("lists", "is empty, or names a list as deep as itself")
+        read = EpochList(lists=lists)
+    else:
+        read = EpochList(epochs=decode_epochs_of_chain(found))
+    if len(read.epochs) == 1 or _pointer(read, pointer.path) != pointer:
+        raise found.wrong("epochs", "are not those that the log says")
+    return read
+
+
+def _listed(made: EpochList, to_store: list[ToStore]) -> PastEpochs:
+    found: dict[str, Any] = (
+        {"lists": [encode_past(one) for one in made.lists]}
+        if made.lists
+        else {"epochs": [encode_epoch_of_chain(epoch) for epoch in made.epochs]}
+    )
+    data = render(found)
+    path = _path(_depth(made), data)
+    to_store.append(ToStore(path, data))
+    return _pointer(made, path)
+
+
+def _pointer(made: EpochList, path: str) -> PastEpochs:
+    if made.lists:
+        begin, end = made.lists[0], made.lists[-1]
+        first, limit = begin.first, end.limit
+        first_slot, limit_slot = begin.first_slot, end.limit_slot
+    else:
+        first, limit = made.epochs[0].number, made.epochs[-1].number
+        first_slot, limit_slot = made.epochs[0].first_slot, made.epochs[-1].first_slot
+    return PastEpochs(
+        path=path,
+        depth=_depth(made),
+        first=first,
+        limit=limit,
+        first_slot=first_slot,
+        limit_slot=limit_slot,
+    )
+
+
+def _depth(made: EpochList) -> int:
+    return max((one.depth for one in made.lists), default=-1) + 1
+
+
+def _path(depth: int, data: bytes) -> str:
+    return f"{PAST}EPOCHS.{depth:02x}.{hashlib.blake2b(data, digest_size=32).hexdigest()}"
+
+
+def _run_of_lists(past: Sequence[PastEpochs], lists_max: int) -> list[PastEpochs]:
+    """Return the newest lists that are of one depth; deeper ones are older."""
+    return [one for one in past if one.depth == past[-1].depth][-lists_max:]
