@@ -142,7 +142,7 @@ def test_void_slots_go_with_what_is_before_them() -> None:
         # What is left of them lies past the fence of the last epoch that ended.
         assert len(void) <= 1 + 7 + SIGNS
         lists = [r for r in recorded.records if r.op == "list" and r.key.startswith("epoch")]
-        assert len(lists) == 1  # Where the log ends; not what is void.
+        assert len(lists) <= 3  # For where the log ends, and that again if others roll it up.
 
     asyncio.run(work())
 

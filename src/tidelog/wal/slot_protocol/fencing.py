@@ -170,15 +170,16 @@ class Fencer:
     async def _first_free(self, tail: Tail) -> tuple[int, bool]:
         """Return the first slot that seems free; and whether the epoch has ended at the tail."""
 
-        async def has_ended() -> bool:
+        async def has_ended() -> int:
             with suppress(ObjectNotFound):
                 data = (await self.store.get(tail.path)).data
                 return isinstance(decode_link(data, path=tail.path), FenceLink)
             return False
 
-        first, ended = await run_all(
-            [partial(first_free_slot, self.store, tail), has_ended], at_once=2
-        )
+        async def first_free() -> int:
+            return await first_free_slot(self.store, tail)
+
+        first, ended = await run_all([first_free, has_ended], at_once=2)
         return first, bool(ended)
 
     async def _send(
