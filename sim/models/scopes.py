@@ -17,12 +17,15 @@ from sim.models.slot_world import World
 Scope = SlotScope | collection.Scope
 
 HOLDING: Final[tuple[Scope, ...]] = (
-    SlotScope(records=2, openers=1),
     SlotScope(records=2, openers=1, racing=True),
-    SlotScope(records=1, openers=1, reader=True, racing=True),
+    SlotScope(records=1, openers=2),
+    SlotScope(records=2, openers=1, ghosts=1),
     SlotScope(records=1, openers=1, sealer=True),
+    SlotScope(records=1, openers=1, reader=True, racing=True),
     SlotScope(records=2, openers=0, sealer=True, reader=True),
-    SlotScope(records=1, openers=2, alpha=1),
+    SlotScope(records=1, openers=1, resolving=True),
+    SlotScope(records=1, openers=1, closing=True, reader=True),
+    SlotScope(records=2, openers=1, ghosts=1, alpha=1, lying=True),
     collection.Scope(collectors=1, cursors=2),
     collection.Scope(collectors=2, cursors=1),
     collection.Scope(records=3, collectors=1, cursors=1, pins=1),
@@ -34,13 +37,21 @@ CANARIES: Final[tuple[Scope, ...]] = (
     SlotScope(records=1, openers=1, broken="unproven"),
     SlotScope(records=2, openers=0, sealer=True, broken="unproven"),
     SlotScope(records=1, openers=1, broken="upstart"),
+    SlotScope(records=1, openers=1, closing=True, broken="closing"),
     SlotScope(records=1, openers=1, broken="noverify"),
     SlotScope(records=1, openers=0, sealer=True, broken="noverify"),
     SlotScope(records=1, openers=1, broken="eager"),
     SlotScope(records=1, openers=0, sealer=True, broken="eager"),
+    SlotScope(records=1, openers=1, broken="early"),
+    SlotScope(records=1, openers=1, broken="vague"),
+    SlotScope(records=2, openers=1, ghosts=1, alpha=1, broken="crosses"),
+    SlotScope(records=1, openers=1, ghosts=1, broken="ignorant"),
+    SlotScope(records=1, openers=1, resolving=True, broken="deposes"),
     SlotScope(records=2, openers=1, broken="before"),
     SlotScope(records=1, openers=1, broken="hasty"),
+    SlotScope(records=1, openers=1, broken="forgetful"),
     SlotScope(records=1, openers=0, reader=True, broken="blind"),
+    SlotScope(records=1, openers=1, reader=True, closing=True, broken="restful"),
     SlotScope(records=1, openers=1, sealer=True, broken="gullible"),
     SlotScope(records=1, openers=0, sealer=True, reader=True, broken="gullible"),
     SlotScope(records=2, openers=0, racing=True, broken="careless"),
@@ -70,6 +81,6 @@ def command_of(scope: Scope) -> str:
         value = getattr(scope, each.name)
         if value is True:
             words.append(f"--{each.name}")
-        elif value is not None and value is not False:
+        elif value != each.default:
             words.append(f"--{each.name} {value}")
     return " ".join(words)

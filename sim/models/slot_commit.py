@@ -12,17 +12,19 @@ all that is checked is that nothing wrong happens.
 Checked at every step:
   1. the log only grows, and not at all once somebody was told that it is sealed;
   2. what was acknowledged is in it, and what was said not to have been applied never is;
-  3. a read gives a prefix of it that has all that was acknowledged before the read began.
+  3. a read gives a prefix of it that has all that was acknowledged before the read began;
+  4. a writer whose epoch another ended never ends an epoch that came after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Final
 
 from sim.models.explore import STATES_MAX, Explored, explore
-from sim.models.slot_agents import agent_steps, reader_steps
+from sim.models.slot_agents import agent_steps, reader_steps, writings
 from sim.models.slot_world import (
     DATA,
     SEAL,
@@ -31,10 +33,12 @@ from sim.models.slot_world import (
     Roll,
     Scope,
     Slot,
+    Slots,
     World,
-    Writing,
     by_place,
+    is_dead,
     number_of,
+    owner_of,
     walk,
 )
 
@@ -42,11 +46,19 @@ BROKEN: Final = {
     "unfence": "the collector erases fences that ended an epoch",
     "unproven": "the collector takes what lies past any fence for void, recorded or not",
     "upstart": "a sweep takes each epoch that the manifest does not know for one that it went past",
+    "closing": "the collector takes the claim of a clean close for a fence",
     "noverify": "who has fenced does not look at the manifest again",
     "eager": "who has fenced believes its first fence that landed, whatever lies below it",
+    "early": "who has fenced believes its fence, though it looked before that was answered",
+    "vague": "who has fenced takes a put that found its slot taken for a fence of its own",
+    "crosses": "an opener follows a fence of another that it met after its look",
+    "ignorant": "an opener takes what the manifest does not name for what is yet to come",
+    "deposes": "a writer that another has fenced opens over the other's epoch",
     "before": "a writer that meets a fence takes every slot below for its own, answered or not",
     "hasty": "a writer that meets a fence says what is not applied without looking at the manifest",
+    "forgetful": "a writer that meets a fence asks the newest epochs alone what is in the log",
     "blind": "a reader takes a missing slot for the tail without looking at the manifest again",
+    "restful": "a reader takes the claim of a clean close for the tail",
     "gullible": "who meets a seal believes it without looking at the manifest again",
     "careless": "a roller replaces the manifest without the condition",
 }
@@ -66,17 +78,36 @@ def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[World]:
 def steps(scope: Scope, world: World) -> Iterator[tuple[str, World]]:
     if world.reader is not None and world.reader.ended:
         return  # What others do from here on, they also do where nobody reads.
-    store = by_place(world.slots)
-    for put in world.puts:
-        if (put.epoch, put.slot) not in store:
-            yield f"lands {put}", world._replace(slots=world.slots | {put})
+    for put in _landing(scope, world):
+        yield f"lands {put}", world._replace(slots=world.slots | {put})
     for me, agent in enumerate(world.agents):
         yield from agent_steps(scope, world, me, agent)
     if scope.reader:
         yield from reader_steps(scope, world)
     yield from _roller_steps(scope, world)
-    for slot in _erasable(world.slots, world.manifest, scope.broken):
+    for slot in _erasable(scope, world):
         yield f"erases {slot}", world._replace(slots=world.slots - {slot})
+
+
+def _landing(scope: Scope, world: World) -> Iterator[Slot]:
+    """Yield the puts that may land where somebody may see it; see `sees` for dead places.
+
+    A fence past the one that ended its epoch is seen by nobody but a writer whose put meets it:
+    who walks comes to the one that ended the epoch first.
+    """
+    store = by_place(world.slots)
+    chain = walk(world.slots, world.manifest)
+    for put in world.puts:
+        if (put.epoch, put.slot) in store:
+            continue
+        if scope.plain:
+            yield put
+        if scope.plain or is_dead(world.manifest, put.epoch, put.slot):
+            continue
+        end = chain.end_of(put.epoch)
+        is_void = end is not None and put.slot > end[1] and put.holds != DATA
+        if not is_void or Slot(put.epoch, put.slot, DATA) in world.puts:
+            yield put
 
 
 def _roller_steps(scope: Scope, world: World) -> Iterator[tuple[str, World]]:
@@ -87,39 +118,54 @@ def _roller_steps(scope: Scope, world: World) -> Iterator[tuple[str, World]]:
     """
     wanted = walk(world.slots, world.manifest)
     if wanted != world.manifest:
-        yield f"rolls up to {wanted}", world._replace(manifest=wanted)
+        yield f"rolls up to {wanted}", _rolled(scope, world, wanted)
         if scope.racing and world.roll is None:
             yield f"wants {wanted}", world._replace(roll=Roll(world.manifest, wanted))
     if world.roll is not None:
         seen, wanted = world.roll
         wins = seen == world.manifest or scope.broken == "careless"
         manifest = wanted if wins else world.manifest
-        yield f"replaces, {wins=}", world._replace(manifest=manifest, roll=None)
+        yield f"replaces, {wins=}", _rolled(scope, world._replace(roll=None), manifest)
+
+
+def _rolled(scope: Scope, world: World, manifest: Manifest) -> World:
+    if scope.plain:
+        return world._replace(manifest=manifest)
+    return world._replace(slots=_alive(world.slots, manifest), manifest=manifest)
 
 
 @lru_cache(maxsize=1 << 16)
-def _erasable(slots: frozenset[Slot], manifest: Manifest, broken: str | None) -> list[Slot]:
-    """Return what the manifest proves dead.
+def _alive(slots: Slots, manifest: Manifest) -> Slots:
+    return frozenset(each for each in slots if not is_dead(manifest, each.epoch, each.slot))
 
-    That is, whatever lies in the place of a record that was rolled up, and whatever lies in an
-    epoch past the fence that is recorded as its end. A sweep erases besides what lies in an epoch
-    that the manifest does not know, though it knows one of that number or a later one: fences of
-    openers who walked into a stray. A collector that goes by an older manifest erases nothing else,
-    since none of these is ever taken back.
+
+def _erasable(scope: Scope, world: World) -> list[Slot]:
+    """Return what a collector erases that is not dead, where its rule is broken.
+
+    A collector that goes by an older manifest erases nothing else, since no place that is dead ever
+    comes alive.
     """
-    dead = []
-    for slot in slots:
-        end = manifest.end_of(slot.epoch)
-        is_void = end is not None and slot.slot > end[1]
-        if broken == "unfence":
-            is_void = end is not None and slot.slot >= end[1]
-        elif broken == "unproven":
-            is_void |= any(e == slot.epoch and s < slot.slot and h != DATA for e, s, h in slots)
-        is_known = slot.epoch in {epoch for epoch, _ in manifest.epochs}
-        is_passed = number_of(slot.epoch) <= manifest.number or broken == "upstart"
-        if is_void or manifest.keeps(slot.epoch, slot.slot) or (not is_known and is_passed):
-            dead.append(slot)
-    return dead
+    slots, manifest = world.slots, world.manifest
+    match scope.broken:
+        case None if scope.plain:
+            return [each for each in slots if is_dead(manifest, each.epoch, each.slot)]
+        case "unfence":
+            ends = ((epoch, manifest.end_of(epoch)) for epoch, _ in manifest.epochs)
+            wrong = {Slot(epoch, end[1], end[0]) for epoch, end in ends if end is not None}
+            return [each for each in slots if each in wrong]
+        case "unproven":
+            strays = (each for each in world.puts if is_dead(manifest, each.epoch, each.slot))
+            fences = [each for each in (*slots, *strays) if each.holds != DATA]
+            return [
+                each
+                for each in slots
+                if any(fence.epoch == each.epoch and fence.slot < each.slot for fence in fences)
+            ]
+        case "upstart":
+            return [each for each in slots if number_of(each.epoch) > manifest.number]
+        case "closing" if manifest.is_closed:
+            return [each for each in slots if each.epoch == manifest.epoch]
+    return []
 
 
 def check_step(before: World, after: World) -> str | None:
@@ -131,17 +177,34 @@ def check_step(before: World, after: World) -> str | None:
 
 def check(world: World) -> str | None:
     """Return the sentence of what does not hold, if there is one."""
-    log = _log_of(world)
-    for agent in world.agents:
-        if isinstance(agent, Writing):
-            own = [slot for slot, epoch in enumerate(log) if epoch == agent.epoch]
-            if not all(slot in own for slot in agent.acknowledged):
+    chain = walk(world.slots, world.manifest)
+    log = _log(chain)
+    for me, agent in enumerate(world.agents):
+        for each in writings(agent):
+            own = [slot for slot, epoch in enumerate(log) if epoch == each.epoch]
+            if not all(slot in own for slot in each.acknowledged):
                 return "an acknowledged record is lost"
-            if any(slot in own for slot in agent.denied):
+            if any(slot in own for slot in each.denied):
                 return "a record is there that was said not to be"
+            if _deposed(chain, me, each.epoch):
+                return "a writer ended an epoch that came after another had ended its own"
         is_refused = isinstance(agent, Gone) and agent.told_sealed
-        if is_refused and walk(world.slots, world.manifest).epoch != SEAL:
+        if is_refused and chain.epoch != SEAL:
             return "a log that was said to be sealed is not"
+    return _check_read(world, log)
+
+
+@lru_cache(maxsize=1 << 16)
+def _deposed(chain: Manifest, me: int, held: int) -> bool:
+    """Say whether an agent that held an epoch follows on another that followed on it."""
+    epochs = [epoch for epoch, _ in chain.epochs]
+    if held not in epochs:
+        return False
+    owners = [owner_of(epoch) for epoch in epochs[epochs.index(held) :] if epoch != SEAL]
+    return any(was != me and now == me for was, now in pairwise(owners))
+
+
+def _check_read(world: World, log: tuple[int, ...]) -> str | None:
     read = world.reader
     if read is not None and read.ended:
         if log[: len(read.records)] != read.records:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from sim.models import collection, slot_commit
 from sim.models.__main__ import main
 from sim.models.explore import Explored, explore
 from sim.models.scopes import CANARIES, HOLDING, Scope, command_of, visit
-from sim.models.slot_world import DATA, SEAL, Gone, Reading, World, Writing
+from sim.models.slot_world import DATA, SEAL, Gone, Reading, World, Writing, sees
 from sim.models.slot_world import Scope as SlotScope
 
 Jugs = tuple[int, int]
@@ -107,7 +108,7 @@ def test_all_holds_in_every_interleaving(scope: Scope) -> None:
 @pytest.mark.parametrize("scope", CANARIES, ids=command_of)
 def test_a_rule_that_is_dropped_does_harm(scope: Scope) -> None:
     """A rule without a counterexample is not understood, or not needed."""
-    found = visit(scope, states_max=20_000)
+    found = visit(scope, states_max=40_000)
 
     assert found.violation is not None
     assert found.trail
@@ -136,17 +137,51 @@ def reached(scope: SlotScope) -> Iterator[World]:
 
 def test_the_model_comes_to_what_it_is_about() -> None:
     """Takeovers that acknowledge, strays in collected places, refusals: all of it does happen."""
-    worlds = list(reached(SlotScope(records=2, openers=1)))
+    scope = SlotScope(records=2, openers=1)
+    worlds = list(reached(scope))
     writers = [[each for each in w.agents if isinstance(each, Writing)] for w in worlds]
 
     assert any(len(both) == 2 and all(one.acknowledged for one in both) for both in writers)
     assert any(one.acknowledged and one.denied for both in writers for one in both)
-    assert any(Gone() in world.agents for world in worlds)
     assert any(
-        slot.holds != DATA and world.manifest.keeps(slot.epoch, slot.slot)
+        sees(scope, world, put.epoch, put.slot) == {None, DATA, put.holds}
         for world in worlds
-        for slot in world.slots
+        for put in world.puts
+        if put.holds != DATA
     )
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        SlotScope(records=2, openers=1, alpha=1),
+        SlotScope(records=1, openers=1, ghosts=1),
+        SlotScope(records=1, openers=0, sealer=True, reader=True),
+    ],
+    ids=command_of,
+)
+def test_dead_places_need_no_state_of_their_own(scope: SlotScope) -> None:
+    """All that agents come to where places are erased and filled again one by one, and no more."""
+    short, plain = (
+        {(world.agents, world.manifest, world.reader) for world in reached(each)}
+        for each in (scope, replace(scope, plain=True))
+    )
+
+    assert short == plain
+
+
+def test_a_writer_that_lost_an_answer_opens_again_over_itself_alone() -> None:
+    """It takes over from itself, or learns that another did, and what became of its puts."""
+    worlds = list(reached(SlotScope(records=1, openers=1, resolving=True)))
+    first = [world.agents[0] for world in worlds]
+    again = [each for each in first if isinstance(each, Writing) and each.before is not None]
+    fenced = [each.held for each in first if isinstance(each, Gone) and each.held is not None]
+
+    assert any(each.before is not None and each.before.acknowledged for each in again)
+    assert any(each.before is not None and each.before.denied for each in again)
+    assert any(each.acknowledged for each in fenced)
+    assert any(each.denied for each in fenced)
+    assert all(each.over is not None for each in fenced)
 
 
 def test_the_model_comes_to_seals_and_whole_reads() -> None:

@@ -1,0 +1,199 @@
+"""What openers and the sealer of `sim.models.slot_commit` do next, wherever their fences stand.
+
+An opener sends fences into an epoch, and any of them may land at any moment, or never: so those of
+every placing that there is, dense or sparse, near or far, in one burst or in many, are among those
+of this one. It reads the manifest, and then walks by that manifest, in slot order, to the first
+fence. It may send fences from where it found nothing, and then looks again.
+
+A fence on the walk counts if it was known to be there before the manifest was read: nothing at or
+past that manifest's tail had been erased by then. One that was met later may be a stray, in a place
+that was collected since, so the manifest is read once more.
+
+An opener that starts again names the same epoch as before when it comes upon the same one: what a
+put left behind by its earlier attempt can do to another epoch, one of another opener does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sim.models.slot_world import (
+    DATA,
+    SEAL,
+    Agent,
+    Doubting,
+    Fencing,
+    Gone,
+    Idle,
+    Manifest,
+    Scope,
+    Slot,
+    Slots,
+    Walking,
+    World,
+    Writing,
+    by_place,
+    has_passed,
+    is_dead,
+    number_of,
+    owner_of,
+    sees,
+)
+
+Step = tuple[str, World]
+
+
+def opener_steps(scope: Scope, world: World, me: int, agent: Agent) -> Iterator[Step]:
+    match agent:
+        case Idle(held):
+            yield _open(scope, world, me, held)
+        case Fencing():
+            yield _look(scope, world, me, agent)
+        case Walking():
+            yield from _walk_on(scope, world, me, agent)
+        case Doubting():
+            yield _look_again(scope, world, me, agent)
+
+
+def _open(scope: Scope, world: World, me: int, held: Writing | None) -> Step:
+    manifest = world.manifest
+    held = _looked_up(held, manifest)
+    told = _told(me, manifest, held)
+    if told is not None:
+        return f"{me} reads what it came to", with_agent(world, me, told)
+    if not _may_end(scope, me, manifest.epoch, held):
+        now = Walking(manifest.epoch, manifest.tail, held=held)
+        return f"{me} reads the manifest, of another", with_agent(world, me, now)
+    walking = Walking(manifest.epoch, manifest.tail, held=held)
+    return f"{me} reads the manifest", _fence(scope, world, me, walking)
+
+
+def _told(me: int, manifest: Manifest, held: Writing | None) -> Agent | None:
+    """Return what an agent is after a look, where others have rolled up how it came out."""
+    epoch, base = manifest.epochs[-1]
+    if epoch == SEAL:
+        return Gone(True, held)
+    is_new = epoch != (0 if held is None else held.epoch)
+    return Writing(epoch, base, base, before=held) if owner_of(epoch) == me and is_new else None
+
+
+def _fence(scope: Scope, world: World, me: int, walking: Walking) -> World:
+    """Send fences into the epoch, from where the walk has come to."""
+    epoch, slot, known, held = walking.epoch, walking.slot, walking.known, walking.held
+    if number_of(epoch) == scope.epochs:
+        return with_agent(world, me, Gone(held=held))
+    limit = (number_of(epoch) + 1) * scope.records + 1  # Nobody has data at or past it.
+    places = range(slot, min(slot + scope.records + 1, limit))
+    puts = world.puts | {Slot(epoch, place, scope.opens(me, epoch)) for place in places}
+    is_blind = scope.broken == "noverify"
+    now = walking if is_blind else Fencing(epoch, known, held)
+    return with_agent(world, me, now)._replace(puts=puts)
+
+
+def _look(scope: Scope, world: World, me: int, fencing: Fencing) -> Step:
+    manifest = world.manifest
+    held = _looked_up(fencing.held, manifest)
+    label = f"{me} looks at the manifest"
+    told = _told(me, manifest, held)
+    if told is not None:
+        return label, with_agent(world, me, told)
+    known = _known(scope, world, me, fencing.known)
+    if scope.broken == "eager":
+        mine = scope.opens(me, manifest.epoch)
+        for fence in sorted(known):
+            if fence.epoch == manifest.epoch and fence.holds == mine:
+                now = _follow(scope, me, Walking(fence.epoch, fence.slot, known, held), fence)
+                return label, with_agent(world, me, now)
+    now = Walking(manifest.epoch, manifest.tail, known, held)
+    return label, with_agent(world, me, now)
+
+
+def _known(scope: Scope, world: World, me: int, known: Slots) -> Slots:
+    """Return the fences that are known before a look: those met, and what the puts came to."""
+    own = {each for each in world.slots if each.holds == scope.opens(me, each.epoch)}
+    if scope.broken == "vague":
+        store = by_place(world.slots)
+        mine = (each for each in world.puts if each.holds == scope.opens(me, each.epoch))
+        own |= {each for each in mine if each[:2] in store}
+    manifest, all_known = world.manifest, own.union(known)
+    return frozenset(each for each in all_known if not is_dead(manifest, each.epoch, each.slot))
+
+
+def _walk_on(scope: Scope, world: World, me: int, walking: Walking) -> Iterator[Step]:
+    epoch, slot = walking.epoch, walking.slot
+    for holds in sees(scope, world, epoch, slot):
+        label = f"{me} finds {holds} in slot {slot} of epoch {epoch}"
+        if holds is None:
+            yield label, _at_gap(scope, world, me, walking)
+        elif holds == DATA:
+            yield label, with_agent(world, me, replace(walking, slot=slot + 1))
+        else:
+            now = _at_fence(scope, me, walking, Slot(epoch, slot, holds))
+            yield label, with_agent(world, me, now)
+
+
+def _at_gap(scope: Scope, world: World, me: int, walking: Walking) -> World:
+    if _may_end(scope, me, walking.epoch, walking.held):
+        return _fence(scope, world, me, walking)
+    held = walking.held
+    is_told = held is not None and held.over is not None
+    return with_agent(world, me, Gone(held=held) if is_told else Idle(held))
+
+
+def _at_fence(scope: Scope, me: int, walking: Walking, fence: Slot) -> Agent:
+    is_own = fence.holds == scope.opens(me, fence.epoch)
+    if is_own:
+        counts = scope.broken in ("early", "noverify")
+    elif fence.holds == SEAL:
+        counts = scope.broken == "gullible"
+    else:
+        counts = scope.broken == "crosses"
+    if counts or fence in walking.known:
+        return _follow(scope, me, walking, fence)
+    return Doubting(fence, walking.known, walking.held)
+
+
+def _follow(scope: Scope, me: int, walking: Walking, fence: Slot) -> Agent:
+    """Go on in what a fence opens, as its writer if it is one's own."""
+    held = walking.held
+    if held is not None and held.epoch == fence.epoch:
+        held = _ended(held, fence.slot)
+    if fence.holds == SEAL:
+        return Gone(True, held)
+    if fence.holds == scope.opens(me, fence.epoch):
+        return Writing(fence.holds, fence.slot, fence.slot, before=held)
+    return Walking(fence.holds, fence.slot, walking.known, held)
+
+
+def _look_again(scope: Scope, world: World, me: int, doubting: Doubting) -> Step:
+    fence, manifest = doubting.fence, world.manifest
+    is_passed = has_passed(
+        manifest, fence, named=scope.named, unknown_passed=scope.broken != "ignorant"
+    )
+    held = _looked_up(doubting.held, manifest)
+    label = f"{me} looks again, {is_passed=}"
+    if is_passed:
+        return label, with_agent(world, me, Idle(held))
+    known = _known(scope, world, me, doubting.known | {fence})
+    walking = Walking(fence.epoch, fence.slot, known, held)
+    return label, with_agent(world, me, _follow(scope, me, walking, fence))
+
+
+def _may_end(scope: Scope, me: int, epoch: int, held: Writing | None) -> bool:
+    """Say whether an agent may put fences into an epoch: it may not into its successor's."""
+    return held is None or owner_of(epoch) == me or scope.broken == "deposes"
+
+
+def _looked_up(held: Writing | None, manifest: Manifest) -> Writing | None:
+    """Return what became of an epoch that was held, where the history says how it ended."""
+    end = None if held is None else manifest.end_of(held.epoch)
+    return held if held is None or end is None else _ended(held, end[1])
+
+
+def _ended(held: Writing, slot: int) -> Writing:
+    return replace(held, done=frozenset(range(held.base, slot)), over=slot)
+
+
+def with_agent(world: World, me: int, agent: Agent) -> World:
+    return world._replace(agents=(*world.agents[:me], agent, *world.agents[me + 1 :]))
