@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kit.clocks import SwiftClock
 from tidelog.errors import (
     ContentionError,
+    CorruptionError,
     LocationError,
     ObjectChanged,
     ObjectExists,
@@ -252,3 +253,135 @@ def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
     for error, has_landed in told:
         assert isinstance(error, ContentionError | LocationError)
         assert not (has_landed and error.outcome is Outcome.NOT_APPLIED)
+
+
+class Told(MemoryStore):
+    """Puts and reads meet what is told, in order; a put may have happened. Then all is well.
+
+    Shape: an error for a put that does not happen, or a pair of True and one for a put that does.
+    """
+
+    def __init__(
+        self,
+        *puts: TidelogError | tuple[bool, TidelogError],
+        gets: tuple[TidelogError | int, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.puts, self.gets = list(puts), list(gets)
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        met = self.puts.pop(0) if self.puts else None
+        if isinstance(met, TidelogError):
+            raise met
+        e_tag = await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
+        if met is not None:
+            raise met[1]
+        return e_tag
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        met = self.gets.pop(0) if self.gets else None
+        if isinstance(met, TidelogError):
+            raise met
+        return await MemoryStore.get(self, key, limit=limit if met is None else met)
+
+
+def lost() -> LocationError:
+    return LocationError("no answer", outcome=Outcome.UNKNOWN)
+
+
+def busy() -> ContentionError:
+    return ContentionError("the store is busy with other writes of the object")
+
+
+def short() -> CorruptionError:
+    return CorruptionError("the store gave another number of bytes than it announced")
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        Told((True, lost()), gets=(short(),)),
+        Told((True, lost()), gets=(3,)),
+        Told((True, lost()), busy(), gets=(short(), short())),
+        Told((True, lost()), StoreRefused("denied"), gets=(lost(), lost())),
+        Told((True, lost()), *[StoreRefused("denied")] * 3, gets=(lost(), short())),
+        Told((False, busy()), busy(), busy()),
+        Told((True, busy())),
+    ],
+    ids=["short", "cut", "busy", "refused", "refused often", "busy often", "busy and done"],
+)
+async def test_what_is_no_answer_is_read_back(store: Told) -> None:
+    """A conflict, a body cut short, a refusal in the middle: none says that ours did not land."""
+    clock = SwiftClock()
+
+    there = await conditional.create_or_read(store, "k", b"ours", clock=clock)
+
+    assert there == b"ours"
+    assert (await store.get("k")).data == b"ours"
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        Told(*[(True, lost())], *[busy()] * 99, gets=(short(),) * 99),
+        Told((True, lost()), *[StoreRefused("denied")] * 99, gets=(lost(),) * 99),
+        Told((True, lost()), gets=(short(),) * 99),
+        Told((True, lost()), gets=(2,) * 99),
+    ],
+    ids=["busy", "refused", "short", "cut"],
+)
+async def test_what_was_sent_and_cannot_be_read_back_is_unknown(store: Told) -> None:
+    """It may be there, so nobody may be told that it is not; and the reason is told with it."""
+    with pytest.raises(LocationError, match="reason=") as failed:
+        await conditional.create(store, "k", b"ours", clock=SwiftClock())
+
+    assert failed.value.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (busy(), ContentionError),
+        (LocationError("never left"), LocationError),
+        (StoreRefused("denied"), StoreRefused),
+    ],
+)
+async def test_what_was_refused_each_time_is_not_there(
+    error: TidelogError, kind: type[TidelogError]
+) -> None:
+    """With no attempt in doubt nothing can have landed, and to say more would be too dark."""
+    old = await (store := Told()).put("k", b"old")
+    store.puts = [error] * 99
+
+    with pytest.raises(kind) as failed:
+        await conditional.replace(store, "k", b"ours", e_tag=old, clock=SwiftClock())
+
+    assert failed.value.outcome is Outcome.NOT_APPLIED
+    assert type(failed.value) is kind
+    assert (await store.get("k")).data == b"old"
+
+
+async def test_a_replacement_whose_look_failed_is_read_back_after_a_conflict() -> None:
+    """The first attempt landed, its look failed, the second met a conflict: it is there."""
+    old = await (store := Told()).put("k", b"old")
+    store.puts, store.gets = [(True, lost()), busy()], [lost()]
+
+    await conditional.replace(store, "k", b"ours", e_tag=old, clock=SwiftClock())
+
+    assert (await store.get("k")).data == b"ours"
+
+
+async def test_what_another_created_is_read() -> None:
+    """Whoever creates or reads gets the bytes that stand there, whatever the way there was like."""
+    store = Told(gets=(short(), lost()))
+    await store.put("k", b"theirs")
+    store.puts = [busy(), StoreRefused("denied")]
+    clock = SwiftClock()
+
+    with pytest.raises(StoreRefused):
+        await conditional.create_or_read(store, "k", b"ours", clock=clock)
+    assert await conditional.create_or_read(store, "k", b"ours", clock=clock) == b"theirs"
+    assert not await conditional.occupy(store, "k", b"ours", clock=clock)
+    assert await conditional.occupy(store, "other", b"ours", clock=clock)

@@ -12,10 +12,20 @@ import pytest
 from kit.goldens import objects
 from kit.protocols import CLOCK, WAL3, wal3_writer
 from kit.protocols import contents as contents_of
-from tidelog.errors import CorruptionError
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    ObjectChanged,
+    Outcome,
+    OutcomeUnknown,
+    StoreRefused,
+    TidelogError,
+)
 from tidelog.store.memory import MemoryStore
-from tidelog.store.port import Store
+from tidelog.store.port import Object, Store
 from tidelog.store.wrappers.metered import Metered
+from tidelog.testing import Fault, Faulty, Request
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.wal3_records import encode_fragment, place_records
@@ -145,3 +155,90 @@ def test_chromas_logs_are_appended_to(name: str) -> None:
         assert await contents(store) == before | dict.fromkeys(firsts, b"new")
 
     asyncio.run(work())
+
+
+class Meets(MemoryStore):
+    """Has puts of the manifest meet errors, in order, and all reads others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts: list[TidelogError] = []
+        self.gets: list[TidelogError] = []
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        if self.puts and if_match is not None:
+            raise self.puts.pop(0)
+        return await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        if self.gets:
+            raise self.gets.pop(0)
+        return await MemoryStore.get(self, key, start=start, limit=limit)
+
+
+def busy() -> ContentionError:
+    return ContentionError("the store is busy with other writes of the object")
+
+
+async def test_a_conflict_over_the_manifest_is_no_answer() -> None:
+    """The fragment is stored, so to say that it is not in the log would have it sent twice."""
+    store = Meets()
+    writer = await opened(store)
+    await writer.append([b"one"])
+
+    store.puts = [busy()]
+    assert await writer.append([b"two"]) == 2
+    await writer.close()
+
+    assert await contents(store) == {1: b"one", 2: b"two"}
+
+
+@pytest.mark.parametrize(
+    ("puts", "gets"),
+    [
+        ([busy() for _ in range(9_999)], []),
+        ([StoreRefused("denied")], []),
+        (
+            [ObjectChanged("another") for _ in range(9_999)],
+            [CorruptionError("cut short") for _ in range(9_999)],
+        ),
+    ],
+    ids=["busy", "refused", "cut short"],
+)
+async def test_what_is_stored_and_not_named_is_unknown(
+    puts: list[TidelogError], gets: list[TidelogError]
+) -> None:
+    """Whoever opens the log next brings it in; until then nobody may be told that it is lost."""
+    store = Meets()
+    writer = await opened(store)
+    await writer.append([b"one"])
+
+    store.puts, store.gets = puts, gets
+    with pytest.raises(OutcomeUnknown, match="reason="):
+        await writer.append([b"two"])
+    store.puts, store.gets = [], []
+    assert await writer.append([b"three"]) == 3
+    await writer.close()
+
+    assert await contents(store) == {1: b"one", 2: b"two", 3: b"three"}
+
+
+async def test_what_was_never_sent_is_not_applied() -> None:
+    """To open the log may fail with an outcome of its own, which says nothing of what waits."""
+    inner = MemoryStore()
+    await (await opened(inner)).close()
+    records = place_records(pa.array([b"x"], pa.binary()), start=1, timestamp_us=7)
+    await inner.put(fragment_path(1), encode_fragment(records, write_id="other"))
+
+    def toss(request: Request) -> Fault:
+        is_manifest = request.op == "put" and request.key == MANIFEST
+        return Fault(happened=not is_manifest, told=not is_manifest)
+
+    writer = wal3_writer(Faulty(inner, toss=toss))
+    with pytest.raises(LocationError) as failed:
+        await writer.append([b"two"])
+    await writer.close()
+
+    assert failed.value.outcome is Outcome.NOT_APPLIED

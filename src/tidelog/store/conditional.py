@@ -2,10 +2,13 @@
 
 The one place for the trap that a conditional put meets its own write: the put lands, its answer is
 lost, it is sent again, and is refused because it landed. The remedy is to read back and compare.
+Only two things are answers: that the put was done, and what stands under the key. Everything else
+that a put or a look meets (no connection, a conflict of writes, a refusal in the middle, a body cut
+short) leaves the outcome to be read back, and is tried again.
 
 Invariants, which the caller promises: each body is unique (it carries a write id), so that equal
-bodies are the same write, also where an e_tag is a hash of the body; and nobody deletes an object
-while its writer may still be in doubt.
+bodies are the same write, also where an e_tag is a hash of the body; none is the beginning of
+another; and nobody deletes an object while its writer may still be in doubt.
 Source: icechunk's note on conditional updates; wal3, "Interacting with Object Storage".
 """
 
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 
 from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
+    ContentionError,
     LocationError,
     ObjectChanged,
     ObjectExists,
@@ -26,7 +30,7 @@ from tidelog.errors import (
     TidelogError,
     require,
 )
-from tidelog.store.port import Store
+from tidelog.store.port import Object, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +75,43 @@ async def create(
     Raises:
         ObjectExists: somebody else created it. NOT_APPLIED.
         OutcomeUnknown: see above. UNKNOWN.
+        ContentionError: the store was busy with other writes of the key each time. NOT_APPLIED.
         LocationError: attempts ran out; UNKNOWN if one of them may have landed.
     """
-    write = _Write(store, key, data, e_tag=None, clock=clock)
-    return await write.run(resend, replaceable=replaceable)
+    write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend)
+    found = await write.run()
+    if write.landed is None:
+        raise write.lost(found, replaceable=replaceable)
+    return write.landed
+
+
+async def create_or_read(
+    store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
+) -> bytes:
+    """Create an object unless there is one; return the bytes that are there: ours, or another's.
+
+    Raises:
+        ContentionError, LocationError: as `create`.
+    """
+    write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend)
+    found = await write.run()
+    return data if found is None else found.data
+
+
+async def occupy(
+    store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
+) -> bool:
+    """Create an object unless there is one, and say whether the put was answered as done.
+
+    Nothing is read back: if not, somebody's object is there, be it ours or another's. For whoever
+    looks at all that is there later, in order.
+
+    Raises:
+        ContentionError, LocationError: as `create`.
+    """
+    write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend, looks=False)
+    await write.run()
+    return write.landed is not None
 
 
 async def replace(
@@ -98,52 +135,14 @@ async def replace(
     Raises:
         ObjectChanged: somebody else replaced or deleted that version. NOT_APPLIED.
         OutcomeUnknown: somebody else's is there, or nothing, and ours may have been before.
+        ContentionError: the store was busy with other writes of the key each time. NOT_APPLIED.
         LocationError: attempts ran out; UNKNOWN if one of them may have landed.
     """
-    write = _Write(store, key, data, e_tag=e_tag, clock=clock)
-    return await write.run(resend, replaceable=True)
-
-
-async def occupy(
-    store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
-) -> bool:
-    """Create an object unless there is one, and say whether the put was answered as done.
-
-    Nothing is read back: if not, somebody's object is there, be it ours or another's. For whoever
-    looks at all that is there later, in order.
-
-    Raises:
-        LocationError: the store did not answer in all that time; UNKNOWN if the put may have landed
-        or may yet land.
-    """
-    begin_us, in_doubt = clock.monotonic_us(), False
-    last: TidelogError | None = None
-    for attempt in range(resend.attempts):
-        if attempt:
-            first_us, most_us = resend.first_us, resend.most_us
-            await clock.sleep(backoff_us(attempt - 1, clock, first_us=first_us, most_us=most_us))
-            if clock.monotonic_us() - begin_us > resend.patience_us:
-                break
-        try:
-            await store.put(key, data, if_absent=True)
-        except ObjectExists:
-            return False
-        except TidelogError as error:
-            last = error
-            in_doubt = in_doubt or error.outcome is not Outcome.NOT_APPLIED
-            if isinstance(error, StoreRefused):
-                break
-        else:
-            return True
-    raise LocationError(
-        "the store does not answer, and whether the put landed is not known"
-        if in_doubt
-        else "the store did not take an object",
-        outcome=Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED,
-        path=key,
-        store=store.url,
-        reason=last,
-    ) from last
+    write = _Write(store, key, data, e_tag=e_tag, clock=clock, resend=resend)
+    found = await write.run()
+    if write.landed is None:
+        raise write.lost(found, replaceable=True)
+    return write.landed
 
 
 class _Found(enum.Enum):
@@ -152,94 +151,143 @@ class _Found(enum.Enum):
     BEFORE = "what the condition asks for: ours has not landed yet"
     OURS = "our body"
     OTHERS = "somebody else's body, or none where there was one"
+    UNSEEN = "no answer: what is there is not known"
 
 
 class _Write:
-    """One conditional write, from the first attempt until it is known what became of it."""
+    """One conditional write, from the first attempt until it is known what became of it.
+
+    ``landed`` is our e_tag, once it is known that our body stands there.
+    """
 
     def __init__(
-        self, store: Store, key: str, data: bytes, *, e_tag: str | None, clock: Clock
+        self,
+        store: Store,
+        key: str,
+        data: bytes,
+        *,
+        e_tag: str | None,
+        clock: Clock,
+        resend: Resend,
+        looks: bool = True,
     ) -> None:
+        self.landed: str | None = None
         self._store = store
         self._key = key
         self._data = data
         self._old = e_tag  # None: there must be no object.
         self._clock = clock
-        self._in_doubt = False
-        self._landed = ""  # Our e_tag, once a look has shown our body.
+        self._resend = resend
+        self._looks = looks
+        self._in_doubt = False  # An attempt may have landed, or may yet.
+        self._is_unseen = False  # The condition did not hold, and nobody saw what is there.
+        self._last: TidelogError | None = None
+        self._there: Object | None = None
 
-    async def run(self, resend: Resend, *, replaceable: bool) -> str:
+    async def run(self) -> Object | None:
+        """Send it until the key shows what became of it; return what is there if it is not ours.
+
+        None may also mean that nothing is there; ``landed`` tells.
+
+        Raises:
+            ContentionError, LocationError: attempts ran out. Whatever a put was refused by for
+            good, while none was in doubt.
+        """
         begin_us = self._clock.monotonic_us()
-        last: TidelogError | None = None
-        for attempt in range(resend.attempts):
-            if attempt:
-                await self._pause(attempt - 1, resend)
-                if self._clock.monotonic_us() - begin_us > resend.patience_us:
-                    break
+        for attempt in range(self._resend.attempts):
+            if attempt and not await self._may_try_again(attempt - 1, begin_us):
+                break
             try:
-                return await self._put()
-            except (ObjectExists, ObjectChanged) as error:
-                last = error
-            except LocationError as error:
-                last = error
-                self._in_doubt = self._in_doubt or error.outcome is not Outcome.NOT_APPLIED
-                if isinstance(error, StoreRefused):
-                    break
-                if not self._in_doubt:
-                    continue
-            match await self._look():
-                case _Found.OURS:
-                    return self._landed
-                case _Found.OTHERS:
-                    raise self._lost(last, replaceable=replaceable) from last
-                case _Found.BEFORE:
-                    continue
-        raise self._given_up(last) from last
+                self.landed = await self._put()
+                return None
+            except TidelogError as error:
+                self._note(error)
+                if self._is_refused(error):
+                    raise
+            if await self._has_ended():
+                return self._there
+        raise self._given_up() from self._last
 
     async def _put(self) -> str:
         if self._old is None:
             return await self._store.put(self._key, self._data, if_absent=True)
         return await self._store.put(self._key, self._data, if_match=self._old)
 
+    def _note(self, error: TidelogError) -> None:
+        self._last = error
+        self._in_doubt = self._in_doubt or error.outcome is not Outcome.NOT_APPLIED
+
+    def _is_refused(self, error: TidelogError) -> bool:
+        """Say whether to send again cannot help, and nothing that was sent can have landed."""
+        may_help = isinstance(error, ContentionError | LocationError)
+        return not self._in_doubt and (not may_help or isinstance(error, StoreRefused))
+
+    async def _has_ended(self) -> bool:
+        """Look, after an attempt that was not answered as done, unless it never got there."""
+        if not self._looks:
+            return isinstance(self._last, ObjectExists)
+        if not self._in_doubt and not isinstance(self._last, ContentionError):
+            return False
+        found = await self._look()
+        self._is_unseen = found is _Found.UNSEEN and isinstance(
+            self._last, ObjectExists | ObjectChanged
+        )
+        return found in (_Found.OURS, _Found.OTHERS)
+
     async def _look(self) -> _Found:
         try:
             found = await self._store.get(self._key)
         except ObjectNotFound:
             return _Found.BEFORE if self._old is None else _Found.OTHERS
-        except LocationError:
+        except TidelogError:
             # Not seen; to send again is safe, and shows more than to look again.
-            return _Found.BEFORE
+            return _Found.UNSEEN
         if found.data == self._data:
-            self._landed = found.e_tag
+            self.landed = found.e_tag
             return _Found.OURS
-        return _Found.BEFORE if found.e_tag == self._old else _Found.OTHERS
+        if found.e_tag == self._old:
+            return _Found.BEFORE
+        if self._data.startswith(found.data):
+            return _Found.UNSEEN  # Our body, or what a bad connection left of it.
+        self._there = found
+        return _Found.OTHERS
 
-    async def _pause(self, attempt: int, resend: Resend) -> None:
-        await self._clock.sleep(
-            backoff_us(attempt, self._clock, first_us=resend.first_us, most_us=resend.most_us)
-        )
+    async def _may_try_again(self, attempt: int, begin_us: int) -> bool:
+        """Wait before the next attempt; False if patience is at its end."""
+        first_us, most_us = self._resend.first_us, self._resend.most_us
+        wait_us = backoff_us(attempt, self._clock, first_us=first_us, most_us=most_us)
+        await self._clock.sleep(wait_us)
+        return self._clock.monotonic_us() - begin_us <= self._resend.patience_us
 
-    def _lost(self, last: TidelogError | None, *, replaceable: bool) -> TidelogError:
+    def lost(self, found: Object | None, *, replaceable: bool) -> TidelogError:
+        """Return the error of a write in whose place ``found`` is there, or nothing."""
         if self._in_doubt and replaceable:
             return OutcomeUnknown(
                 "an attempt was left in doubt, and somebody else's object is there now, "
-                "perhaps in place of ours: look into it for traces of ours",
+                "perhaps in place of ours: look into it for traces of ours"
+                if found is not None
+                else "an attempt was left in doubt, and no object is there now: ours may have "
+                "been, and was deleted",
                 key=self._key,
             )
-        if isinstance(last, ObjectExists | ObjectChanged):
-            return type(last)(last.sentence, key=self._key)
         if self._old is None:
             return ObjectExists("somebody else created the object", key=self._key)
-        return ObjectChanged("somebody else replaced the object", key=self._key)
+        return ObjectChanged("somebody else replaced the object, or deleted it", key=self._key)
 
-    def _given_up(self, last: TidelogError | None) -> TidelogError:
-        if self._in_doubt:
+    def _given_up(self) -> TidelogError:
+        if self._in_doubt or self._is_unseen or self._last is None:
             return LocationError(
                 "the store does not answer, and whether the put landed is not known: "
                 "read back before deciding again",
                 outcome=Outcome.UNKNOWN,
                 key=self._key,
                 store=self._store.url,
-                reason=last,
+                reason=self._last,
             )
-        return last or LocationError("nothing was sent", key=self._key)
+        kind = ContentionError if isinstance(self._last, ContentionError) else LocationError
+        return kind(
+            "the store did not take the object at any try: nothing was written",
+            key=self._key,
+            store=self._store.url,
+            reason=self._last,
+        )

@@ -12,7 +12,6 @@ Source: wal3, "Write Path" and "Recovery"; docs/wal3.md.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -24,16 +23,17 @@ from tidelog.errors import (
     ContentionError,
     CorruptionError,
     LocationError,
-    ObjectChanged,
     ObjectExists,
     ObjectNotFound,
+    Outcome,
     OutcomeUnknown,
+    TidelogError,
 )
-from tidelog.store.conditional import create, replace
+from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment, fragment_path
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.manifest_update import Rollover, add_fragment, check_manifest, roll_over
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
 from tidelog.wal.format.snapshot import encode_snapshot
 from tidelog.wal.format.wal3_records import (
     decode_fragment,
@@ -42,7 +42,8 @@ from tidelog.wal.format.wal3_records import (
     problems_of_fragment,
     setsum_of_records,
 )
-from tidelog.wal.read.head import Head, load_head, refuse_slots
+from tidelog.wal.read.head import Head, refuse_slots
+from tidelog.wal.read.manifest_store import Change, ManifestStore, NewObject
 from tidelog.wal.read.tree_reader import Wal3Reader
 
 TRIES_MAX: Final = 100
@@ -70,7 +71,7 @@ class Committer:
         """
         if make:
             await self.make()
-        head = await load_head(self.store)
+        head = await self._manifests.load()
         refuse_slots(head.manifest)
         lost = 0
         while lost < TRIES_MAX:  # Of orphans there may be as many as another's writers left.
@@ -78,18 +79,14 @@ class Committer:
             if orphan is None:
                 self._head = head
                 return head.manifest
-            try:
-                head = await self._replace(head, orphan)
-            except (ObjectChanged, OutcomeUnknown):
-                head = await load_head(self.store)
-                lost += 1
+            head = await self._manifests.update(partial(self._naming, orphan), head=head)
+            lost += not _names_last(head.manifest, orphan)
         raise ContentionError("other writers were ahead at every try to open the log")
 
     async def make(self) -> bool:
         """Make the log, unless there is one; say whether it was made, as far as that is known."""
-        empty = encode_manifest(Manifest(writer="init"))
         try:
-            await create(self.store, MANIFEST, empty, clock=self.clock, replaceable=True)
+            await self._manifests.create(Manifest(writer="init"))
         except ObjectExists:
             return False
         except OutcomeUnknown:
@@ -104,7 +101,7 @@ class Committer:
             in by whoever opens the log next. ContentionError: others were first every time.
         """
         for _ in range(TRIES_MAX):
-            manifest = self._head.manifest if self._head else await self.open()
+            manifest = await self._opened()
             fragment = await self._store(bodies, manifest.next_seq_no, manifest.next)
             if fragment is not None:
                 return fragment
@@ -129,14 +126,39 @@ class Committer:
         """
         head, self._head = self._head, None
         try:
-            return await self._publish(head or await load_head(self.store), fragment)
+            head = await self._manifests.update(partial(self._naming, fragment), head=head)
+            if _names_last(head.manifest, fragment):
+                self._head = head
+                return True
+            return await self._is_named(fragment)
         except OutcomeUnknown:
             raise
-        except LocationError as error:
+        except TidelogError as error:
+            # Whatever it was, the fragment is stored: nobody may be told that it is not there.
             raise OutcomeUnknown(
-                "the store failed after the records were stored and before the log named them: "
-                "the next to open the log brings them in",
+                "the records were stored, and it is not known whether the log names them: the next "
+                "to open the log brings them in",
                 path=fragment.path,
+                reason=error,
+            ) from error
+
+    @property
+    def _manifests(self) -> ManifestStore:
+        return ManifestStore(store=self.store, clock=self.clock)
+
+    async def _opened(self) -> Manifest:
+        """Return the manifest to go on from; open the log first where that is not known.
+
+        Raises:
+            as `open`; what the store failed over is no doubt about records that are not stored yet.
+        """
+        try:
+            return self._head.manifest if self._head else await self.open()
+        except LocationError as error:
+            if error.outcome is Outcome.NOT_APPLIED:
+                raise
+            raise LocationError(
+                "the log could not be opened, and nothing was sent: append again later",
                 reason=error,
             ) from error
 
@@ -148,16 +170,15 @@ class Committer:
             return None
         return fragment
 
-    async def _publish(self, head: Head, fragment: Fragment) -> bool:
-        for _ in range(TRIES_MAX):
-            if head.manifest.next_seq_no > fragment.seq_no:
-                return await self._is_named(fragment)
-            try:
-                self._head = await self._replace(head, fragment)
-                return True
-            except (ObjectChanged, OutcomeUnknown):
-                head = await load_head(self.store)
-        raise LocationError("other writers were ahead at every try to append")
+    def _naming(self, fragment: Fragment, manifest: Manifest) -> Change | None:
+        """Return the manifest that names a fragment too; None if its number is past. Pure."""
+        if manifest.next_seq_no > fragment.seq_no:
+            return None
+        added = add_fragment(manifest, fragment, writer=self.writer)
+        rolled, snapshot = roll_over(added, self.rollover, writer=self.writer)
+        if snapshot is None:
+            return Change(rolled)
+        return Change(rolled, (NewObject(snapshot.path, encode_snapshot(snapshot)),))
 
     async def _is_named(self, fragment: Fragment) -> bool:
         """Say whether the log has a fragment whose number is past."""
@@ -178,24 +199,6 @@ class Committer:
                 continue  # A collection is under way: the next manifest knows.
             return fragment in found
         raise LocationError("the log's snapshots vanish as fast as they are read")
-
-    async def _replace(self, head: Head, fragment: Fragment) -> Head:
-        """Replace the manifest with one that names the fragment too.
-
-        Raises:
-            ObjectChanged, OutcomeUnknown: somebody else replaced it; ours may have been in between.
-        """
-        added = add_fragment(head.manifest, fragment, writer=self.writer)
-        manifest, snapshot = roll_over(added, self.rollover, writer=self.writer)
-        check_manifest(manifest)
-        if snapshot is not None:
-            # Its name says what it names: if another writer's is there, that will do.
-            with suppress(ObjectExists):
-                body = encode_snapshot(snapshot)
-                await create(self.store, snapshot.path, body, clock=self.clock)
-        data = encode_manifest(manifest)
-        e_tag = await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
-        return Head(manifest, e_tag)
 
     async def _orphan_after(self, manifest: Manifest) -> Fragment | None:
         """Return the fragment that was stored under the next number, if there is one."""
@@ -218,6 +221,10 @@ class Committer:
         # Two writers may bring the same bodies at the same microsecond; their bytes must differ.
         data = encode_fragment(records, write_id=self.clock.unique())
         return _fragment_of(records, seq_no, len(data)), data
+
+
+def _names_last(manifest: Manifest, fragment: Fragment) -> bool:
+    return bool(manifest.fragments) and manifest.fragments[-1] == fragment
 
 
 def _described(data: bytes, seq_no: int) -> Fragment:

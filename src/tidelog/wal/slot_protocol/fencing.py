@@ -21,7 +21,7 @@ from typing import Final
 
 from tidelog.clock import Clock, backoff_us, run_all
 from tidelog.errors import ContentionError, Fenced, LogSealed, ObjectNotFound
-from tidelog.store.conditional import occupy
+from tidelog.store.conditional import create_or_read, occupy
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
 from tidelog.wal.format.link import FenceLink, Tail
@@ -31,7 +31,6 @@ from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to_fence
 from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
-from tidelog.wal.slot_protocol.settle import settle
 from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 
 TRIES_MAX: Final = 100
@@ -250,7 +249,7 @@ async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
     genesis = Epoch(number=0, id=clock.unique()[:16], first_slot=FIRST_SLOT, opener=writer)
     manifest = Manifest(writer=writer, chain=Chain(epochs=(genesis,), is_closed=True))
     data = encode_manifest(manifest)
-    return await settle(store, MANIFEST, data, clock=clock) == data
+    return await create_or_read(store, MANIFEST, data, clock=clock) == data
 
 
 def log_sealed(seal: Seal) -> LogSealed:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, LocationError
-from tidelog.store.conditional import Resend
+from tidelog.store.conditional import Resend, create_or_read
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Work, bodies_of
 from tidelog.wal.format.epoch import Epoch, Seal
@@ -25,7 +25,6 @@ from tidelog.wal.format.streams import CONTROL
 from tidelog.wal.read.epoch_history import with_epochs_of
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import chain_of, has_slot, step
-from tidelog.wal.slot_protocol.settle import settle
 from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fence
 
 
@@ -110,7 +109,7 @@ class Pipeline:
             self._puts -= 1
 
     async def _put(self, slot: int, sent: Sent) -> None:
-        found = await settle(
+        found = await create_or_read(
             self.store, sent.fragment.path, sent.data, clock=self.clock, resend=self.resend
         )
         if found == sent.data:

@@ -1,0 +1,257 @@
+"""The one loop that replaces a manifest: lost races, doubts, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kit.clocks import SwiftClock
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    ManifestMoved,
+    NoSuchLog,
+    ObjectExists,
+    Outcome,
+    UsageError,
+)
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Object, Store
+from tidelog.testing import Fault, Faulty, Request
+from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.read.head import Head
+from tidelog.wal.read.manifest_store import Change, ManifestStore, NewObject
+
+
+def manifests_on(store: Store) -> ManifestStore:
+    return ManifestStore(store=store, clock=SwiftClock())
+
+
+def signing(name: str) -> Callable[[Manifest], Change | None]:
+    """Return a change that adds a word to the manifest's writer, unless it is there."""
+
+    def decide(manifest: Manifest) -> Change | None:
+        if name in manifest.writer.split():
+            return None
+        return Change(replace(manifest, writer=f"{manifest.writer} {name}"))
+
+    return decide
+
+
+async def words_of(store: Store) -> list[str]:
+    return (await manifests_on(store).load()).manifest.writer.split()
+
+
+class Meddled(MemoryStore):
+    """Loses the answers to replacements that landed, and has others write after each of them.
+
+    ``gone`` breaks all that is asked for after the first answer that was lost.
+    """
+
+    def __init__(self, *, times: int = 1, gone: bool = False) -> None:
+        super().__init__()
+        self.times, self.gone, self.is_lost = times, gone, False
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        if self.is_lost and self.gone:
+            raise LocationError("gone")
+        e_tag = await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
+        if if_match is None or not self.times:
+            return e_tag
+        self.times -= 1
+        await manifests_on(self).update(signing(f"other{self.times}"))
+        self.is_lost = True
+        raise LocationError("lost", outcome=Outcome.UNKNOWN)
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        found = await MemoryStore.get(self, key)
+        if self.is_lost and self.gone and b"other" in found.data:
+            raise LocationError("gone")
+        return found
+
+
+async def test_changes_made_side_by_side_are_all_there() -> None:
+    """Whoever loses a race reads what won, and decides again over that."""
+    store = MemoryStore()
+    await manifests_on(store).create(Manifest(writer="maker"))
+    names = [f"w{number}" for number in range(20)]
+
+    await asyncio.gather(*(manifests_on(store).update(signing(name)) for name in names))
+
+    assert sorted(await words_of(store)) == sorted(["maker", *names])
+
+
+async def test_a_change_whose_answer_was_lost_is_made_once() -> None:
+    """Others wrote on top of it: what is there is read, and the change is found in it."""
+    store = Meddled()
+    await manifests_on(store).create(Manifest(writer="maker"))
+
+    await manifests_on(store).update(signing("ours"))
+
+    assert await words_of(store) == ["maker", "ours", "other0"]
+
+
+async def test_a_change_in_doubt_that_cannot_be_read_is_unknown() -> None:
+    """It may stand under what others wrote, so nobody is told that it does not."""
+    store = Meddled(gone=True)
+    await manifests_on(store).create(Manifest(writer="maker"))
+
+    with pytest.raises(LocationError) as failed:
+        await manifests_on(store).update(signing("ours"))
+
+    assert failed.value.outcome is Outcome.UNKNOWN
+    store.gone = False
+    assert "ours" in await words_of(store)
+
+
+async def test_others_at_every_try_end_it() -> None:
+    """The tries are counted, and what is told then is no more than is known."""
+    inner = MemoryStore()
+    await manifests_on(inner).create(Manifest(writer="maker"))
+    tries = 0
+
+    class Busy(MemoryStore):
+        async def put(
+            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        ) -> str:
+            raise ContentionError("busy")
+
+    busy = Busy()
+    busy.objects = inner.objects
+
+    def decide(manifest: Manifest) -> Change:
+        nonlocal tries
+        tries += 1
+        return Change(replace(manifest, writer="ours"))
+
+    with pytest.raises(ContentionError) as lost:
+        await manifests_on(busy).update(decide)
+    assert lost.value.outcome is Outcome.NOT_APPLIED
+    assert 10 <= tries <= 1_000
+
+
+async def test_an_old_manifest_decides_nothing_by_itself() -> None:
+    """What is refused, or needs no change, over one that was read before is looked at anew."""
+    store = MemoryStore()
+    manifests = manifests_on(store)
+    old = await manifests.create(Manifest(writer="maker"))
+    await manifests.update(signing("other"))
+
+    def unless_other(manifest: Manifest) -> Change | None:
+        if "other" not in manifest.writer:
+            raise UsageError("there is no other")
+        return signing("ours")(manifest)
+
+    assert (await manifests.update(unless_other, head=old)).manifest.writer == "maker other ours"
+    assert (await manifests.update(lambda _: None, head=old)).manifest.writer == "maker other ours"
+    with pytest.raises(UsageError):
+        await manifests.update(lambda _: _refuse(), head=old)
+
+
+def _refuse() -> Change:
+    raise UsageError("no")
+
+
+async def test_who_looks_around_before_the_next_try_can_end_it() -> None:
+    """A collection whose plan was taken away must not go on."""
+    store = MemoryStore()
+    manifests = manifests_on(store)
+    old = await manifests.create(Manifest(writer="maker"))
+    seen: list[Head] = []
+
+    async def before_again(head: Head) -> None:
+        seen.append(head)
+        raise UsageError("no more")
+
+    await manifests.update(signing("other"), head=old, before_again=before_again)
+    with pytest.raises(UsageError, match="no more"):
+        await manifests.update(signing("ours"), head=old, before_again=before_again)
+    assert await words_of(store) == ["maker", "other"]
+    assert len(seen) == 1
+
+
+async def test_what_a_manifest_names_is_stored_before_it() -> None:
+    """If that fails nothing is named; if another has stored it already, that will do."""
+    inner, refused = MemoryStore(), {"snapshot/b"}
+
+    def toss(request: Request) -> Fault:
+        return Fault(told=False) if request.key in refused else Fault()
+
+    manifests = manifests_on(Faulty(inner, toss=toss))
+    await manifests.create(Manifest(writer="maker"))
+    await inner.put("snapshot/a", b"a")
+    objects = (NewObject("snapshot/a", b"a"), NewObject("snapshot/b", b"b"))
+
+    def decide(manifest: Manifest) -> Change:
+        return Change(replace(manifest, writer="ours"), objects)
+
+    with pytest.raises(LocationError) as failed:
+        await manifests.update(lambda m: Change(m, (NewObject("snapshot/b", b"other"),)))
+    assert failed.value.outcome is Outcome.NOT_APPLIED
+    assert await words_of(inner) == ["maker"]
+    refused.clear()
+    inner.objects.pop("snapshot/b", None)
+    await manifests.update(decide)
+    assert await words_of(inner) == ["ours"]
+    assert (await inner.get("snapshot/b")).data == b"b"
+
+
+async def test_a_log_is_made_once() -> None:
+    """And there is nothing to change where there is none."""
+    store = MemoryStore()
+    with pytest.raises(NoSuchLog):
+        await manifests_on(store).update(signing("ours"))
+
+    await manifests_on(store).create(Manifest(writer="maker"))
+
+    with pytest.raises(ObjectExists):
+        await manifests_on(store).create(Manifest(writer="other"))
+
+
+async def test_one_try_is_one_try() -> None:
+    """Who has to read more than the manifest before the next asks for one at a time."""
+    manifests = manifests_on(MemoryStore())
+    old = await manifests.create(Manifest(writer="maker"))
+    newer = await manifests.replace(old, Change(Manifest(writer="other")))
+
+    with pytest.raises(ManifestMoved):
+        await manifests.replace(old, Change(Manifest(writer="ours")))
+    assert (await manifests.load()) == newer
+
+
+async def test_a_manifest_that_contradicts_itself_is_not_written() -> None:
+    """Readers would refuse it, and the log would be lost to them."""
+    manifests = manifests_on(MemoryStore())
+    head = await manifests.create(Manifest(writer="maker"))
+    wrong = Manifest(writer="ours", initial_offset=5, acc_bytes=-1)
+
+    with pytest.raises(CorruptionError, match="nothing was written"):
+        await manifests.replace(head, Change(wrong))
+    assert (await manifests.load()) == head
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_body_cut_short_is_read_again(times: int) -> None:
+    """It is no answer; only what stays broken is damage."""
+
+    class Cut(MemoryStore):
+        left = times
+
+        async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+            if self.left:
+                self.left -= 1
+                raise CorruptionError("the store gave another number of bytes than it announced")
+            return await MemoryStore.get(self, key)
+
+    store = Cut()
+    head = await manifests_on(store).create(Manifest(writer="maker"))
+    assert (await manifests_on(store).load()) == head
+    await MemoryStore.put(store, MANIFEST, b"no manifest")
+    with pytest.raises(CorruptionError):
+        await manifests_on(store).load()
