@@ -384,7 +384,7 @@ async def scan(megabytes: int) -> None:
         noise(count, 1_024), start=1, times=np.full(count, 1, dtype=np.int64)
     )
     took = percentile([seconds_of(lambda: setsum_of_slot_records(records)) for _ in range(5)], 0.5)
-    print(f"One core sums up {count / took:,.0f} records of 1 KiB a second (SHA3-256)\n")
+    print(f"One core sums up {count / took:,.0f} records of 1 KiB a second (SHA-256)\n")
 
 
 def main() -> None:

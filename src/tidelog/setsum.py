@@ -1,9 +1,13 @@
 """Setsums: checksums of multisets, the same in any order and however the parts are grouped.
 
 A setsum has eight columns; column i is an integer modulo a prime just below 2^32. An item's columns
-are its SHA3-256, read as eight little-endian numbers of 32 bits. Adding items, or whole sums, adds
-columns; subtracting takes away again. So ``setsum == collected + sum(fragments)`` can be kept up
-without reading a fragment twice.
+are its hash of 256 bits, read as eight little-endian numbers of 32 bits. Adding items, or whole
+sums, adds columns; subtracting takes away again. So ``setsum == collected + sum(fragments)`` can be
+kept up without reading a fragment twice.
+
+The hash of items is SHA3-256 in logs of wal3's form, and wherever none is named; logs of slot
+commits have SHA-256, which processors help with. Sums of different hashes have nothing to do with
+each other: who reads a sum has to know which it is of.
 
 Invariants: columns are canonical, each less than its prime; so equal sums have equal digests.
 Source: wal3 seed 000, "Setsum"; bytes as in the crate ``setsum`` from 0.5 on.
@@ -14,8 +18,9 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -31,6 +36,14 @@ PRIMES = (
     4294967143,
     4294967111,
 )
+
+ItemHash: TypeAlias = Literal["sha3_256", "sha256"]
+SHA3_256: Final = "sha3_256"
+SHA_256: Final = "sha256"
+_HASHES: Final[Mapping[ItemHash, Callable[[bytes], Any]]] = {
+    SHA3_256: hashlib.sha3_256,
+    SHA_256: hashlib.sha256,
+}
 
 _COLUMNS = struct.Struct("<8I")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -57,12 +70,12 @@ class Setsum:
 
     @classmethod
     def of(cls, item: bytes) -> Setsum:
-        """Return the sum of one item."""
+        """Return the sum of one item, by SHA3-256."""
         return cls.of_pieces((item,))
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[bytes]) -> Setsum:
-        """Return the sum of one item, given in pieces: only their concatenation counts."""
+        """Return the sum of one item that comes in pieces: only their concatenation counts."""
         sha3 = hashlib.sha3_256()
         for piece in pieces:
             sha3.update(piece)
@@ -105,15 +118,16 @@ class Setsum:
         return self.hex()
 
 
-def setsum_of(items: Iterable[bytes]) -> Setsum:
+def setsum_of(items: Iterable[bytes], *, item_hash: ItemHash = SHA3_256) -> Setsum:
     """Return the sum of many items; one that comes twice counts twice."""
-    digests = b"".join([hashlib.sha3_256(item).digest() for item in items])
+    hashed = _HASHES[item_hash]
+    digests = b"".join([hashed(item).digest() for item in items])
     columns = np.frombuffer(digests, "<u4").reshape(-1, len(PRIMES))
     return _reduced(columns.sum(axis=0, dtype=np.uint64).tolist())
 
 
 def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:
-    """Return the sum of one record of a log, as `record_item` spells it.
+    """Return the sum of one record of a log in wal3's form, as `record_item` spells it.
 
     Raises:
         UsageError: the position or the time is not from 0 to 2^64-1.

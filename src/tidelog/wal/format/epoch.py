@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.setsum import SHA_256
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.json import Fields
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
@@ -233,6 +234,7 @@ def encode_chain(chain: Chain) -> dict[str, Any]:
     seal, origin = chain.seal, chain.origin
     found: dict[str, Any] = {
         "version": VERSION,
+        "item_hash": SHA_256,
         "epochs": [encode_epoch_of_chain(epoch) for epoch in chain.epochs],
         "seal": None if seal is None else _encode_seal(seal),
     }
@@ -263,6 +265,12 @@ def decode_chain(found: Fields) -> Chain:
         raise UsageError(
             f"this log is of version {version}, and this tidelog knows version {VERSION}: "
             "update tidelog",
+            path=found.where,
+        )
+    if (item_hash := found.text("item_hash")) != SHA_256:
+        raise UsageError(
+            f"this log's setsums are made of {item_hash!r}, and this tidelog knows {SHA_256!r} "
+            "alone for logs of slot commits: update tidelog",
             path=found.where,
         )
     epochs = decode_epochs_of_chain(found)

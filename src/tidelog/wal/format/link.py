@@ -21,7 +21,8 @@ from tidelog.wal.format.streams import Controls, Streams, decode_controls, encod
 class DataLink:
     """Records ``[start, limit)``, and how they continue the log.
 
-    ``setsum`` is theirs, ``log_setsum`` that of all records up to them; ``log_bytes`` counts the
+    ``setsum`` is theirs, ``log_setsum`` that of all records up to them, ``column_sum`` what reads
+    compare their columns with; ``log_bytes`` counts the
     bytes of all fragments before this one. ``first_us`` and ``last_us`` are their least and
     greatest time, ``streams`` says which streams they are in, and ``controls`` what those of them
     say that are in the control stream, so that who walks needs only links.
@@ -35,6 +36,7 @@ class DataLink:
     first_us: int
     last_us: int
     setsum: Setsum
+    column_sum: str
     log_setsum: Setsum
     log_bytes: int
     streams: StreamSet = ()
@@ -132,6 +134,7 @@ def link_fields(link: Link) -> dict[str, Any]:
         "first_us": link.first_us,
         "last_us": link.last_us,
         "setsum": link.setsum.hex(),
+        "column_sum": link.column_sum,
         "log_setsum": link.log_setsum.hex(),
         "log_bytes": link.log_bytes,
         **({"streams": encode_stream_set(link.streams)} if link.streams else {}),
@@ -171,6 +174,7 @@ def link_of(found: Fields) -> Link:
         first_us=found.whole("first_us", most=TIME_MAX_US),
         last_us=found.whole("last_us", most=TIME_MAX_US),
         setsum=found.setsum("setsum"),
+        column_sum=found.text("column_sum"),
         log_setsum=found.setsum("log_setsum"),
         log_bytes=found.whole("log_bytes"),
         streams=stream_set_in(found, "streams"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -22,11 +23,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import CorruptionError
-from tidelog.setsum import Setsum, setsum_of
+from tidelog.setsum import SHA_256, Setsum, setsum_of
+from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import parse, render
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.format.parquet import FOREIGN, open_parquet, read_records
+from tidelog.wal.format.record_items import items_of
 from tidelog.wal.format.stream_set import StreamSet, stream_set_of
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
@@ -42,6 +45,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("body", pa.binary(), nullable=False),
 ]
 SLOT_RECORDS: Final = pa.schema(_FIELDS)
+_HEAD: Final = np.dtype([("position", ">u8"), ("time", ">u8"), ("stream", ">u2")])
 
 
 def place_slot_records(
@@ -68,6 +72,7 @@ def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink
         first_us=first_us,
         last_us=last_us,
         setsum=setsum,
+        column_sum=column_sum(records),
         log_setsum=tail.setsum + setsum,
         log_bytes=tail.log_bytes,
         streams=held,
@@ -106,9 +111,13 @@ def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
 
 
 def problems_of_data(
-    records: pa.Table, link: Link, size_bytes: int, fragment: Fragment
+    records: pa.Table, link: Link, size_bytes: int, fragment: Fragment, *, with_setsum: bool = False
 ) -> list[str]:
-    """Return all in which a slot's object differs from what the log says of it."""
+    """Return all in which a slot's object differs from what the log says of it.
+
+    Whoever serves records compares them with the sum of their columns in the link, which takes a
+    hundredth of the time of their setsum; ``with_setsum`` is for those who answer for the log.
+    """
     if not isinstance(link, DataLink):
         return ["it is a fence"]
     if problems := [*_problems_of_place(link, size_bytes, fragment)]:
@@ -119,7 +128,9 @@ def problems_of_data(
     if _least_and_greatest(records) != (link.first_us, link.last_us):
         problems.append("its times are not those that its link says")
     problems += _problems_of_streams(records, link, fragment)
-    if setsum_of_slot_records(records) != link.setsum:
+    if column_sum(records) != link.column_sum:
+        problems.append("the sum of its columns is not that of its records")
+    if with_setsum and setsum_of_slot_records(records) != link.setsum:
         problems.append("its setsum is not that of its records")
     return problems
 
@@ -140,23 +151,20 @@ def controls_of(data: bytes, fragment: Fragment) -> Controls:
 
 def setsum_of_slot_records(records: pa.Table) -> Setsum:
     """Return the setsum of records: of place, time, stream and body, each told from the others."""
-    return setsum_of(_items(records))
+    return setsum_of(chain.from_iterable(_items(records)), item_hash=SHA_256)
 
 
-def _items(records: pa.Table) -> Iterator[bytes]:
-    for batch in records.to_batches(max_chunksize=4_096):
+def _items(records: pa.Table) -> Iterator[list[bytes]]:
+    for batch in records.to_batches():
         positions, times, streams, bodies = batch.columns
-        places = np.empty(batch.num_rows, dtype=[("p", ">u8"), ("t", ">u8"), ("s", ">u2")])
-        places["p"], places["t"] = positions.to_numpy(), times.to_numpy()
-        places["s"] = _marks(streams)
-        width, heads = places.itemsize, places.tobytes()
-        bare: list[Any] = bodies.to_pylist()
+        heads = np.empty(batch.num_rows, dtype=_HEAD)
+        heads["position"], heads["time"] = positions.to_numpy(), times.to_numpy()
+        heads["stream"] = _marks(streams)
         if streams.null_count == len(streams):
-            for row, body in enumerate(bare):
-                yield heads[row * width : row * width + width] + body
+            yield from items_of(heads, bodies)
         else:
-            for row, (stream, body) in enumerate(zip(streams.to_pylist(), bare, strict=True)):
-                yield heads[row * width : row * width + width] + (stream or b"") + body
+            ids: Any = streams
+            yield from items_of(heads, pc.fill_null(ids, CONTROL), bodies)
 
 
 def _marks(streams: Any) -> Any:

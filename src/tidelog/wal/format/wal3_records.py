@@ -10,6 +10,7 @@ Source: wal3, "Fragments"; docs/wal3.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -18,9 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.setsum import Setsum, record_item, setsum_of
+from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.parquet import FOREIGN, open_parquet, read_records
+from tidelog.wal.format.record_items import items_of
 
 OFFSET: Final = "offset"
 _FIELDS: list[pa.Field[Any]] = [
@@ -29,6 +31,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("body", pa.binary(), nullable=False),
 ]
 RECORDS: Final = pa.schema(_FIELDS)
+_HEAD: Final = np.dtype([("position", ">u8"), ("time", ">u8")])  # As `record_item` spells it.
 _COLUMNS: Final = [OFFSET, "timestamp_us", "body"]
 
 
@@ -107,10 +110,12 @@ def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> No
 
 def setsum_of_records(records: pa.Table) -> Setsum:
     """Return the setsum of records."""
-    return setsum_of(_items(records))
+    return setsum_of(chain.from_iterable(_items(records)))
 
 
-def _items(records: pa.Table) -> Iterator[bytes]:
-    for batch in records.to_batches(max_chunksize=4_096):
-        columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
-        yield from map(record_item, *columns)
+def _items(records: pa.Table) -> Iterator[list[bytes]]:
+    for batch in records.to_batches():
+        positions, times, bodies = batch.columns
+        heads = np.empty(batch.num_rows, dtype=_HEAD)
+        heads["position"], heads["time"] = positions.to_numpy(), times.to_numpy()
+        yield from items_of(heads, bodies)

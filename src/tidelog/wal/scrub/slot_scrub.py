@@ -146,7 +146,8 @@ async def _problems_of_pinned(run: TreeScrub, fragment: Fragment) -> list[Proble
         return [Problem(path, "a pin holds it, and it is not there")]
     except CorruptionError as error:
         return [Problem(path, str(error))]
-    return [Problem(path, why) for why in problems_of_data(records, link, len(data), fragment)]
+    found = problems_of_data(records, link, len(data), fragment, with_setsum=True)
+    return [Problem(path, why) for why in found]
 
 
 async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Seal) -> None:
@@ -239,7 +240,7 @@ async def _is_proof(run: TreeScrub, path: str, slot: int, tail: Tail) -> bool:
 
 def _examined(data: bytes, fragment: Fragment, before: Before) -> tuple[list[str], int]:
     link, records = decode_data(data, path=fragment.path)
-    problems = problems_of_data(records, link, len(data), fragment)
+    problems = problems_of_data(records, link, len(data), fragment, with_setsum=True)
     if isinstance(link, DataLink) and not problems:
         if link.log_setsum != before.setsum + link.setsum:
             problems.append("its link's log_setsum is not that of the log up to it")

@@ -1,0 +1,44 @@
+"""Spelling records as the items of which setsums are made, many at once. Pure.
+
+An item is a record's head, whose length is the same for all, and then what varies. Items are laid
+out by Arrow one after the other: to build each in Python takes longer than to hash it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# What is laid out at once, so that it stays in the cache.
+PIECE_BYTES: Final = 1024 * 1024
+PIECE_ROWS: Final = 1_024
+
+
+def items_of(heads: np.ndarray[Any, Any], *parts: Any) -> Iterator[list[bytes]]:
+    """Yield the items of records, a piece at a time: a head, and its value in each of the parts.
+
+    Shape: a part is a binary array without nulls; the last is the one whose values may be large.
+    """
+    fixed: Any = pa.Array.from_buffers(
+        pa.binary(heads.itemsize), len(heads), [None, pa.py_buffer(heads.tobytes())]
+    )
+    columns: list[Any] = [fixed.cast(pa.binary()), *parts]
+    for start, limit in _pieces(parts[-1]):
+        rows = [column.slice(start, limit - start) for column in columns]
+        joined: Any = pc.binary_join_element_wise(*rows, pa.scalar(b"", pa.binary()))
+        yield joined.to_pylist()
+
+
+def _pieces(bodies: pa.BinaryArray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows: few enough, and of few bytes unless one row alone has more."""
+    ends: Any = np.cumsum(pc.binary_length(bodies).to_numpy(), dtype=np.int64)
+    start = reached = 0
+    while start < len(bodies):
+        within = int(np.searchsorted(ends, reached + PIECE_BYTES, side="right"))
+        limit = min(max(within, start + 1), start + PIECE_ROWS, len(bodies))
+        yield start, limit
+        start, reached = limit, int(ends[limit - 1])

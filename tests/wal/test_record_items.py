@@ -1,0 +1,93 @@
+"""What stands for a record in a setsum, spelled one by one as the formats' pages have it."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.setsum import PRIMES, Setsum, record_item, setsum_of
+from tidelog.wal.format.record_items import PIECE_BYTES, PIECE_ROWS
+from tidelog.wal.format.slot_object import SLOT_RECORDS, setsum_of_slot_records
+from tidelog.wal.format.wal3_records import RECORDS, setsum_of_records
+
+Row = tuple[int, int, bytes | None, bytes]
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 2**63 - 1),
+        st.integers(0, 2**63 - 1),
+        st.none() | st.binary(max_size=4),
+        st.binary(max_size=9),
+    ),
+    max_size=12,
+)
+
+
+def slot_item(position: int, timestamp_us: int, stream: bytes | None, body: bytes) -> bytes:
+    mark = 0 if stream is None else len(stream) or 65_535
+    return struct.pack(">QQH", position, timestamp_us, mark) + (stream or b"") + body
+
+
+def added_up(items: list[bytes], by: Any) -> Setsum:
+    """Add up hashes as the definition has it."""
+    columns = [0] * 8
+    for item in items:
+        for at, number in enumerate(struct.unpack("<8I", by(item).digest())):
+            columns[at] = (columns[at] + number) % PRIMES[at]
+    return Setsum(tuple(columns))
+
+
+def table_of(rows: list[Any], schema: pa.Schema) -> pa.Table:
+    columns: list[Any] = [[row[at] for row in rows] for at in range(len(schema))]
+    return pa.table(columns, schema=schema)
+
+
+@given(rows=ROWS, cut=st.integers(0, 12))
+def test_records_of_slots_are_summed_by_sha_256(rows: list[Row], cut: int) -> None:
+    """One sum for a table in one chunk, in two, or cut out of another; SHA3 would give another."""
+    items = [slot_item(*row) for row in rows]
+    wanted = added_up(items, hashlib.sha256)
+    whole = table_of([(9, 9, b"a", b"b"), *rows], SLOT_RECORDS).slice(1)
+
+    assert setsum_of_slot_records(whole) == wanted
+    parts = pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
+    assert setsum_of_slot_records(parts) == wanted
+    assert setsum_of(items, item_hash="sha256") == wanted
+    assert (setsum_of(items) == wanted) == (not rows)
+
+
+U64 = st.integers(0, 2**64 - 1)
+
+
+@given(rows=st.lists(st.tuples(U64, U64, st.binary(max_size=9)), max_size=12))
+def test_records_of_wal3_are_summed_by_sha3_256(rows: list[tuple[int, int, bytes]]) -> None:
+    """To the last position and time that wal3 has."""
+    items = [record_item(*row) for row in rows]
+
+    assert setsum_of_records(table_of(rows, RECORDS)) == added_up(items, hashlib.sha3_256)
+
+
+def test_the_sum_of_slots_is_pinned() -> None:
+    """It is stored: a release that computed another would call every log damaged."""
+    rows = [(1, 7, None, b"one"), (2, 8, b"", b"two"), (3, 9, b"stream", b"")]
+
+    assert setsum_of_slot_records(table_of(rows, SLOT_RECORDS)).hex() == (
+        "19014b91773141124c8ed02e9f91e0bfa5da5fbe40af173dffcb8b0a855cd8fa"
+    )
+
+
+def test_records_are_laid_out_a_piece_at_a_time() -> None:
+    """Pieces end by rows and by bytes, and neither edge changes a sum."""
+    many: list[Row] = [(n, n, None, b"") for n in range(1, PIECE_ROWS * 2 + 2)]
+    large: list[Row] = [
+        (n, n, b"s", bytes(size))
+        for n, size in enumerate((PIECE_BYTES - 1, 1, PIECE_BYTES * 2, 0, PIECE_BYTES, 3), start=1)
+    ]
+
+    for rows in (many, large, [*many, *large, *many]):
+        wanted = added_up([slot_item(*row) for row in rows], hashlib.sha256)
+        assert setsum_of_slot_records(table_of(rows, SLOT_RECORDS)) == wanted

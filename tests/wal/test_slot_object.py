@@ -1,0 +1,108 @@
+"""Slot objects: what readers, writers and scrub compare, and what is refused unread."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.setsum import Setsum
+from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import DataLink, fragment_of
+from tidelog.wal.format.manifest import CHAIN, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.format.slot_object import (
+    _encode,
+    decode_data,
+    decode_link,
+    encode_data,
+    place_slot_records,
+    problems_of_data,
+)
+from tidelog.wal.slot_protocol.chain import tail_of
+from tidelog.wal.slot_protocol.reader import checked_data
+
+GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
+EMPTY = Manifest(writer="w", chain=Chain(epochs=(GENESIS,)))
+PATH = GENESIS.path(1)
+
+
+def placed(bodies: list[bytes], streams: list[bytes | None] | None = None) -> pa.Table:
+    return place_slot_records(
+        pa.array(bodies, pa.binary()),
+        start=1,
+        times=np.full(len(bodies), 7, dtype=np.int64),
+        streams=None if streams is None else pa.array(streams, pa.binary()),
+    )
+
+
+def encoded(records: pa.Table) -> tuple[DataLink, bytes]:
+    return encode_data(records, tail_of(EMPTY), writer="w")
+
+
+def named(link: DataLink, data: bytes) -> Fragment:
+    return fragment_of(link, PATH, len(data))
+
+
+def test_reads_compare_columns_and_scrub_the_setsum_too() -> None:
+    """Reads are to be quick; whoever answers for the log computes what the log's sum is made of."""
+    link, data = encoded(placed([b"one", b"two"], [None, b"s"]))
+    wrong = replace(link, setsum=Setsum.of(b"of something else"))
+    as_if = _encode(decode_data(data, path=PATH)[1], wrong)
+    found, records = decode_data(as_if, path=PATH)
+    fragment = named(wrong, as_if)
+
+    assert found == wrong
+    assert problems_of_data(records, found, len(as_if), fragment) == []
+    told = problems_of_data(records, found, len(as_if), fragment, with_setsum=True)
+    assert told == ["its setsum is not that of its records"]
+    known = problems_of_data(decode_data(data, path=PATH)[1], link, len(data), named(link, data))
+    assert known == []
+
+
+@pytest.mark.parametrize(
+    ("bodies", "streams"),
+    [
+        ([b"one", b"twO"], [None, b"s"]),
+        ([b"onet", b"wo"], [None, b"s"]),
+        ([b"one", b"two"], [b"s", None]),
+        ([b"one", b"two"], [b"s", b"s"]),
+    ],
+)
+def test_no_changed_record_is_served(bodies: list[bytes], streams: list[bytes | None]) -> None:
+    """Whatever link stands over other records than its own: the columns' sum tells."""
+    link, _ = encoded(placed([b"one", b"two"], [None, b"s"]))
+    as_if = _encode(placed(bodies, streams), link)
+
+    assert decode_link(as_if, path=PATH) == link
+    with pytest.raises(CorruptionError, match="sum of its columns"):
+        checked_data(as_if, named(link, as_if))
+
+
+def test_a_link_has_the_sum_of_its_columns() -> None:
+    """One without it would have readers compare nothing."""
+    _, data = encoded(placed([b"one"]))
+    link = decode_link(data, path=PATH)
+    assert isinstance(link, DataLink)
+    for other in ("", "0" * 32, link.column_sum.upper()):
+        as_if = _encode(placed([b"one"]), replace(link, column_sum=other))
+        with pytest.raises(CorruptionError, match="sum of its columns"):
+            checked_data(as_if, named(link, as_if))
+
+
+@pytest.mark.parametrize("item_hash", ["sha3_256", "xxh3_128", ""])
+def test_a_log_of_another_item_hash_is_refused(item_hash: str) -> None:
+    """Its sums would all be wrong, and every object look damaged."""
+    fields = json.loads(encode_manifest(EMPTY))
+    assert fields[CHAIN]["item_hash"] == "sha256"
+    fields[CHAIN]["item_hash"] = item_hash
+
+    with pytest.raises(UsageError, match=f"setsums are made of {item_hash!r}"):
+        decode_manifest(json.dumps(fields).encode())
+    del fields[CHAIN]["item_hash"]
+    with pytest.raises(CorruptionError, match="'item_hash' is missing"):
+        decode_manifest(json.dumps(fields).encode())
