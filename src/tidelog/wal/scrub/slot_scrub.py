@@ -215,14 +215,23 @@ async def _end(reader: SlotReader) -> Tail:
 async def _beyond(run: TreeScrub, tail: Tail) -> list[str]:
     """Return the objects that cannot be there if the log ends at ``tail``."""
     found = []
+    is_taken = await _is_there(run, tail.path)  # By a seal, past which all is void.
     for path in run.found.unnamed:
         if (place := place_of(path)) is None:
             continue
         if place.number > tail.epoch.number:
             found.append(path)
-        elif place.epoch == tail.epoch.name and place.slot > tail.slot:
+        elif place.epoch == tail.epoch.name and place.slot > tail.slot and not is_taken:
             found += [path] if await _is_proof(run, path, place.slot, tail) else []
     return found
+
+
+async def _is_there(run: TreeScrub, path: str) -> bool:
+    try:
+        await run.reader.store.get(path, limit=1)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 async def _is_proof(run: TreeScrub, path: str, slot: int, tail: Tail) -> bool:
