@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -75,7 +75,7 @@ class Net:
         finally:
             await self._half(self.put_us)
 
-    async def delete(self, keys: list[str]) -> None:  # type: ignore[override]
+    async def delete(self, keys: Sequence[str]) -> None:
         self.requests += 1
         await self._half(self.put_us)
         await self.inner.delete(keys)
