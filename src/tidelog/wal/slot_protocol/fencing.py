@@ -29,7 +29,7 @@ from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.slot_object import decode_link, encode_fence
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to_fence
-from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
+from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 
@@ -138,7 +138,8 @@ class Fencer:
     async def _end(self, known: _Known, fence: FenceLink) -> _Known:
         """Fence the epoch of the tail, and return how the log then goes on, whoever ended it."""
         begun_us = self.clock.monotonic_us()
-        lowest, is_alive = await self._put_fences(known, fence)
+        created, is_alive = await self._put_fences(known, fence)
+        lowest = min(created, default=known.tail.slot)
         rtt_us = self.clock.monotonic_us() - begun_us
         newer = await self._look()
         for _ in range(LOOKS_MAX if is_alive else 0):
@@ -148,23 +149,26 @@ class Fencer:
                 break
             await self.clock.sleep(rtt_us)
             newer = await self._look()
-        return await self._read_on(_later(known, newer))
+        return await self._read_on(_later(known, newer), fence, created)
 
-    async def _put_fences(self, known: _Known, fence: FenceLink) -> tuple[int, bool]:
-        """Put fences until one stands; return the lowest, and whether somebody was writing."""
+    async def _put_fences(self, known: _Known, fence: FenceLink) -> tuple[frozenset[int], bool]:
+        """Put fences until one stands; return where they do, and whether somebody was writing.
+
+        Where a put was answered "exists" it is not known that the fence stands, even if it is ours:
+        an earlier try of the same put may have landed in a slot that had been collected.
+        """
         tail = known.tail
         if chain_of(known.head.manifest).is_closed and not known.steps:
             # Nobody writes: one fence will do. If it does not, the next try is by bursts.
-            await self._put(tail.epoch, tail.slot, fence)
-            return tail.slot, False
+            is_ours = await self._put(tail.epoch, tail.slot, fence)
+            return frozenset([tail.slot] if is_ours else []), False
         first, is_over = await self._first_free(tail)
         if is_over:
-            return tail.slot, False
+            return frozenset(), False
         burst, fence = begin(first, alpha=tail.epoch.alpha), replace(fence, seen=first)
         while slots := slots_to_fence(burst):
             burst = await self._send(tail.epoch, burst, slots, fence)
-        assert burst.lowest is not None, "a burst ends when a fence stands"
-        return burst.lowest, bool(burst.taken)
+        return burst.ours, bool(burst.taken)
 
     async def _first_free(self, tail: Tail) -> tuple[int, bool]:
         """Return the first slot that seems free; and whether the epoch has ended at the tail."""
@@ -198,16 +202,30 @@ class Fencer:
         data = encode_fence(replace(fence, slot=slot))
         return await occupy(self.store, ending.path(slot), data, clock=self.clock)
 
-    async def _read_on(self, known: _Known) -> _Known:
+    async def _read_on(self, known: _Known, fence: FenceLink, created: frozenset[int]) -> _Known:
+        """Read the log on to its end, in slot order.
+
+        A fence that was not known to stand before the manifest was read is looked at again: it may
+        lie in a slot that was collected since, and leads astray then.
+        """
         if known.seal is not None:
             return known
         steps, tail, seal = [*known.steps], known.tail, None
         walker = ChainReader(store=self.store, clock=self.clock, reads=READS_MAX)
         async for passed in walker.walk(tail, bounded=True):
-            steps.append(passed.step)
+            met = passed.step
+            if isinstance(met, Epoch):
+                is_known = met.id == fence.id and tail.epoch.name == fence.epoch
+                if not (is_known and tail.slot in created):
+                    newer = await self._look()
+                    if has_passed(newer.head.manifest, tail.epoch, tail.slot, met.name):
+                        return newer
+            if isinstance(met, Seal):
+                seal = met
+            steps.append(met)
             tail = passed.tail
-            if isinstance(passed.step, Seal):
-                seal = passed.step
+            if isinstance(met, Epoch) and met.id == fence.id:
+                break  # Ours. Whoever has taken over since is met by the first append.
         return _Known(known.head, tuple(steps), tail, seal)
 
     async def _is_ours(self, ending: Epoch, seal: Seal, fence: FenceLink) -> bool:
@@ -224,7 +242,11 @@ def _later(known: _Known, newer: _Known) -> _Known:
 
     Always the manifest, for that is what says that a slot which was fenced had not been collected.
     """
-    return newer if newer.tail.slot >= known.tail.slot or not known.steps else known
+    if not known.steps or newer.seal is not None:
+        return newer
+    here, there = known.tail, newer.tail
+    is_behind = (there.slot, there.epoch.number) < (here.slot, here.epoch.number)
+    return known if is_behind else newer
 
 
 def _refuse_others(epoch: Epoch, only_over: frozenset[str] | None) -> None:
