@@ -84,7 +84,12 @@ class Fencer:
         for attempt in range(TRIES_MAX):
             if known.seal is not None:
                 raise log_sealed(known.seal)
-            _refuse_others(known.tail.epoch, only_over)
+            if only_over is not None and known.tail.epoch.name not in only_over:
+                # The manifest may not have come to an epoch of one's own yet.
+                known = await self._read_on(known)
+                if known.seal is None and known.tail.epoch.name not in only_over:
+                    raise fenced_by(known.tail.epoch)
+                continue
             following = Epoch(
                 number=known.tail.epoch.number + 1,
                 id=self.clock.unique()[:16],
@@ -202,8 +207,10 @@ class Fencer:
         data = encode_fence(replace(fence, slot=slot))
         return await occupy(self.store, ending.path(slot), data, clock=self.clock)
 
-    async def _read_on(self, known: _Known, fence: FenceLink, created: frozenset[int]) -> _Known:
-        """Read the log on to its end, in slot order.
+    async def _read_on(
+        self, known: _Known, fence: FenceLink | None = None, created: frozenset[int] = frozenset()
+    ) -> _Known:
+        """Read the log on, in slot order: to its end, or the fence that was put here.
 
         A fence that was not known to stand before the manifest was read is looked at again: it may
         lie in a slot that was collected since, and leads astray then.
@@ -215,8 +222,8 @@ class Fencer:
         async for passed in walker.walk(tail, bounded=True):
             met = passed.step
             if isinstance(met, Epoch):
-                is_known = met.id == fence.id and tail.epoch.name == fence.epoch
-                if not (is_known and tail.slot in created):
+                is_ours = fence is not None and (met.id, tail.epoch.name) == (fence.id, fence.epoch)
+                if not (is_ours and tail.slot in created):
                     newer = await self._look()
                     if has_passed(newer.head.manifest, tail.epoch, tail.slot, met.name):
                         return newer
@@ -224,7 +231,7 @@ class Fencer:
                 seal = met
             steps.append(met)
             tail = passed.tail
-            if isinstance(met, Epoch) and met.id == fence.id:
+            if fence is not None and isinstance(met, Epoch) and met.id == fence.id:
                 break  # Ours. Whoever has taken over since is met by the first append.
         return _Known(known.head, tuple(steps), tail, seal)
 
@@ -247,11 +254,6 @@ def _later(known: _Known, newer: _Known) -> _Known:
     here, there = known.tail, newer.tail
     is_behind = (there.slot, there.epoch.number) < (here.slot, here.epoch.number)
     return known if is_behind else newer
-
-
-def _refuse_others(epoch: Epoch, only_over: frozenset[str] | None) -> None:
-    if only_over is not None and epoch.name not in only_over:
-        raise fenced_by(epoch)
 
 
 def fenced_by(epoch: Epoch) -> Fenced:
