@@ -1,7 +1,7 @@
 """What a driver knows of a log: where it ends, and which objects hold which positions.
 
 What lies past the manifest is walked once; a later look goes on from where the last one ended.
-Reads no records but those that a walk goes past, and keeps none.
+Reads no records: a walk goes by links.
 Source: design page 3, "Read"; docs/log.md.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelog.clock import Clock
-from tidelog.errors import NoSuchLog, ObjectNotFound, PositionCollected
+from tidelog.errors import NoSuchLog, ObjectNotFound, PositionCollected, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import Tail
-from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest
+from tidelog.wal.format.link import Tail, plain
+from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import overlaps
-from tidelog.wal.read.head import Head, load_head, missing, no_such_log
+from tidelog.wal.read.head import Head, load_head, missing, renew_head
 from tidelog.wal.read.tree_reader import Wal3Reader
 from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
@@ -40,7 +40,8 @@ class LogView:
     _seal: Seal | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self._start_over()
+        if (chain := self.head.manifest.chain) is not None:
+            self._tail, self._seal = tail_of(self.head.manifest), chain.seal
 
     @property
     def is_slots(self) -> bool:
@@ -62,15 +63,18 @@ class LogView:
             NoSuchLog: it is not there any more. CorruptionError: an object does not continue it.
             LocationError: the store failed.
         """
-        while True:
-            if self._tail is not None and self._seal is None:
-                await self._walk(self._tail)
-            await self._newer()
-            # As for all readers, a missing slot, or a seal, is the end only if the manifest, read
-            # after it, has not gone past.
-            if self._tail is None or self.head.manifest.next <= self._tail.position:
-                return
-            self._start_over()
+        if self._tail is None or self._seal is not None:
+            self._take(await renew_head(self.store, self.head))
+            return
+        try:
+            end = await ChainReader(store=self.store, clock=self.clock).end(self.head, self._tail)
+        except UsageError as error:
+            raise self._made_anew() from error  # Of the other protocol.
+        self._take(end.head)
+        self._tail, self._seal = end.tail, end.seal
+        for one in end.fragments:
+            if one.limit > self.next:
+                self.beyond = (*self.beyond, plain(one))
 
     async def fragments(self, start: int, limit: int) -> list[Fragment]:
         """Return the fragments that hold any of the positions ``[start, limit)``, in order.
@@ -87,44 +91,22 @@ class LogView:
             try:
                 found = await tree.fragments_of(manifest, start=start, limit=limit)
             except ObjectNotFound as error:
-                await self._newer()
+                self._take(await renew_head(self.store, self.head))
                 if self.head.manifest.oldest == manifest.oldest:
                     raise missing(error) from error
             else:
                 return found + [one for one in self.beyond if overlaps(one, start, limit)]
         return []
 
-    async def _walk(self, tail: Tail) -> None:
-        walker = ChainReader(store=self.store, clock=self.clock)
-        async for passed in walker.walk(tail):
-            self._tail = passed.tail
-            if isinstance(passed.step, Fragment) and passed.step.limit > self.next:
-                self.beyond = (*self.beyond, passed.step)
-            elif isinstance(passed.step, Seal):
-                self._seal = passed.step
-
-    async def _newer(self) -> None:
-        """Read the manifest again; one that is still the same is not sent."""
-        try:
-            found = await self.store.refresh(MANIFEST, self.head.e_tag)
-        except ObjectNotFound:
-            raise no_such_log(self.store) from None
-        if found is None:
-            return
-        newer = decode_manifest(found.data)
+    def _take(self, head: Head) -> None:
+        newer = head.manifest
         if newer.next < self.head.manifest.next or (newer.chain is None) == self.is_slots:
-            raise NoSuchLog(f"the log at {self.store.url} was made anew since it was opened")
-        self.head = Head(newer, found.e_tag)
-        self._drop_named()
+            raise self._made_anew()
+        self.head = head
+        self.beyond = tuple(f for f in self.beyond if f.start >= newer.next)
 
-    def _start_over(self) -> None:
-        manifest = self.head.manifest
-        if manifest.chain is not None:
-            self._tail, self._seal = tail_of(manifest), manifest.chain.seal
-        self._drop_named()
-
-    def _drop_named(self) -> None:
-        self.beyond = tuple(f for f in self.beyond if f.start >= self.head.manifest.next)
+    def _made_anew(self) -> NoSuchLog:
+        return NoSuchLog(f"the log at {self.store.url} was made anew since it was opened")
 
 
 async def open_view(store: Store, *, clock: Clock, beyond: Sequence[Fragment] = ()) -> LogView:

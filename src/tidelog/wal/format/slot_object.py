@@ -38,6 +38,7 @@ Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 CONTROL_MARK: Final = 0xFFFF  # No id is that long.
 LINK: Final = b"tidelog.link"
 CHECK: Final = b"tidelog.check"
+_MAGIC: Final = b"PAR1"
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("position", pa.int64(), nullable=False),
     pa.field("timestamp_us", pa.int64(), nullable=False),
@@ -93,6 +94,25 @@ def decode_link(data: bytes, *, path: str) -> Link:
         CorruptionError: there is none, it was changed, or it is that of another place.
     """
     return _link_in(_opened(data, path), path)
+
+
+def footer_bytes(end: bytes) -> int:
+    """Return how many bytes at the end of an object hold its link, as the last of them say."""
+    return int.from_bytes(end[-8:-4], "little") + 8
+
+
+def decode_link_at_end(end: bytes, *, path: str) -> Link:
+    """Read the link from the last bytes of an object, at least `footer_bytes`; see `decode_link`.
+
+    Raises:
+        CorruptionError: as `decode_link`.
+    """
+    try:
+        # Its reader wants a file's first bytes, too; where the columns lie does not concern it.
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + end[-footer_bytes(end) :]))
+    except FOREIGN as error:
+        raise _unreadable(path, error) from error
+    return link_of_metadata(metadata, path)
 
 
 def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:

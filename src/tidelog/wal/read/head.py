@@ -41,6 +41,19 @@ async def load_head(store: Store) -> Head:
     return Head(decode_manifest(found.data), found.e_tag)
 
 
+async def renew_head(store: Store, head: Head) -> Head:
+    """Read the manifest again; one that is still the same is not sent.
+
+    Raises:
+        NoSuchLog, CorruptionError, LocationError: see `load_head`.
+    """
+    try:
+        found = await store.refresh(MANIFEST, head.e_tag)
+    except ObjectNotFound:
+        raise no_such_log(store) from None
+    return head if found is None else Head(decode_manifest(found.data), found.e_tag)
+
+
 async def load_past(
     store: Store, manifest: Manifest, error: ObjectNotFound | CorruptionError
 ) -> Manifest:

@@ -59,7 +59,7 @@ async def scrub_slots(
         await _pins(run)
         await run.others()
         if tail is not None and await _beyond(run, tail):
-            tail = await _end(reader)  # It may only be newer than what was walked.
+            tail = (await reader.end()).tail  # It may only be newer than what was walked.
             for path in await _beyond(run, tail):
                 run.tell(path, f"the log ends before it, at {tail.path}: what was there is missing")
         return run.found
@@ -196,20 +196,6 @@ async def _tail(run: TreeScrub, manifest: Manifest) -> Tail | None:
         run.tell(tail.path, str(error))
         return None
     return tail
-
-
-async def _end(reader: SlotReader) -> Tail:
-    """Return where the log ends now."""
-    walker = ChainReader(store=reader.store, clock=reader.clock, reads=reader.reads)
-    manifest = await reader.manifest()
-    while True:
-        tail = tail_of(manifest)
-        async for passed in walker.walk(tail):
-            tail = passed.tail
-        manifest = await reader.manifest()
-        known = tail_of(manifest)
-        if (known.epoch.number, known.slot) <= (tail.epoch.number, tail.slot):
-            return tail
 
 
 async def _beyond(run: TreeScrub, tail: Tail) -> list[str]:

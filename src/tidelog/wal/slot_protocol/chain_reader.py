@@ -1,37 +1,99 @@
 """Reading a slot log past its manifest, slot by slot, several at once.
 
+Who follows a log walks as far as there is something. Who wants to know where it ends looks once:
+listings show which slots are there, and neither a slot that is missing nor a later one held
+anything before. So a read ends, however fast a writer appends meanwhile.
+
 Nothing is concluded from a slot that is missing: whoever walks looks at the manifest again. Nor is
 a seal believed before the manifest, read after it was met, has been seen not to have gone past it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import ObjectNotFound
+from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch, Seal
+from tidelog.wal.format.epoch import EPOCHS, Epoch, Seal
+from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Link, Tail
+from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.slot_object import decode_link
-from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import Step, has_passed, step
-from tidelog.wal.slot_protocol.tail_listing import first_free_slot
+from tidelog.wal.read.head import Head, load_head, renew_head
+from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, step, tail_of
+from tidelog.wal.slot_protocol.link_reader import read_link
 
 READS_MAX: Final = 8
+LINKS_MAX: Final = 32  # A link is small.
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """One object that was walked past: what it means, its bytes and link, and the tail after it."""
+    """One object that was walked past: what it means, and the tail after it.
+
+    ``data`` are its bytes; none where its link alone was read.
+    """
 
     step: Step
-    data: bytes
-    link: Link
     tail: Tail
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look past ``tail`` showed: ``sizes`` has the bytes of what was there, by path.
+
+    A slot that is not among them was missing at some moment of the look; so neither it nor a later
+    one held anything before, unless all of that was collected meanwhile.
+    """
+
+    tail: Tail
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def paths(self, tail: Tail, most: int) -> list[str]:
+        """Return what was there from a tail on without a gap, at most so many paths."""
+        found: list[str] = []
+        while len(found) < most and (path := tail.path) in self.sizes:
+            found.append(path)
+            tail = replace(tail, slot=tail.slot + 1)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedEnd:
+    """The manifest, what a walk met past it, and where the log ended.
+
+    Among the steps may be some that the manifest has by now: `extend` passes over them.
+    """
+
+    head: Head
+    steps: tuple[Step, ...]
+    tail: Tail
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.head.manifest
+
+    @property
+    def fragments(self) -> list[Fragment]:
+        """Return the fragments that the manifest does not name yet."""
+        found = [one for one in self.steps if isinstance(one, Fragment)]
+        return [one for one in found if one.start >= self.manifest.next]
+
+    @property
+    def seal(self) -> Seal | None:
+        """Return what sealed the log, if it is sealed."""
+        if self.steps and isinstance(last := self.steps[-1], Seal):
+            return last
+        return chain_of(self.manifest).seal
+
+
+_Found: TypeAlias = tuple[Link, int, bytes]
+_Read: TypeAlias = Callable[[str], Awaitable[_Found]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,41 +104,105 @@ class ChainReader:
     clock: Clock
     reads: int = READS_MAX
 
-    async def walk(self, tail: Tail, *, bounded: bool = False) -> AsyncIterator[Passed]:
+    async def end(self, head: Head | None = None, tail: Tail | None = None) -> WalkedEnd:
+        """Return where the log ends: a place between where it ended at the call and where it does.
+
+        A walk from the manifest as it was read, or from a tail past it, reads links only. The
+        requests are bounded by what there was at the call.
+
+        Raises:
+            NoSuchLog: there is none. CorruptionError: the log is broken. LocationError: the store
+            failed.
+        """
+        head = await load_head(self.store) if head is None else head
+        if chain_of(head.manifest).seal is not None:
+            return WalkedEnd(head, (), tail_of(head.manifest))
+        tail = tail or tail_of(head.manifest)
+        seen = await self.look(tail)
+        if len(seen.sizes) > LINKS_MAX:  # By now the writer has rolled most of it up.
+            newer = await renew_head(self.store, head)
+            if has_gone_on(newer.manifest, tail):
+                head, tail = newer, tail_of(newer.manifest)
+        while True:
+            steps, error = list[Step](), None
+            try:
+                async for passed in self.links(tail, seen):
+                    steps.append(passed.step)
+                    tail = passed.tail
+            except CorruptionError as found:
+                error = found  # Unless a collection went past, and a sleeper put something there.
+            newer = await renew_head(self.store, head)
+            if not has_gone_on(newer.manifest, tail):
+                if error is not None:
+                    raise error
+                return WalkedEnd(newer, tuple(steps), tail)
+            head, tail = newer, tail_of(newer.manifest)
+            if head.manifest.oldest > seen.tail.position:
+                seen = await self.look(tail)  # What was missing may have been collected.
+            elif tail.path not in seen.sizes:
+                return WalkedEnd(head, (), tail)
+
+    async def look(self, tail: Tail, *, ask_first: bool = True) -> Seen:
+        """Look once at what lies past a tail.
+
+        One request where nothing does; else a listing for each lane that has something, and one of
+        the epochs after this one. Listings end: a page has 1,000 keys, and a writer fewer puts
+        under way. Who knows that there is something does not ``ask_first``.
+        """
+        if ask_first:
+            try:
+                await self.store.get(tail.path, limit=1)
+            except ObjectNotFound:
+                return Seen(tail)
+        listings = [partial(self._later, tail.epoch), partial(self._in_lanes, tail)]
+        later, here = await run_all(listings, at_once=2)
+        return Seen(tail, {**here, **later})
+
+    async def links(self, tail: Tail, seen: Seen) -> AsyncIterator[Passed]:
+        """Yield object after object as `walk` does, to the end of what was seen, by links alone."""
+
+        async def read(path: str) -> _Found:
+            link, size_bytes = await read_link(self.store, path, seen.sizes[path])
+            return link, size_bytes, b""
+
+        async for passed in self._walk(tail, read, seen, window=LINKS_MAX, most=LINKS_MAX):
+            yield passed
+
+    async def walk(self, tail: Tail, *, seen: Seen | None = None) -> AsyncIterator[Passed]:
         """Yield object after object from ``tail`` on, to the first slot that is missing, or a seal.
 
-        A walk that is ``bounded`` lists each epoch when it comes there, and goes no further than
-        the listing shows. So it ends however quickly the log is written; what was acknowledged
-        before it began is in it.
+        With ``seen`` no object is read that was not there.
 
         Raises:
             CorruptionError: one does not continue the log. LocationError: the store failed.
         """
-        window, seen = self.reads if bounded else 1, None
-        while True:
-            if bounded and seen is None:
-                seen = await first_free_slot(self.store, tail)
-            count = window if seen is None else min(window, seen - tail.slot)
-            reads = [
-                partial(self._get, replace(tail, slot=tail.slot + number).path)
-                for number in range(count)
-            ]
-            if not reads:
-                return
-            window = min(2 * window, self.reads)
-            for data in await run_all(reads, at_once=self.reads):
-                if data is None:
+
+        async def read(path: str) -> _Found:
+            data = (await self.store.get(path)).data
+            return decode_link(data, path=path), len(data), data
+
+        async for passed in self._walk(tail, read, seen, window=1, most=self.reads):
+            yield passed
+
+    async def _walk(
+        self, tail: Tail, read: _Read, seen: Seen | None, *, window: int, most: int
+    ) -> AsyncIterator[Passed]:
+        while paths := _paths(tail, window) if seen is None else seen.paths(tail, window):
+            window = min(2 * window, most)
+            for found in await run_all([partial(_tried, read, p) for p in paths], at_once=most):
+                if found is None:
                     return
-                path, epoch = tail.path, tail.epoch
-                link = await self.clock.offload(partial(decode_link, data, path=path))
-                tail, met = step(tail, link, len(data))
+                if isinstance(found, CorruptionError):
+                    raise found
+                link, size_bytes, data = found
+                epoch = tail.epoch
+                tail, met = step(tail, link, size_bytes)
                 if isinstance(met, Seal) and await self._is_stray(epoch, met):
                     return
-                yield Passed(met, data, link, tail)
+                yield Passed(met, tail, data)
                 if isinstance(met, Seal):
                     return
                 if tail.epoch != epoch:
-                    seen = None
                     break  # What else was read is void: it lies past the fence.
 
     async def _is_stray(self, epoch: Epoch, seal: Seal) -> bool:
@@ -87,8 +213,50 @@ class ChainReader:
         manifest = (await load_head(self.store)).manifest
         return has_passed(manifest, epoch, seal.slot, None)
 
-    async def _get(self, path: str) -> bytes | None:
-        try:
-            return (await self.store.get(path)).data
-        except ObjectNotFound:
-            return None
+    async def _in_lanes(self, tail: Tail) -> dict[str, int]:
+        """List an epoch's lanes from a slot on, in the order of slots, up to one that is missing.
+
+        Of the lanes after that, no slot can matter.
+        """
+        sizes: dict[str, int] = {}
+        at, count, lanes = tail.slot, 1, tail.epoch.lanes
+        while (left := tail.slot + lanes - at) > 0:
+            slots = range(at, at + min(count, left))
+            work = [partial(self._in_lane, tail.epoch, slot) for slot in slots]
+            for listed in await run_all(work, at_once=self.reads):
+                sizes |= listed
+            if any(tail.epoch.path(slot) not in sizes for slot in slots):
+                break
+            at, count = slots.stop, 2 * count
+        return sizes
+
+    async def _in_lane(self, epoch: Epoch, slot: int) -> dict[str, int]:
+        """List the lane of a slot, from that on."""
+        lane = epoch.path(slot).rpartition("/")[0] + "/"
+        after = f"{lane}{slot - 1:016x}.parquet"
+        return {one.key: one.size_bytes async for one in self.store.list(lane, after=after)}
+
+    async def _later(self, epoch: Epoch) -> dict[str, int]:
+        """List all epochs after one."""
+        after = f"{EPOCHS}{epoch.name}/\U0010ffff"
+        return {one.key: one.size_bytes async for one in self.store.list(EPOCHS, after=after)}
+
+
+async def _tried(read: _Read, path: str) -> _Found | CorruptionError | None:
+    """Read an object; None if it is not there. Its fault is told when a walk gets to it."""
+    try:
+        return await read(path)
+    except ObjectNotFound:
+        return None
+    except CorruptionError as error:
+        return error
+
+
+def _paths(tail: Tail, count: int) -> list[str]:
+    return [replace(tail, slot=tail.slot + number).path for number in range(count)]
+
+
+def has_gone_on(manifest: Manifest, tail: Tail) -> bool:
+    """Say whether a manifest has gone past a tail, by records or by an epoch."""
+    is_later = chain_of(manifest).last.number > tail.epoch.number
+    return manifest.next > tail.position or is_later

@@ -116,8 +116,9 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
         if head.manifest.chain is None or (target and _is_past(head.manifest, target)):
             return head
         tail, steps = tail_of(head.manifest), list[Step]()
+        walker = ChainReader(store=store, clock=clock)
         try:
-            async for passed in ChainReader(store=store, clock=clock).walk(tail, bounded=True):
+            async for passed in walker.links(tail, await walker.look(tail)):
                 steps.append(passed.step)
                 tail = passed.tail
         except CorruptionError:

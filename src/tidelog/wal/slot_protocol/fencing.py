@@ -36,7 +36,6 @@ from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 TRIES_MAX: Final = 100
 LOOKS_MAX: Final = 3  # At the manifest, for a writer that was fenced to bring it to its end.
 PUTS_MAX: Final = 600  # Side by side: more than the fences of any one round.
-READS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +217,9 @@ class Fencer:
         if known.seal is not None:
             return known
         steps, tail, seal = [*known.steps], known.tail, None
-        walker = ChainReader(store=self.store, clock=self.clock, reads=READS_MAX)
-        async for passed in walker.walk(tail, bounded=True):
+        walker = ChainReader(store=self.store, clock=self.clock)
+        seen = await walker.look(tail, ask_first=fence is None)  # Where it stands, something is.
+        async for passed in walker.links(tail, seen):
             met = passed.step
             if isinstance(met, Epoch):
                 is_ours = fence is not None and (met.id, tail.epoch.name) == (fence.id, fence.epoch)

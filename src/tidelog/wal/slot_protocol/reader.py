@@ -1,7 +1,8 @@
 """Reading a slot log: what its manifest names, then slot by slot to the end.
 
 A missing slot is taken for the end only if the manifest, read after the miss, has not gone past it:
-the slot may be missing because it was collected.
+the slot may be missing because it was collected. What was there when a read began was below the
+first slot that is missing, so no read goes further: it ends however fast a writer appends.
 Source: wal3-draft, "Reading"; design page 3, "Read".
 """
 
@@ -29,20 +30,10 @@ from tidelog.wal.read.head import load_past
 from tidelog.wal.read.stream_selection import ALL, Selection
 from tidelog.wal.read.tree_reader import READS_MAX, WINDOW_BYTES, Wal3Reader, records_between
 from tidelog.wal.slot_protocol.chain import tail_of
-from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.chain_reader import ChainReader, Seen, WalkedEnd, has_gone_on
 
 MANIFEST_EVERY_US: Final = 5_000_000
 _NOTHING: Final = SLOT_RECORDS.empty_table()
-
-
-@dataclass(frozen=True, slots=True)
-class WalkedEnd:
-    """A log's manifest, the fragments past it, where the log ends, and what sealed it."""
-
-    manifest: Manifest
-    fragments: tuple[Fragment, ...]
-    tail: Tail
-    seal: Seal | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,20 +74,8 @@ class SlotReader:
         return Bounds(oldest=end.manifest.oldest, next=end.tail.position, seal=end.seal)
 
     async def end(self) -> WalkedEnd:
-        """Walk to the end of the log."""
-        manifest = await self.manifest()
-        while True:
-            tail, seal, passed = tail_of(manifest), _seal_of(manifest), list[Fragment]()
-            async for one in self.walker.walk(tail):
-                tail = one.tail
-                seal = one.step if isinstance(one.step, Seal) else None
-                if isinstance(one.step, Fragment):
-                    passed.append(one.step)
-            newer = await self.manifest()
-            if newer.next <= tail.position:
-                unnamed = tuple(one for one in passed if one.start >= newer.next)
-                return WalkedEnd(newer, unnamed, tail, seal)
-            manifest = newer
+        """Return where the log ends; see `ChainReader.end`."""
+        return await self.walker.end()
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """Return the fragments that hold any of the positions ``[start, limit)``, in order.
@@ -133,10 +112,9 @@ class SlotReader:
             PositionCollected: records from ``start`` on were collected, maybe meanwhile.
             CorruptionError: an object is missing, or is not what was written.
         """
-        manifest = await self.manifest()
-        reading = _Reading(self, manifest, start, limit, selection, eager=eager)
+        reading = _Reading(self, await self.manifest(), start, limit, selection, eager=eager)
         while True:
-            async for records in reading.go():
+            async for records in reading.go(bounded=True):
                 yield records
             if reading.is_done() or not reading.renew(await self.manifest()):
                 return
@@ -148,8 +126,7 @@ class SlotReader:
 
         An idle log is asked for its next slot, ever more seldom, and now and then for its manifest.
         """
-        manifest = await self.manifest()
-        reading = _Reading(self, manifest, start, None, selection)
+        reading = _Reading(self, await self.manifest(), start, None, selection)
         seen_us, wait_us = self.clock.monotonic_us(), POLL_FIRST_US
         while True:
             async for records in reading.go():
@@ -166,7 +143,10 @@ class SlotReader:
 
 
 class _Reading:
-    """Where a read stands: the next position, and the tail of what was walked."""
+    """Where a read stands: the next position, and the tail of what was walked.
+
+    One that is ``bounded`` looks once at what there is, as soon as it has given what comes first.
+    """
 
     def __init__(
         self,
@@ -186,6 +166,7 @@ class _Reading:
         self._selection = selection
         self._eager = eager
         self._seal = _seal_of(manifest)
+        self._seen: Seen | None = None
 
     def is_done(self) -> bool:
         """Say whether nothing more can come."""
@@ -194,21 +175,46 @@ class _Reading:
         return self._seal is not None and self._manifest is None
 
     def renew(self, manifest: Manifest) -> bool:
-        """Go on from a newer manifest, if it has gone past what was walked."""
-        if manifest.next <= self._tail.position:
+        """Go on from a newer manifest, if it has gone past what was walked, and that is wanted."""
+        if not has_gone_on(manifest, self._tail):
             return False
+        if self._seen is not None:
+            if manifest.oldest > self._seen.tail.position:
+                self._seen = None  # What was missing may have been collected: look again.
+            elif self._tail.path not in self._seen.sizes:
+                return False  # All that there was when the read began is read.
         self._manifest, self._tail, self._seal = manifest, tail_of(manifest), _seal_of(manifest)
         return True
 
-    async def go(self) -> AsyncIterator[pa.Table]:
+    async def go(self, *, bounded: bool = False) -> AsyncIterator[pa.Table]:
         """Read what the manifest names, if that was not read, and on to the first missing slot."""
         if self._manifest is not None:
             async for records in self._named(self._manifest):
                 yield records
+                if bounded:
+                    await self._look()
             self._manifest = None
         if self.is_done():
             return
-        async for passed in self._reader.walker.walk(self._tail):
+        if bounded and self._seen is None:
+            first = self._tail
+            async for records in self._past(Seen(first, {first.path: 0})):
+                yield records
+            if self.is_done():
+                return
+            if self._tail == first:
+                self._seen = Seen(first)  # It is missing.
+            await self._look()
+        async for records in self._past(self._seen):
+            yield records
+
+    async def _look(self) -> None:
+        if self._seen is None and (self._limit is None or self._limit > self._tail.position):
+            self._seen = await self._reader.walker.look(self._tail)
+
+    async def _past(self, seen: Seen | None) -> AsyncIterator[pa.Table]:
+        """Read on from the tail to the first missing slot, or to the end of what was seen."""
+        async for passed in self._reader.walker.walk(self._tail, seen=seen):
             self._tail = passed.tail
             if isinstance(passed.step, Seal):
                 self._seal = passed.step

@@ -13,13 +13,12 @@ import pyarrow as pa
 
 from tidelog.errors import ObjectNotFound
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import Pointer
-from tidelog.wal.read.head import load_past
+from tidelog.wal.read.head import load_head, load_past
 from tidelog.wal.read.limits import check_time_us
 from tidelog.wal.read.tree_reader import Wal3Reader
 from tidelog.wal.slot_protocol.chain import tail_of
-from tidelog.wal.slot_protocol.reader import SlotReader, checked_data
+from tidelog.wal.slot_protocol.reader import SlotReader
 
 
 async def position_at(reader: SlotReader, time_us: int) -> int:
@@ -32,21 +31,21 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
         written. LocationError: the store failed.
     """
     check_time_us(time_us)
-    manifest = await reader.manifest()
+    head = await load_head(reader.store)
+    tail_of(head.manifest)
     while True:
         try:
-            found = await _below(reader.tree, manifest.children, time_us)
+            found = await _below(reader.tree, head.manifest.children, time_us)
+            if found is not None:
+                return found
+            end = await reader.walker.end(head)
+            # What is past the manifest, or was when this began.
+            since = [one for one in end.manifest.children if one.limit > head.manifest.next]
+            found = await _below(reader.tree, [*since, *end.fragments], time_us)
+            return end.tail.position if found is None else found
         except ObjectNotFound as error:
-            manifest = await load_past(reader.store, manifest, error)
-            continue
-        if found is not None:
-            return found
-        found, reached = await _past(reader, manifest, time_us)
-        if found is not None:
-            return found
-        manifest = await reader.manifest()
-        if manifest.next <= reached:
-            return reached
+            await load_past(reader.store, head.manifest, error)
+            head = await load_head(reader.store)
 
 
 async def _below(
@@ -62,17 +61,6 @@ async def _below(
         if found is not None:
             return found
     return None
-
-
-async def _past(reader: SlotReader, manifest: Manifest, time_us: int) -> tuple[int | None, int]:
-    """Look at what the manifest does not name yet; return what is found, and where the log ends."""
-    tail = tail_of(manifest)
-    async for passed in reader.walker.walk(tail):
-        tail = passed.tail
-        one = passed.step
-        if isinstance(one, Fragment) and (one.last_us is None or one.last_us >= time_us):
-            return first_at(checked_data(passed.data, one), time_us), tail.position
-    return None, tail.position
 
 
 def first_at(records: pa.Table, time_us: int) -> int | None:
