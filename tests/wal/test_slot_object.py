@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +12,14 @@ import pytest
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
+from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.epoch import Chain, Epoch
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import DataLink, fragment_of
+from tidelog.wal.format.link import DataLink, FenceLink, fragment_of
 from tidelog.wal.format.manifest import CHAIN, Manifest, decode_manifest, encode_manifest
+from tidelog.wal.format.parquet_meta import footer_bytes
 from tidelog.wal.format.slot_object import (
+    SLOT_RECORDS,
     _encode,
     decode_data,
     decode_link,
@@ -106,3 +110,52 @@ def test_a_log_of_another_item_hash_is_refused(item_hash: str) -> None:
     del fields[CHAIN]["item_hash"]
     with pytest.raises(CorruptionError, match="'item_hash' is missing"):
         decode_manifest(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(("start", "limit"), [(1, 2**40), (2, 3), (3, 3), (1, 2), (2**40, 1)])
+def test_a_link_that_counts_other_records_is_refused(start: int, limit: int) -> None:
+    """By whoever reads the link alone, too; nothing of the size that it says is made."""
+    link, _ = encoded(placed([b"one", b"two"]))
+    as_if = _encode(placed([b"one", b"two"]), replace(link, start=start, limit=limit))
+
+    for read in (decode_link, decode_data):
+        with pytest.raises(CorruptionError, match="has 2 records, and its link says"):
+            read(as_if, path=PATH)
+
+
+def test_a_fence_has_no_records_and_data_has_some() -> None:
+    """Neither is taken for the other, whatever its link says."""
+    link, _ = encoded(placed([b"one"]))
+    fence = FenceLink(epoch=link.epoch, slot=1, writer="w", id="f" * 16, next=None)
+    with pytest.raises(CorruptionError, match="has 1 records, and its link says 0"):
+        decode_link(_encode(placed([b"one"]), fence), path=PATH)
+
+    nothing = replace(link, limit=link.start)
+    empty = _encode(SLOT_RECORDS.empty_table(), nothing)
+    with pytest.raises(CorruptionError, match="its positions are not 1 to 0"):
+        checked_data(empty, named(nothing, empty))
+
+
+@pytest.mark.parametrize("positions", [[2, 3, 4], [1, 3, 2], [1, 2, 4], [1, 1, 3], [-1, 2, 3]])
+def test_records_stand_where_their_link_says(positions: list[int]) -> None:
+    """Each after the other, from the first to the last."""
+    records = placed([b"a", b"b", b"c"])
+    link, _ = encoded(records)
+    moved = records.set_column(0, SLOT_RECORDS.field(0), pa.array(positions, pa.int64()))
+    as_if = _encode(moved, replace(link, column_sum=column_sum(moved)))
+
+    with pytest.raises(CorruptionError, match="its positions are not 1 to 3"):
+        checked_data(as_if, named(link, as_if))
+
+
+def test_a_changed_footer_ends_no_process() -> None:
+    """Arrow ends it where it is asked for a column of some that were changed: it is not asked."""
+    link, data = encoded(placed([b"one", b"two"], [None, b"s"]))
+    fragment = named(link, data)
+    wanted = checked_data(data, fragment)
+    for place in range(len(data) - footer_bytes(data), len(data)):
+        for bit in (1, 64):
+            broken = bytearray(data)
+            broken[place] ^= bit
+            with suppress(CorruptionError):
+                assert checked_data(bytes(broken), fragment).equals(wanted)

@@ -1,43 +1,200 @@
-"""Opening the Parquet files that hold a log's records, of either protocol. Pure."""
+"""Opening the Parquet files that hold a log's records, of either protocol. Pure.
+
+Whoever can write into the store can write a file of a few kilobytes whose reading takes gigabytes.
+So before any of it is decoded, what its end and the headers of its pages promise is held against
+its size; and of what may repeat itself, what it would come to is counted before it is written out.
+
+Invariants: besides the file itself, reading it takes at most a few times `bytes_allowed`, and 24
+bytes for each of `RECORDS_MAX` records. What a library raises over bytes is told as
+CorruptionError; that there is no memory is not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import CorruptionError
+from tidelog.wal.format.parquet_meta import (
+    BYTE_ARRAY,
+    DELTA_LENGTH_BYTE_ARRAY,
+    DICTIONARY_PAGE,
+    INT64,
+    PLAIN,
+    PLAIN_DICTIONARY,
+    RLE_DICTIONARY,
+    Column,
+    Footer,
+    pages_of,
+    read_footer,
+)
 
-FOREIGN: Final = (pa.ArrowException, ValueError, KeyError, OSError)
+RECORDS_MAX: Final = 2**23  # In one object.
+BYTES_MIN: Final = 128 * 1024 * 1024
+RATIO_MAX: Final = 32  # Snappy, which both protocols write, makes at most 22 bytes of one.
+_LIST_MAX: Final = 4_096
+_LEAST: Final = {INT64: 8, BYTE_ARRAY: 4}  # Bytes that a value takes at least.
+# Where each value stands itself, or is a number in a dictionary.
+_BOUNDED: Final = (PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, DELTA_LENGTH_BYTE_ARRAY)
+_FOREIGN: Final = (pa.ArrowException, ValueError, LookupError, TypeError, OSError)
+_REASON_MAX: Final = 300
 
 
-def open_parquet(data: bytes) -> pq.ParquetFile:
-    """Open a file; a page may be far larger than Parquet's writers usually make it.
+def bytes_allowed(size_bytes: int) -> int:
+    """Return how many bytes of streams and bodies may come out of a file of a size."""
+    return max(BYTES_MIN, RATIO_MAX * size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A Parquet file of records whose footer was read; ``what`` it is, and where, is for people."""
+
+    data: bytes
+    path: str
+    what: str
+    footer: Footer
+
+    def read(self, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+        """Read columns, in whatever encodings they are written, as those of ``schema``, in order.
+
+        Raises:
+            CorruptionError: one is missing, or is of another type, or has nulls where there may be
+            none; or the file promises more than one of its size may have.
+        """
+        with told_as_damage(self.path, self.what):
+            shared = _look_at_promises(self.data, self.footer, names)
+            found = self._read(names, shared)
+            columns = [found.column(name) for name in names]
+            for field, column in zip(schema, columns, strict=True):
+                if column.type != field.type or (column.null_count and not field.nullable):
+                    raise ValueError(f"its column {field.name} is not what it should be")
+            return pa.Table.from_arrays(columns, schema=schema)
+
+    def _read(self, names: Sequence[str], shared: Sequence[str]) -> pa.Table:
+        """Read columns; in the ``shared`` ones a value may stand once and come out often."""
+        file = pq.ParquetFile(
+            pa.BufferReader(self.data),
+            pre_buffer=False,
+            read_dictionary=list(shared),
+            # Statistics of pages may repeat bodies, which may be as large as the file.
+            thrift_string_size_limit=len(self.data),
+            thrift_container_size_limit=_LIST_MAX,
+        )
+        is_all = len(self.footer.leaves) == len(names)
+        found: Any = file.read(columns=None if is_all else list(names), use_threads=False)
+        for name in shared:
+            column = found.column(name)
+            if _size_of_shared(column) > bytes_allowed(len(self.data)):
+                raise ValueError("its values repeat more than a file of its size may")
+            found = found.set_column(found.column_names.index(name), name, column.cast(pa.binary()))
+        table: pa.Table = found
+        return table
+
+
+def open_records(data: bytes, *, path: str, what: str) -> RecordFile:
+    """Open a file, or a part of it that has its end: nothing but the footer is read.
 
     Raises:
-        FOREIGN: it is none.
+        CorruptionError: it is none.
     """
-    return pq.ParquetFile(
-        pa.BufferReader(data),
-        thrift_string_size_limit=2**31 - 1,
-        thrift_container_size_limit=2**31 - 1,
-        page_checksum_verification=True,
-    )
+    with told_as_damage(path, what):
+        return RecordFile(data, path, what, read_footer(data))
 
 
-def read_records(
-    file: pq.ParquetFile, columns: Sequence[str], schema: pa.Schema, *, path: str, what: str
-) -> pa.Table:
-    """Read columns, in whatever encodings they are written, as those of ``schema``, one by one.
+@contextmanager
+def told_as_damage(path: str, what: str) -> Iterator[None]:
+    """Tell what a library says of stored bytes as an error that names the object.
 
     Raises:
-        CorruptionError: one has another type, or nulls where there may be none. FOREIGN: the file
-        has no such columns, or cannot be read.
+        CorruptionError: a library refused them.
     """
-    found = file.read(columns=list(columns), use_threads=False).select(list(columns))
-    for field, column in zip(schema, found.columns, strict=True):
-        if column.type != field.type or (column.null_count and not field.nullable):
-            raise CorruptionError(f"{what} column {field.name} is not what it should be", path=path)
-    return pa.table(found.columns, schema=schema)
+    try:
+        yield
+    except pa.ArrowMemoryError:
+        raise  # What the file promises was looked at: this says something of the machine.
+    except _FOREIGN as error:
+        raise CorruptionError(
+            f"{what} cannot be read: restore it, or move it away ({str(error)[:_REASON_MAX]})",
+            path=path,
+        ) from error
+
+
+def _look_at_promises(data: bytes, footer: Footer, names: Sequence[str]) -> list[str]:
+    """Refuse a file that promises too much; return the columns that may become so by repetition.
+
+    Raises:
+        ValueError: it does, or there are other things in it than it says.
+    """
+    if footer.rows > RECORDS_MAX:
+        raise ValueError(f"it promises {footer.rows} records, and {RECORDS_MAX} are allowed")
+    if footer.rows != sum(rows for rows, _ in footer.groups):
+        raise ValueError("its groups of rows have others than it says")
+    allowed = bytes_allowed(len(data))
+    total, shared = 0, list[str]()
+    for name in names:
+        place = _place_of(footer, name)
+        found = [_promise_of(data, footer, place, rows, columns) for rows, columns in footer.groups]
+        total += sum(one.plain + one.dictionary + one.chained for one in found)
+        if footer.leaves[place].type != BYTE_ARRAY:
+            continue
+        if footer.rows * sum(one.chained for one in found) > allowed:
+            raise ValueError(f"its column {name} is in an encoding that hides how large it is")
+        if footer.rows * max((one.dictionary for one in found), default=0) > allowed:
+            shared.append(name)
+    if total > allowed:
+        raise ValueError(f"it promises {total} bytes, and {allowed} are allowed for its size")
+    return shared
+
+
+class _Promise(NamedTuple):
+    """Bytes of a column's pages: such as come out as they stand, dictionaries, and all others.
+
+    A value of a dictionary may come out in every row, and of the others each may repeat the one
+    before it.
+    """
+
+    plain: int
+    dictionary: int
+    chained: int
+
+
+def _promise_of(
+    data: bytes, footer: Footer, place: int, rows: int, columns: Sequence[Column]
+) -> _Promise:
+    if len(columns) != len(footer.leaves) or columns[place].values != rows:
+        raise ValueError("its columns differ in length")
+    plain = dictionary = chained = 0
+    for page in pages_of(data, columns[place]):
+        if page.kind == DICTIONARY_PAGE:
+            dictionary += page.size_bytes
+            if page.values * _LEAST[footer.leaves[place].type] > page.size_bytes:
+                raise ValueError("a dictionary has no room for its values")
+        elif page.encoding in _BOUNDED:
+            plain += page.size_bytes
+        else:
+            chained += page.size_bytes
+    return _Promise(plain, dictionary, chained)
+
+
+def _place_of(footer: Footer, name: str) -> int:
+    """Return where a column stands, which must be there once, and be flat."""
+    found = [place for place, leaf in enumerate(footer.leaves) if leaf.name == name]
+    leaf = footer.leaves[found[0]] if len(found) == 1 else None
+    if leaf is None or not leaf.is_flat or leaf.type not in _LEAST:
+        raise ValueError(f"its column {name} is not what it should be")
+    return found[0]
+
+
+def _size_of_shared(column: Any) -> int:
+    """Return how many bytes a column of dictionaries has when each value is written out."""
+    total = 0
+    for chunk in column.chunks:
+        lengths = pc.binary_length(chunk.dictionary)
+        total += pc.sum(pc.cast(pc.take(lengths, chunk.indices), pa.int64())).as_py() or 0
+    return total

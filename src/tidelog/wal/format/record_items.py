@@ -1,4 +1,4 @@
-"""Spelling records as the items of which setsums are made, many at once. Pure.
+"""Records of both protocols: the items of which setsums are made of them, their positions. Pure.
 
 An item is a record's head, whose length is the same for all, and then what varies. Items are laid
 out by Arrow one after the other: to build each in Python takes longer than to hash it.
@@ -42,3 +42,15 @@ def _pieces(bodies: pa.BinaryArray) -> Iterator[tuple[int, int]]:
         limit = min(max(within, start + 1), start + PIECE_ROWS, len(bodies))
         yield start, limit
         start, reached = limit, int(ends[limit - 1])
+
+
+def has_positions(records: pa.Table, start: int, limit: int) -> bool:
+    """Say whether records have just these positions, and there are any.
+
+    Counts are compared first: what an object says of itself may be of any size.
+    """
+    found: Any = records.column("position").to_numpy()
+    if not len(found) or len(found) != limit - start:
+        return False
+    ends = (int(found[0]), int(found[-1]))
+    return ends == (start, limit - 1) and bool((np.diff(found) == 1).all())

@@ -13,7 +13,7 @@ Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
@@ -28,17 +28,17 @@ from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import parse, render
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
-from tidelog.wal.format.parquet import FOREIGN, open_parquet, read_records
-from tidelog.wal.format.record_items import items_of
+from tidelog.wal.format.parquet import RecordFile, open_records
+from tidelog.wal.format.record_items import has_positions, items_of
 from tidelog.wal.format.stream_set import StreamSet, stream_set_of
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 CONTROL_MARK: Final = 0xFFFF  # No id is that long.
+_WHAT: Final = "a slot's object"
 LINK: Final = b"tidelog.link"
 CHECK: Final = b"tidelog.check"
-_MAGIC: Final = b"PAR1"
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("position", pa.int64(), nullable=False),
     pa.field("timestamp_us", pa.int64(), nullable=False),
@@ -46,6 +46,14 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("body", pa.binary(), nullable=False),
 ]
 SLOT_RECORDS: Final = pa.schema(_FIELDS)
+# Places are a few bytes as they are encoded.
+_COMPRESSION: Final[dict[str, Any]] = {
+    "position": "none",
+    "timestamp_us": "none",
+    "stream": "snappy",
+    "body": "snappy",
+}
+_ENCODINGS: Final = dict.fromkeys(("position", "timestamp_us"), "DELTA_BINARY_PACKED")
 _HEAD: Final = np.dtype([("position", ">u8"), ("time", ">u8"), ("stream", ">u2")])
 
 
@@ -91,14 +99,9 @@ def decode_link(data: bytes, *, path: str) -> Link:
     """Read the link of the object at a path.
 
     Raises:
-        CorruptionError: there is none, it was changed, or it is that of another place.
+        CorruptionError: there is none, or it was changed, or there are not as many records.
     """
-    return _link_in(_opened(data, path), path)
-
-
-def footer_bytes(end: bytes) -> int:
-    """Return how many bytes at the end of an object hold its link, as the last of them say."""
-    return int.from_bytes(end[-8:-4], "little") + 8
+    return decode_link_at_end(data, path=path)
 
 
 def decode_link_at_end(end: bytes, *, path: str) -> Link:
@@ -107,27 +110,18 @@ def decode_link_at_end(end: bytes, *, path: str) -> Link:
     Raises:
         CorruptionError: as `decode_link`.
     """
-    try:
-        # Its reader wants a file's first bytes, too; where the columns lie does not concern it.
-        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + end[-footer_bytes(end) :]))
-    except FOREIGN as error:
-        raise _unreadable(path, error) from error
-    return link_of_metadata(metadata, path)
+    return _link_in(open_records(end, path=path, what=_WHAT))
 
 
 def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
     """Read the link and the records of the object at a path.
 
     Raises:
-        CorruptionError: see `decode_link`; or it has not the columns of one.
+        CorruptionError: see `decode_link`; or it has not the columns of one, or has more records
+            than its link says, or promises more than an object of its size may have.
     """
-    file = _opened(data, path)
-    link = _link_in(file, path)
-    try:
-        names = SLOT_RECORDS.names
-        return link, read_records(file, names, SLOT_RECORDS, path=path, what="a slot's")
-    except FOREIGN as error:
-        raise _unreadable(path, error) from error
+    file = open_records(data, path=path, what=_WHAT)
+    return _link_in(file), file.read(SLOT_RECORDS.names, SLOT_RECORDS)
 
 
 def problems_of_data(
@@ -142,8 +136,7 @@ def problems_of_data(
         return ["it is a fence"]
     if problems := [*_problems_of_place(link, size_bytes, fragment)]:
         return problems
-    positions = records.column("position").to_numpy()
-    if not np.array_equal(positions, np.arange(link.start, link.limit)):
+    if not has_positions(records, link.start, link.limit):
         return [f"its positions are not {link.start} to {link.limit - 1}"]
     if _least_and_greatest(records) != (link.first_us, link.last_us):
         problems.append("its times are not those that its link says")
@@ -226,33 +219,31 @@ def _problems_of_streams(records: pa.Table, link: DataLink, fragment: Fragment) 
         yield f"a control record cannot be read: {error}"
 
 
-def _opened(data: bytes, path: str) -> pq.ParquetFile:
-    try:
-        return open_parquet(data)
-    except FOREIGN as error:
-        raise _unreadable(path, error) from error
-
-
-def _link_in(file: pq.ParquetFile, path: str) -> Link:
-    return link_of_metadata(file.metadata, path)
-
-
 def link_of_metadata(metadata: pq.FileMetaData, path: str) -> Link:
     """Read the link from what a file's end says; see `decode_link`."""
-    found = metadata.metadata or {}
-    text = found.get(LINK, b"")
-    if not text or found.get(CHECK) != _check_of(text):
+    return _link_of(metadata.metadata or {}, metadata.num_rows, path)
+
+
+def _link_in(file: RecordFile) -> Link:
+    return _link_of(file.footer.key_values, file.footer.rows, file.path)
+
+
+def _link_of(said: Mapping[bytes, bytes], records: int, path: str) -> Link:
+    text = said.get(LINK, b"")
+    if not text or said.get(CHECK) != _check_of(text):
         raise CorruptionError(
             "a slot's object has no link, or it was changed: restore it, or move it away",
             path=path,
         )
-    return link_of(parse(text, where=path))
-
-
-def _unreadable(path: str, error: Exception) -> CorruptionError:
-    return CorruptionError(
-        f"a slot's object cannot be read: restore it, or move it away ({error})", path=path
-    )
+    link = link_of(parse(text, where=path))
+    wanted = link.limit - link.start if isinstance(link, DataLink) else 0
+    if records != wanted:
+        raise CorruptionError(
+            f"a slot's object has {records} records, and its link says {wanted}: restore it, or "
+            "move it away",
+            path=path,
+        )
+    return link
 
 
 def _least_and_greatest(records: pa.Table) -> tuple[int, int]:
@@ -274,19 +265,17 @@ def _problems_of_place(link: DataLink, size_bytes: int, fragment: Fragment) -> I
 def _encode(records: pa.Table, link: Link) -> bytes:
     text = render(link_fields(link))
     sink = pa.BufferOutputStream()
+    has_streams = records.column("stream").null_count < records.num_rows
     with pq.ParquetWriter(
         sink,
         SLOT_RECORDS,
-        compression="snappy",
-        # What would repeat bodies, or the schema that every reader knows.
+        compression=_COMPRESSION,
+        column_encoding=_ENCODINGS,
+        use_dictionary=["stream"] if has_streams else False,  # type: ignore[arg-type]
+        # What would repeat bodies, or the schema that every reader knows. Pages have no checksums:
+        # reading them took as long as decoding, and the sum of the columns finds what they find.
         write_statistics=False,
         store_schema=False,
-        use_dictionary=["stream"],  # type: ignore[arg-type]
-        column_encoding={
-            "position": "DELTA_BINARY_PACKED",
-            "timestamp_us": "DELTA_BINARY_PACKED",
-        },
-        write_page_checksum=True,
     ) as writer:
         writer.write_table(records)
         writer.add_key_value_metadata(

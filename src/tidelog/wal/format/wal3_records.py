@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.parquet import FOREIGN, open_parquet, read_records
-from tidelog.wal.format.record_items import items_of
+from tidelog.wal.format.parquet import open_records
+from tidelog.wal.format.record_items import has_positions, items_of
 
 OFFSET: Final = "offset"
 _FIELDS: list[pa.Field[Any]] = [
@@ -71,12 +71,10 @@ def decode_fragment(data: bytes, *, path: str) -> pa.Table:
     """Read the records of a fragment, in whatever encodings it is written.
 
     Raises:
-        CorruptionError: it is no Parquet file with the columns of a fragment.
+        CorruptionError: it is no Parquet file with the columns of a fragment, or promises more than
+            one of its size may have.
     """
-    try:
-        return read_records(open_parquet(data), _COLUMNS, RECORDS, path=path, what="a fragment's")
-    except FOREIGN as error:
-        raise CorruptionError(f"a fragment cannot be read: {error}", path=path) from error
+    return open_records(data, path=path, what="a fragment").read(_COLUMNS, RECORDS)
 
 
 def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> list[str]:
@@ -84,9 +82,7 @@ def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment)
     problems = []
     if size_bytes != fragment.num_bytes:
         problems.append(f"it has {size_bytes} bytes, not {fragment.num_bytes}")
-    positions = records.column("position").to_numpy()
-    wanted = np.arange(fragment.start, fragment.limit, dtype=np.uint64)
-    if not np.array_equal(positions, wanted):
+    if not has_positions(records, fragment.start, fragment.limit):
         problems.append(f"its positions are not {fragment.start} to {fragment.limit - 1}")
     if pc.count_distinct(records.column("timestamp_us")).as_py() != 1:
         problems.append("its records differ in their time")

@@ -6,7 +6,8 @@ from typing import Final
 
 from tidelog.store.port import Store
 from tidelog.wal.format.link import Link
-from tidelog.wal.format.slot_object import decode_link, decode_link_at_end, footer_bytes
+from tidelog.wal.format.parquet_meta import footer_bytes
+from tidelog.wal.format.slot_object import decode_link, decode_link_at_end
 
 END_BYTES: Final = 16 * 1024  # Holds the link of nearly every slot's object.
 

@@ -1,0 +1,184 @@
+"""What a Parquet file says of itself: in its footer, and in the header before each page. Pure.
+
+A footer says little of what it takes to read its file: a dictionary of one value of a megabyte, and
+a few bytes that repeat it, make a column of gigabytes. The headers of pages say which encoding each
+has and how large it is when it is decompressed; Arrow does not show them. Nor may Arrow be asked
+for the columns of a footer that was changed: some changes end the process.
+
+Invariants: pages are found where Arrow finds them.
+Source: the Parquet format, parquet.thrift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tidelog.wal.format.thrift import BINARY, I32, I64, Shape, Struct, read_struct
+
+MAGIC: Final = b"PAR1"
+DICTIONARY_PAGE: Final = 2
+PLAIN: Final = 0
+PLAIN_DICTIONARY: Final = 2
+RLE_DICTIONARY: Final = 8
+DELTA_LENGTH_BYTE_ARRAY: Final = 6
+INT64: Final = 2
+BYTE_ARRAY: Final = 6
+_REPEATED: Final = 2
+
+_ELEMENT: Final[Shape] = {1: I32, 3: I32, 4: BINARY, 5: I32}
+_COLUMN: Final[Shape] = {1: I32, 5: I64, 7: I64, 9: I64, 11: I64}
+_GROUP: Final[Shape] = {1: ({3: _COLUMN},), 3: I64}
+_FOOTER: Final[Shape] = {2: (_ELEMENT,), 3: I64, 4: (_GROUP,), 5: ({1: BINARY, 2: BINARY},)}
+# Of a page's kind: the field that is its own header, and there those of count and encoding.
+_OWN: Final = {0: (5, 1, 2), DICTIONARY_PAGE: (7, 1, 2), 3: (8, 1, 4)}
+_COUNT_AND_ENCODING: Final[Shape] = {1: I32, 2: I32}
+_PAGE: Final[Shape] = {
+    1: I32,
+    2: I32,
+    3: I32,
+    5: _COUNT_AND_ENCODING,
+    7: _COUNT_AND_ENCODING,
+    8: {1: I32, 4: I32},
+}
+
+_PAGES_MIN: Final = 64
+_PAGE_BYTES_MIN: Final = 512  # On average, beyond those; writers make pages of a megabyte.
+
+
+class Page(NamedTuple):
+    """A page: how many values it has, and its bytes as stored and as decompressed."""
+
+    kind: int
+    encoding: int
+    values: int
+    stored_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of one group of rows; its pages lie in ``[start, limit)``."""
+
+    values: int
+    start: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column of the schema. One that is not ``is_flat`` is part of something, or a list."""
+
+    name: str
+    type: int
+    is_flat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What the end of a file says; each group of rows has its number of rows, and its columns."""
+
+    rows: int
+    leaves: Sequence[Leaf]
+    groups: Sequence[tuple[int, Sequence[Column]]]
+    key_values: Mapping[bytes, bytes]
+
+
+def footer_bytes(end: bytes) -> int:
+    """Return how many bytes at the end of a file are its footer, as the last 8 of them say."""
+    return int.from_bytes(end[-8:-4], "little") + 8
+
+
+def read_footer(data: bytes) -> Footer:
+    """Read the footer of a file, or of a part of it that has its end.
+
+    Raises:
+        ValueError: there is none.
+    """
+    start = len(data) - footer_bytes(data)
+    if start < 0 or data[-4:] != MAGIC:
+        raise ValueError("it is no Parquet file, or not all of one")
+    found, _ = read_struct(data, start, _FOOTER)
+    groups = [
+        (_number(group, 3), [_column(one.get(3, {})) for one in group.get(1, ())])
+        for group in found.get(4, ())
+    ]
+    pairs = {one.get(1, b""): one.get(2, b"") for one in found.get(5, ())}
+    return Footer(_number(found, 3), _leaves(found.get(2, ())), groups, pairs)
+
+
+def pages_of(data: bytes, column: Column) -> Iterator[Page]:
+    """Yield the pages of a column.
+
+    Raises:
+        ValueError: they are not what the footer says.
+    """
+    at, limit, values = column.start, column.limit, column.values
+    if not 0 <= at <= limit <= len(data):
+        raise ValueError("a column lies outside of the file")
+    left = _PAGES_MIN + (limit - at) // _PAGE_BYTES_MIN
+    while values > 0:
+        if not left:
+            raise ValueError("a column has far too many pages")
+        found, at = read_struct(data, at, _PAGE)
+        page = _page(found)
+        at += page.stored_bytes
+        if at > limit:
+            raise ValueError("a page is larger than its column")
+        if page.kind != DICTIONARY_PAGE:
+            values -= page.values
+        left -= 1
+        yield page
+    if values:
+        raise ValueError("a column's pages have more values than it")
+
+
+def _page(found: Struct) -> Page:
+    own = _OWN.get(found.get(1, -1))
+    if own is None:
+        raise ValueError("a page is of an unknown kind")
+    field, count, encoding = own
+    header = found.get(field, {})
+    return Page(
+        found[1],
+        _number(header, encoding),
+        _number(header, count),
+        _number(found, 3),
+        _number(found, 2),
+    )
+
+
+def _column(found: Struct) -> Column:
+    start = _number(found, 9)
+    # As Arrow has it: a dictionary lies before the pages, or there is none.
+    if 0 < found.get(11, 0) < start:
+        start = found[11]
+    return Column(_number(found, 5), start, start + _number(found, 7))
+
+
+def _leaves(schema: Sequence[Struct]) -> list[Leaf]:
+    """Return the columns of a schema, which has its tree's nodes in order, the root first."""
+    leaves: list[Leaf] = []
+    name, within = "", 0
+    for element in schema[1:]:
+        is_top = not within
+        if is_top:
+            name = element.get(4, b"").decode()
+        else:
+            within -= 1
+        if children := element.get(5, 0):
+            within += _number(element, 5)
+        else:
+            is_flat = is_top and element.get(3) != _REPEATED
+            leaves.append(Leaf(name, _number(element, 1), is_flat))
+        if children and 1 in element:
+            raise ValueError("a column of it has columns")
+    return leaves
+
+
+def _number(found: Struct, field: int) -> int:
+    number: Any = found.get(field, -1)
+    if number < 0:
+        raise ValueError("a number is missing, or is less than nothing")
+    return int(number)

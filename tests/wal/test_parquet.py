@@ -1,0 +1,192 @@
+"""What files promise, before they are read: those that would take gigabytes are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.parquet_bytes import ColumnBytes, PageBytes, parquet_bytes, places, plain, run_of_first
+from tidelog.errors import CorruptionError
+from tidelog.wal.format import parquet
+from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX, open_records
+from tidelog.wal.format.wal3_records import decode_fragment, place_records
+
+MEGABYTE = 1_000_000
+NAMES = ["offset", "timestamp_us", "body"]
+
+
+@contextmanager
+def least_memory(most: int) -> Iterator[None]:
+    """Demand that Arrow takes no more than so many bytes meanwhile."""
+    before = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(counted)
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+    assert (counted.max_memory() or 0) <= most
+
+
+def written(bodies: Any, **options: Any) -> bytes:
+    records = place_records(pa.array(bodies, pa.binary()), start=1, timestamp_us=7)
+    sink = pa.BufferOutputStream()
+    pq.write_table(records.rename_columns(NAMES), sink, write_statistics=False, **options)
+    return sink.getvalue().to_pybytes()
+
+
+def refuse(data: bytes, why: str, *, most: int = 10 * MEGABYTE) -> None:
+    with least_memory(most), pytest.raises(CorruptionError, match=why):
+        decode_fragment(data, path="x")
+
+
+def test_one_value_that_a_dictionary_repeats_is_refused() -> None:
+    """A few kilobytes that would be 400 MB, and could be any number."""
+    data = written([b"x" * 100_000] * 4_000, compression="zstd")
+    assert len(data) < 20_000
+
+    refuse(data, "repeat more than a file of its size may")
+
+
+def repeating(rows: int, *, hides_dictionary: bool) -> bytes:
+    """Return a fragment in which one body of 100 kB stands once, and is in all records."""
+    pages = [
+        PageBytes(kind=2, body=plain([b"x" * 100_000]), values=1),
+        PageBytes(body=run_of_first(rows), values=rows, encoding=8),
+    ]
+    body = ColumnBytes(name="body", pages=pages, hides_dictionary=hides_dictionary)
+    return parquet_bytes([*places(rows), body], rows=rows)
+
+
+@pytest.mark.parametrize("hides_dictionary", [False, True])
+def test_a_dictionary_that_the_footer_does_not_name_is_refused(*, hides_dictionary: bool) -> None:
+    """Arrow takes the page as it comes, whatever the footer says of it."""
+    few = decode_fragment(repeating(10, hides_dictionary=hides_dictionary), path="x")
+    assert few.column("body").to_pylist() == [b"x" * 100_000] * 10
+
+    refuse(repeating(4_000, hides_dictionary=hides_dictionary), "repeat more")
+
+
+def test_what_is_compressed_a_thousandfold_is_refused() -> None:
+    """The footer says so, and so do the headers of its pages."""
+    data = written([bytes(MEGABYTE)] * 150, compression="zstd", use_dictionary=False)
+    assert len(data) < 100_000
+
+    refuse(data, "promises 15[0-9]{7} bytes, and 134217728 are allowed")
+
+
+def test_values_that_each_repeat_the_one_before_are_refused() -> None:
+    """Of that encoding nothing says how large a value is, until it is decoded."""
+    bodies = [b"x" * 50_000 + b"%d" % n for n in range(3_000)]
+    data = written(bodies, use_dictionary=False, column_encoding={"body": "DELTA_BYTE_ARRAY"})
+    assert len(data) < 100_000
+    few = written(bodies[:20], use_dictionary=False, column_encoding={"body": "DELTA_BYTE_ARRAY"})
+
+    refuse(data, "hides how large it is")
+    assert decode_fragment(few, path="x").column("body").to_pylist() == bodies[:20]
+
+
+BODY = PageBytes(body=plain([b"a", b"bc"]), values=2)
+MANY = 2**40
+LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"rows": MANY}, "promises 1099511627776 records"),
+    ({}, {"rows": RECORDS_MAX + 1}, "promises 8388609 records"),
+    ({}, {"rows": 3}, "larger than its column"),
+    ({}, {"group_rows": MANY}, "others than it says"),
+    ({"values": MANY}, {}, "differ in length"),
+    ({"pages": [PageBytes(body=BODY.body, values=1)]}, {}, "cut off|of another kind|out of order"),
+    ({"pages": [PageBytes(body=b"", values=2, size=2**31 - 1)]}, {}, "promises 2147483679 bytes"),
+    (
+        {"pages": [PageBytes(kind=2, body=plain([b"a"]), values=2**30), BODY]},
+        {},
+        "no room for its values",
+    ),
+    ({"repetition": 2}, {}, "column body is not what it should be"),
+    ({"type": 3}, {}, "column body is not what it should be"),
+    ({"name": "bodies"}, {}, "column body is not what it should be"),
+]
+
+
+@pytest.mark.parametrize(("column", "file", "why"), LIES)
+def test_promises_are_held_against_each_other(
+    column: dict[str, Any], file: dict[str, Any], why: str
+) -> None:
+    """Counts and sizes of the footer, of its groups, of columns, and of pages."""
+    body = ColumnBytes(**{"name": "body", "pages": [BODY], **column})
+    honest = parquet_bytes([*places(2), ColumnBytes(name="body", pages=[BODY])], rows=2)
+    assert decode_fragment(honest, path="x").column("body").to_pylist() == [b"a", b"bc"]
+
+    refuse(parquet_bytes([*places(2), body], **{"rows": 2, **file}), why)
+
+
+def test_a_column_stands_there_once() -> None:
+    """Of two of a name, one would be counted and the other read."""
+    body = ColumnBytes(name="body", pages=[BODY])
+
+    refuse(parquet_bytes([*places(2), body, body], rows=2), "column body is not")
+
+
+@given(
+    values=st.lists(st.none() | st.sampled_from([b"", b"a", b"a" * 50]), min_size=1, max_size=30),
+    rows=st.integers(1, 40),
+    width=st.integers(1, 3),
+)
+def test_what_repeats_itself_is_read_as_it_was_written(
+    values: list[bytes | None], rows: int, width: int
+) -> None:
+    """Where a file might be too large it is read in another way, and is the same."""
+    schema: list[pa.Field[Any]] = [pa.field("a", pa.binary()), pa.field("b", pa.binary())]
+    columns = [pa.array(values, pa.binary()), pa.array([b"b" * width] * len(values), pa.binary())]
+    table = pa.table(columns, schema=pa.schema(schema))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=rows)
+    data = sink.getvalue().to_pybytes()
+    with pytest.MonkeyPatch.context() as patch:
+        file = open_records(data, path="x", what="a file")
+        for allowed in (BYTES_MIN, 500):
+            patch.setattr(parquet, "bytes_allowed", lambda _, allowed=allowed: allowed)
+            # Pages hold more than values, so that some are refused which would just have fitted.
+            with suppress(CorruptionError) if allowed == 500 else nullcontext():
+                assert file.read(["a", "b"], table.schema).equals(table)
+
+
+def test_no_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was promised fits: that there is no room says something of the machine alone."""
+
+    def read(*_: Any, **__: Any) -> pa.Table:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "read", read)
+    with pytest.raises(MemoryError):
+        decode_fragment(written([b"a"]), path="x")
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid("x" * 9_999), OSError("x"), KeyError("x")])
+def test_what_a_library_says_of_bytes_names_the_object(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """In a sentence that a person can act upon, and that is not as long as the file."""
+
+    def read(*_: Any, **__: Any) -> pa.Table:
+        raise error
+
+    monkeypatch.setattr(pq.ParquetFile, "read", read)
+    with pytest.raises(CorruptionError, match="a fragment cannot be read: restore it") as told:
+        decode_fragment(written([b"a"]), path="the path")
+    assert "path=the path" in str(told.value)
+    assert len(str(told.value)) < 500
+
+
+def test_only_so_many_records_are_in_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 24 bytes to read, and may take none in the file."""
+    monkeypatch.setattr(parquet, "RECORDS_MAX", 1_000)
+
+    assert decode_fragment(written([b""] * 1_000), path="x").num_rows == 1_000
+    refuse(written([b""] * 1_001), "promises 1001 records, and 1000 are allowed")
