@@ -38,6 +38,7 @@ from tidelog.errors import (
 from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within
 from tidelog.wal.admin.destroy import Destroyed
+from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.collector import Collected
 from tidelog.wal.gc.pins import Pins
@@ -399,7 +400,8 @@ async def _destroy_all(game: Game, client: Client, late: set[str]) -> None:
             while await game.destroy(client, name) is None:
                 demand(False, f"{name} has forks, and all were destroyed")
     fences = {path for folder in game.watch.logs.values() for path in folder.fences()}
-    tombs = {f"{log_folder(name)}/{MANIFEST}" for name in game.watch.logs}
+    names = game.watch.logs
+    tombs = {f"{log_folder(name)}/{key}" for name in names for key in (MANIFEST, GARBAGE)}
     begun = tuple(f"{log_folder(name)}/snapshot/" for name in late)
     left = {key for key in game.world.store.objects if not key.startswith(begun)}
     demand(not left - fences - tombs, "something is left", keys=sorted(left - fences - tombs))

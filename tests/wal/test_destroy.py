@@ -21,6 +21,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
 from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 
@@ -43,8 +44,8 @@ def test_a_destroyed_log_leaves_its_fences() -> None:
         found = await shelf.destroy("a", grace_us=0)
         assert found.deleted > 8
         left = await keys_in(store, "log/a/")
-        assert all(key.endswith((MANIFEST, ".parquet")) for key in left)
-        assert len(left) == 1 + found.kept
+        assert all(key.endswith((MANIFEST, GARBAGE, ".parquet")) for key in left)
+        assert len(left) == 2 + found.kept
         for call in (lambda: sleeper.append([b"after"]), sleeper.close):
             try:
                 await call()
@@ -75,7 +76,7 @@ def test_a_destroyed_log_lets_go_of_its_pins() -> None:
         assert list(await (await shelf.open("a")).pins()) == ["q"]
         await shelf.destroy("a", grace_us=0)
         left = set(store.objects)
-        assert {key for key in left if not key.endswith(MANIFEST)} == {
+        assert {key for key in left if not key.endswith((MANIFEST, GARBAGE))} == {
             key for key in left if "/epoch/" in key
         }
         assert (await shelf.destroy("a", grace_us=0)).deleted == 0

@@ -9,13 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit import named_logs
+from kit.histories import History
 from kit.protocols import CLOCK, SLOTS, contents, make_slots, opener_on, slot_writer
-from tidelog.errors import CorruptionError, LogSealed, NameTaken, UsageError
+from kit.stores import Interposed
+from tidelog.errors import (
+    CorruptionError,
+    LocationError,
+    LogSealed,
+    NameTaken,
+    NoSuchLog,
+    Outcome,
+    UsageError,
+)
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
+from tidelog.store.within import Within
 from tidelog.testing import Recorded
+from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.admin.rebuild import rebuild_log
-from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch import Epoch, place_of
+from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.link import FenceLink
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.slot_object import encode_fence
@@ -157,7 +171,198 @@ def test_what_cannot_be_rebuilt_is_told() -> None:
         holed = await log_of([[1] * 6, [1] * 6])
         chain = chain_of((await load_head(holed)).manifest)
         await holed.delete([MANIFEST, chain.last.path(chain.last.first_slot)])
-        with pytest.raises(CorruptionError, match="in the middle is missing"):
+        with pytest.raises(CorruptionError, match="slot 7, and that slot's object is missing"):
             await rebuild_log(holed, clock=CLOCK, writer="me")
 
     asyncio.run(work())
+
+
+async def rebuilt(store: Store, **options: int) -> Manifest:
+    """Lose the manifest, and make it again."""
+    await store.delete([MANIFEST])
+    return await rebuild_log(store, clock=CLOCK, writer="me", **options)
+
+
+async def collected_but(store: MemoryStore, position: int, *, left: Sequence[int]) -> None:
+    """Collect up to a position; the objects of some slots are there again afterwards."""
+    kept = {key: data for key, data in store.objects.items() if _slot(key) in left}
+    await log_on(store).create_cursor("x", position)
+    await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
+    store.objects.update(kept)
+
+
+def _slot(key: str) -> int:
+    place = place_of(key)
+    return 0 if place is None else place.slot
+
+
+@pytest.mark.parametrize("left", [[1, 2], [2], [5], [2, 4]])
+async def test_what_lies_below_the_beginning_was_collected(left: list[int]) -> None:
+    """Pinned, shared by a fork, put again late: the log begins where it began, and goes on."""
+    store = await log_of([[1] * 8])
+    await collected_but(store, 6, left=left)
+    before, lost = await contents(SLOTS, store), (await load_head(store)).manifest
+
+    made = await rebuilt(store)
+
+    assert said(made) == said(lost)
+    assert await contents(SLOTS, store) == before
+    async with slot_writer(store) as writer:
+        assert await writer.append([b"more"]) == lost.next
+
+
+@pytest.mark.parametrize("gone", [[], [1], [1, 3, 4], [2, 5], [1, 2, 3, 4, 5]])
+async def test_a_deletion_that_was_broken_off_loses_nothing(gone: list[int]) -> None:
+    """The log begins before what was to be deleted if all of that is there, and else after it."""
+    store = await log_of([[1] * 8])
+    before = await contents(SLOTS, store)
+    await log_on(store).create_cursor("x", 6)
+    dying = Dying(store, gone)
+    with pytest.raises(LocationError):
+        await log_on(dying).collect(keep=Keep(share_max=1), grace_us=0)
+
+    made = await rebuilt(store)
+
+    assert (made.oldest, made.next) == (6 if gone else 1, 9)
+    assert await contents(SLOTS, store) == {
+        at: body for at, body in before.items() if at >= made.oldest
+    }
+    await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
+    assert min(await contents(SLOTS, store)) == 6
+
+
+class Dying(Interposed):
+    """A store by way of which only some slots are deleted, before whoever deletes dies."""
+
+    def __init__(self, store: Store, slots: Sequence[int]) -> None:
+        super().__init__(store)
+        self._slots = slots
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await super().delete([key for key in keys if _slot(key) in self._slots])
+        raise LocationError("died", outcome=Outcome.UNKNOWN)
+
+
+async def test_an_epoch_whose_only_data_is_void_is_healthy() -> None:
+    """Its writer's first put never landed, its second did; then another took the log over."""
+    history = History()
+    await history.begin()
+    await history.die_writing([False, True, True])
+    await history.write(2)
+    lost = (await load_head(history.within)).manifest
+
+    made = await rebuilt(history.within)
+
+    assert said(made) == said(lost)
+
+
+async def test_a_burst_across_the_beginning_is_healthy() -> None:
+    """A sleeper's fences came into slots that had been collected, and into the next one as well.
+
+    So of the fences that name his epoch some are strays, and one ended the epoch before.
+    """
+    history = History()
+    await history.begin()
+    await history.go_on(2)
+    await history.sleep_opening()
+    await history.go_on(2)
+    await history.collect(1)
+    await history.wake()
+    lost = (await load_head(history.within)).manifest
+
+    assert lost.initial_seq_no == 4
+    assert said(await rebuilt(history.within)) == said(lost)
+
+
+async def test_data_past_the_end_that_no_fence_voids_is_refused() -> None:
+    """A writer died over a hole, or a record was lost: it cannot be told, so nobody is to guess."""
+    history = History()
+    await history.begin()
+    await history.die_writing([True, False, True])
+    await history.within.delete([MANIFEST])
+    keys = set(history.store.objects)
+
+    with pytest.raises(CorruptionError, match="past slot 2"):
+        await rebuild_log(history.within, clock=CLOCK, writer="me")
+    assert set(history.store.objects) == keys
+
+
+@pytest.mark.parametrize("lost", [1, 4, 8, 9])
+async def test_a_record_that_was_lost_is_told(lost: int) -> None:
+    """Wherever it was, but at the end: not even the oldest are taken for collected."""
+    store = await log_of([[1] * 8, [1] * 4])
+    chain = chain_of((await load_head(store)).manifest)
+    await store.delete([chain.of(lost).path(lost)])
+    with pytest.raises(CorruptionError, match="missing"):
+        await rebuilt(store)
+
+
+async def test_a_lost_beginning_is_told_until_somebody_says_where_the_log_is_whole() -> None:
+    """Also if the plan was lost that says where it begins."""
+    store = await log_of([[1] * 8, [1] * 4], cutoff=6)
+    lost, before = (await load_head(store)).manifest, await contents(SLOTS, store)
+    await store.delete([GARBAGE])
+    with pytest.raises(CorruptionError, match="missing"):
+        await rebuilt(store)
+    with pytest.raises(UsageError, match="no object begins"):
+        await rebuild_log(store, clock=CLOCK, writer="me", start=2)
+    assert said(await rebuild_log(store, clock=CLOCK, writer="me", start=6)) == said(lost)
+    assert await contents(SLOTS, store) == before
+
+
+@pytest.mark.parametrize("who", ["cursor", "pin"])
+async def test_an_end_that_was_lost_is_told_by_who_stands_past_it(who: str) -> None:
+    """Its positions would be given out again."""
+    store = await log_of([[1] * 8])
+    if who == "cursor":
+        await log_on(store).create_cursor("x", 9)
+    else:
+        await log_on(store).create_pin("p", start=8, limit=9)
+    manifest = (await load_head(store)).manifest
+    await store.delete([chain_of(manifest).of(8).path(8)])
+    with pytest.raises(CorruptionError, match="newest records"):
+        await rebuilt(store)
+
+
+async def test_a_destroyed_log_is_not_made_again() -> None:
+    """What is left are fences, and a plan that says so."""
+    store = await log_of([[1] * 8])
+    await destroy_log(store, clock=CLOCK, writer="me", grace_us=0)
+    with pytest.raises(NoSuchLog, match="destroyed"):
+        await rebuilt(store)
+
+
+async def test_a_copy_is_made_again_though_one_was_broken_off_before() -> None:
+    """It begins at a later position, and beside it lies what the other had stored."""
+    store = MemoryStore()
+    await named_logs.log_of(store, "a", 8)
+    for name in ("copy", "other"):
+        await named_logs.shelf_on(store).copy("a", name, start=4)
+    for key in [key for key in store.objects if key.startswith("log/other/epoch/")]:
+        store.objects[key.replace("/other/", "/copy/")] = store.objects[key]
+    await named_logs.append(store, "copy", 2)
+    within = Within(store, "log/copy")
+    await roll_up_tail(within, clock=CLOCK, writer="me")
+    lost = (await load_head(within)).manifest
+
+    assert said(await rebuilt(within)) == said(lost)
+
+
+async def test_streams_are_what_they_were() -> None:
+    """Also those, with their meta, whose opening was collected: the plan says what is open."""
+    store = await log_of([[1] * 4])
+    log = log_on(store)
+    await log.open_stream(b"a", b"of old")
+    await log.append([b"x"], stream=b"a")
+    for _ in range(4):
+        await log.append([b"y"])
+    await log.close()
+    streams = await log.streams()
+    await log.create_cursor("x", 9)
+    await log.collect(keep=Keep(share_max=1), grace_us=0)
+    for cutoff in (10, 11):
+        await rebuilt(store)
+        assert await log_on(store).streams() == streams
+        await log.save_cursor(await log.load_cursor("x"), cutoff)
+        with pytest.raises(LocationError):
+            await log_on(Dying(store, [])).collect(keep=Keep(share_max=1), grace_us=0)

@@ -1,192 +1,211 @@
-"""Making a slot log's manifest again from the links alone. Pure.
+"""Making a slot log's manifest again from what its objects say of themselves. Pure.
 
 Each data link says where its records stand, and the sums of the log up to it; each fence, which
-epoch comes next. Of what was collected no link is left but the newest, which always stays: the
-oldest that is there says where the log begins.
+epoch comes next. Where the log begins its collection plan says (see `gc_plan`), for no data is
+deleted before that has been written. From there on the log is walked, as every reader walks it.
 
-Not every fence counts. A sleeper may have put one into a slot that had been collected, and some
-lie past the one that decided. So all ways through the fences are looked at. A way is the log's only
-if all epochs that hold data are on it, since nobody writes data into an epoch that he does not
-believe; and if it holds data, unless there is none at all. Of several, the one is taken that leads
-furthest.
-Source: design page 3, "Roll-up".
+What lies below the beginning was collected, whatever is still there: pins and forks hold some of
+it, a deletion that was broken off has left some, a late put has brought some back. A sleeper may
+have put a fence there, too; above, no fence can be such a stray. So below the beginning fences only
+say which epoch followed which, and there is one way back from each.
+
+Invariants: nobody writes data into an epoch that he does not believe, so all epochs that hold data
+are the log's. Where data lies that the walk neither met nor found void, nothing is made: a record
+is missing, or a writer died over one and nobody has taken the log over.
+Source: design page 3, "Rebuild"; docs/log.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from tidelog.errors import CorruptionError, UsageError
+from tidelog.errors import CorruptionError, NoSuchLog, UsageError
 from tidelog.setsum import Setsum
-from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Place, Seal, place_of
-from tidelog.wal.format.link import DataLink, FenceLink, Link, fragment_of, plain
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.admin.found_slots import Found, FoundEpochs, epochs_of, fences_after
+from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Seal
+from tidelog.wal.format.gc_plan import Garbage
+from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
+from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.stream_set import is_listed
-from tidelog.wal.format.streams import CLOSE, OPEN, Controls, StreamInfo, Streams, apply_controls
+from tidelog.wal.format.streams import CLOSE, OPEN, StreamInfo, Streams
+from tidelog.wal.slot_protocol.chain import Step, extend, step
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A slot's object that is still there."""
+class _Begin:
+    """Where a log begins: its epochs up to there, and what comes first."""
 
-    path: str
-    link: Link
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    link: DataLink
-    path: str
-    size_bytes: int
+    epochs: tuple[Epoch, ...]
+    tail: Tail
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """What is there of an epoch: data by slot, and the lowest fence for each end that is named."""
-
-    data: Mapping[int, _Data]
-    fences: Mapping[int, FenceLink]
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """A way through epochs, whose last step this is; ``slot`` comes next."""
-
-    before: _Way | None
-    epoch: Epoch
-    slot: int
-    data: tuple[_Data, ...] = ()
-    seal: Seal | None = None
-    newest: _Data | None = None
-    epochs_with_data: frozenset[str] = frozenset()
-
-    @property
-    def length(self) -> tuple[int, int, int, bool]:
-        """Say how far it leads: by records, by slots, by epochs, and to a seal."""
-        limit = 0 if self.newest is None else self.newest.link.limit
-        return limit, self.slot, self.epoch.number, self.seal is not None
-
-    def steps(self) -> list[_Way]:
-        """Return its steps, oldest first."""
-        steps: list[_Way] = []
-        step: _Way | None = self
-        while step is not None:
-            steps.append(step)
-            step = step.before
-        return steps[::-1]
-
-
-def relink(found: Sequence[Found], *, writer: str) -> Manifest:
+def relink(
+    found: Sequence[Found], *, plan: Garbage | None, writer: str, start: int | None = None
+) -> Manifest:
     """Return the manifest of the log to which these objects belong.
 
+    ``plan`` is what stands as the log's collection plan; None if nothing does, so that nothing was
+    ever collected. ``start`` is a position from which on the log is known to be whole: it takes
+    the place of a plan that was lost as well.
+
     Raises:
-        CorruptionError: they do not make a log: its first epoch is not known, or an object in the
-        middle is missing.
+        NoSuchLog: the log was destroyed. UsageError: no object begins at ``start``.
+        CorruptionError: the objects do not make a log: its first epoch is not known, an object is
+        missing, or there are records past its end.
     """
-    epochs = _epochs_of(found)
-    begun = {_place(one) for one in found if _place(one).number == 0}
-    if len({place.id for place in begun}) != 1:
+    if plan is not None and plan.is_destroyed:
+        raise NoSuchLog("the log was destroyed: what is left of it is not to be made a log again")
+    epochs = epochs_of(found)
+    slot = _first_slot(epochs, plan, start)
+    begin = _begin(epochs, slot, None if start is not None else plan)
+    steps, tail = _walk(epochs, begin.tail)
+    way = [*begin.epochs, *(one for one in steps if isinstance(one, Epoch))]
+    is_sealed = bool(steps) and isinstance(steps[-1], Seal)
+    _refuse_rest(epochs, way, slot, tail, is_sealed=is_sealed)
+    return extend(_manifest_at(begin, writer), steps, writer=writer)
+
+
+def _first_slot(epochs: FoundEpochs, plan: Garbage | None, start: int | None) -> int:
+    """Return the slot where the log begins.
+
+    A plan that stands was carried out, or in part, or not yet. If all that it erases is there, and
+    is linked to what it keeps, the log begins before that: nothing is lost by it.
+    """
+    if start is not None:
+        there = [one for one in epochs.newest.values() if one.link.start == start]
+        if not there:
+            raise UsageError(
+                "no object begins with the position from which on the log is to be whole",
+                start=start,
+            )
+        return max(there, key=lambda one: (one.number, -one.link.slot)).link.slot
+    if plan is None:
+        return FIRST_SLOT
+    first, limit = (max(at, FIRST_SLOT) for at in (plan.fragments_start, plan.fragments_limit))
+    return first if limit - len(epochs.run_to(limit)) <= first else limit
+
+
+def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None) -> _Begin:
+    data = epochs.newest.get(slot)
+    if slot == FIRST_SLOT:
+        # A copy of another log may begin at a later position.
+        position = FIRST_POSITION if data is None else data.link.start
+        epoch, setsum = epochs.genesis, Setsum.zero()
+        tail = Tail(epoch=epoch, slot=slot, position=position, setsum=setsum, log_bytes=0)
+        return _Begin((epoch,), tail)
+    if data is None:
         raise CorruptionError(
-            "the log's first epoch is not to be found: it was a fork, or its first fence is "
-            "missing; nothing was written"
+            f"the log begins at slot {slot}, as its collection plan says, and no object with "
+            "records is there: restore it; nothing was written"
         )
-    genesis = Epoch(number=0, id=begun.pop().id, first_slot=FIRST_SLOT, opener="")
-    holding = frozenset(name for name, epoch in epochs.items() if epoch.data)
-    whole = [
-        way
-        for way in _ways(_Way(None, genesis, FIRST_SLOT), epochs)
-        if (way.newest is not None) == bool(holding) and way.epochs_with_data >= holding
-    ]
-    if not whole:
-        raise CorruptionError(
-            "the log's objects do not follow each other: one in the middle is missing; nothing was "
-            "written"
-        )
-    return _manifest(max(whole, key=lambda way: way.length), writer)
+    link = data.link
+    way = epochs.way_to(link.epoch, slot)
+    tail = Tail(
+        epoch=way[-1],
+        slot=slot,
+        position=link.start,
+        setsum=link.log_setsum - link.setsum,
+        log_bytes=link.log_bytes,
+        streams=_streams_at(epochs, slot, plan),
+    )
+    return _Begin(way, tail)
 
 
-def _ways(begin: _Way, epochs: Mapping[str, _Epoch]) -> Iterator[_Way]:
-    """Yield all ways on from a beginning, each as far as it leads."""
-    open_ways = [begin]
-    while open_ways:
-        way = open_ways.pop()
-        there = epochs.get(way.epoch.name, _Epoch({}, {}))
-        yield _with_data(way, _run(way, there.data, None))
-        for slot, fence in there.fences.items():
-            run = _run(way, there.data, slot)
-            at = way.slot if way.newest is not None and not run else slot
-            if slot < way.slot or (run and run[-1].link.slot + 1 != slot) or at != slot:
-                continue
-            ended = replace(_with_data(way, run), slot=slot)
-            if fence.next is None:
-                yield replace(
-                    ended, seal=Seal(slot=slot, successor=fence.successor, reach=fence.reach)
-                )
-            else:
-                following = replace(fence.next, first_slot=slot)
-                open_ways.append(replace(ended, before=ended, epoch=following, data=()))
-
-
-def _run(way: _Way, data: Mapping[int, _Data], fence: int | None) -> tuple[_Data, ...]:
-    """Return the data with which a way goes on in its epoch, up to the first that is missing."""
-    slots = sorted(slot for slot in data if slot >= way.slot and (fence is None or slot < fence))
-    run: list[_Data] = []
-    for slot in slots:
-        before = run[-1] if run else way.newest
-        if before is not None and not _follows(before.link, data[slot].link):
+def _walk(epochs: FoundEpochs, tail: Tail) -> tuple[list[Step], Tail]:
+    """Return what a reader would meet, and the tail after it."""
+    steps: list[Step] = []
+    while (there := epochs.objects.get((tail.epoch.name, tail.slot))) is not None:
+        if there.path != tail.path:
+            raise CorruptionError("an object is not at its place", path=there.path)
+        tail, met = step(tail, there.link, there.size_bytes)
+        steps.append(met)
+        if isinstance(met, Seal):
             break
-        run.append(data[slot])
-    return tuple(run)
+    return steps, tail
 
 
-def _with_data(way: _Way, run: tuple[_Data, ...]) -> _Way:
-    if not run:
-        return way
-    holding = way.epochs_with_data | {way.epoch.name}
-    return replace(
-        way, data=run, slot=run[-1].link.slot + 1, newest=run[-1], epochs_with_data=holding
+def _refuse_rest(
+    epochs: FoundEpochs, way: Sequence[Epoch], begin: int, tail: Tail, *, is_sealed: bool
+) -> None:
+    """Refuse what a log could not have left that begins and ends where the walk did.
+
+    Raises:
+        CorruptionError: there is such.
+    """
+    firsts = {epoch.name: epoch.first_slot for epoch in way}
+    past = [] if is_sealed else [*fences_after(epochs, tail.epoch, tail.slot)]
+    # Past any fence all is void, whether that decides or a lower one does.
+    void = tail.slot if is_sealed else min((one.link.slot for one in past), default=None)
+    for data in epochs.data:
+        name, slot = data.link.epoch, data.link.slot
+        if name not in firsts or slot < firsts[name]:
+            raise _unreached(data.path, tail)
+        is_past = name == tail.epoch.name and slot >= tail.slot
+        if is_past and (void is None or slot < void):
+            raise _unreached(data.path, tail)
+    written = {name for name, _ in epochs.objects}
+    for fence in past:
+        if _proves_more(epochs, fence.link, written, begin, tail):
+            raise _unreached(fence.path, tail)
+
+
+def _proves_more(
+    epochs: FoundEpochs, fence: Link, written: Collection[str], begin: int, tail: Tail
+) -> bool:
+    """Say whether a fence past the end shows that the log did not end there."""
+    if not isinstance(fence, FenceLink):
+        return False
+    if fence.seen > tail.slot:
+        return True  # Its opener saw that slot taken.
+    if fence.next is None or fence.next.name not in written:
+        return False
+    # Others went on from the epoch that it names, and so had met it on their way: unless that was
+    # one which the same opener put into a slot that had been collected.
+    return min(epochs.openings[fence.next.name].fences) >= begin
+
+
+def _unreached(path: str, tail: Tail) -> CorruptionError:
+    return CorruptionError(
+        f"the log has something past slot {tail.slot}, and that slot's object is missing: restore "
+        "it; if its writer died there, and no other has written since, move what comes later away; "
+        "nothing was written",
+        missing=tail.path,
+        path=path,
     )
 
 
-def _follows(before: DataLink, link: DataLink) -> bool:
-    return (link.slot, link.start, link.log_setsum) == (
-        before.slot + 1,
-        before.limit,
-        before.log_setsum + link.setsum,
-    )
-
-
-def _manifest(way: _Way, writer: str) -> Manifest:
-    steps = way.steps()
-    data = [one for step in steps for one in step.data]
-    at_start = _open_at_start([one.link for one in data])
-    controls = tuple(control for one in data for control in one.link.controls)
-    chain = Chain(
-        epochs=tuple(step.epoch for step in steps),
-        seal=way.seal,
-        streams_at_start=at_start,
-        streams=_after(at_start, controls),
-    )
-    if not data:
-        return Manifest(writer=writer, chain=chain)
-    first, last = data[0].link, data[-1]
-    collected = first.log_setsum - first.setsum
-    is_whole = collected == Setsum.zero() and first.slot == FIRST_SLOT
+def _manifest_at(begin: _Begin, writer: str) -> Manifest:
+    """Return the manifest of a log of which nothing is left, and that goes on at its beginning."""
+    tail = begin.tail
+    is_first = tail.slot == FIRST_SLOT
     return Manifest(
-        setsum=last.link.log_setsum,
-        collected=collected,
-        acc_bytes=last.link.log_bytes + last.size_bytes,
+        setsum=tail.setsum,
+        collected=tail.setsum,
+        acc_bytes=tail.log_bytes,
         writer=writer,
-        fragments=tuple(plain(fragment_of(one.link, one.path, one.size_bytes)) for one in data),
-        initial_offset=None if is_whole else first.start,
-        initial_seq_no=None if is_whole else first.slot,
-        chain=chain,
+        initial_offset=None if tail.position == FIRST_POSITION else tail.position,
+        initial_seq_no=None if is_first else tail.slot,
+        chain=Chain(epochs=begin.epochs, streams_at_start=tail.streams, streams=tail.streams),
     )
 
 
-def _open_at_start(links: Sequence[DataLink]) -> Streams:
+def _streams_at(epochs: FoundEpochs, slot: int, plan: Garbage | None) -> Streams:
+    """Return the streams that are open where the log begins: as its plan says, or as links show."""
+    if plan is not None:
+        is_before = slot < plan.fragments_limit
+        said = plan.streams_before if is_before else plan.streams_at_start
+        if said is not None:
+            return said
+    run, data = list[DataLink](), epochs.newest.get(slot)
+    while data is not None:
+        run.append(data.link)
+        following = epochs.newest.get(data.link.slot + 1)
+        data = following if following is not None and following.follows(data) else None
+    return open_at_start(run)
+
+
+def open_at_start(links: Sequence[DataLink]) -> Streams:
     """Return the streams that must have been open where what is left begins, as links show.
 
     Those that were opened earlier and are named no more are not among them; nor is any meta of
@@ -206,39 +225,3 @@ def _open_at_start(links: Sequence[DataLink]) -> Streams:
                 start[said.stream] = StreamInfo(id=said.stream, position=0)
             (open_now.discard if said.op == CLOSE else open_now.add)(said.stream)
     return Streams(start)
-
-
-def _after(streams: Streams, controls: Controls) -> Streams:
-    try:
-        return apply_controls(streams, controls)
-    except UsageError as error:
-        raise CorruptionError(
-            f"the log's control records do not fit each other ({error.sentence}); nothing was "
-            "written"
-        ) from error
-
-
-def _epochs_of(found: Sequence[Found]) -> dict[str, _Epoch]:
-    data: dict[str, dict[int, _Data]] = {}
-    fences: dict[str, dict[str, tuple[int, FenceLink]]] = {}
-    for one in found:
-        place = _place(one)
-        epoch_data, ends = data.setdefault(place.epoch, {}), fences.setdefault(place.epoch, {})
-        if isinstance(one.link, DataLink):
-            epoch_data[place.slot] = _Data(one.link, one.path, one.size_bytes)
-            continue
-        # One opener's fences differ in their slot alone, and the lowest is the one that counts.
-        lowest, _ = ends.get(one.link.id, (place.slot, one.link))
-        if place.slot <= lowest:
-            ends[one.link.id] = place.slot, one.link
-    return {
-        name: _Epoch(data[name], dict(sorted(fences[name].values(), key=lambda end: end[0])))
-        for name in data
-    }
-
-
-def _place(one: Found) -> Place:
-    place = place_of(one.path)
-    if place is None or (place.epoch, place.slot) != (one.link.epoch, one.link.slot):
-        raise CorruptionError("an object is not at its place", path=one.path)
-    return place

@@ -1,9 +1,10 @@
 """Destroying a log. Who has slept through it must still come to know.
 
 A slot log is sealed first, then its manifest is replaced by one that has nothing left, and only
-then everything else is deleted but the fences that ended its epochs and that manifest: they keep a
-writer who wakes up later from taking an empty slot for its own. So its name stays taken. A log in
-wal3's form loses its manifest first, and then all the rest; a writer finds nothing to replace.
+then everything else is deleted but the fences that ended its epochs, that manifest, and a plan
+which says that all was deleted: fences keep a writer who wakes up later from taking an empty slot
+for its own, and the plan keeps the log from being rebuilt. So its name stays taken. A log in wal3's
+form loses its manifest first, and then all the rest; a writer finds nothing to replace.
 
 To destroy again what was destroyed in part finishes it.
 Source: wal3, "Destroy"; design page 3, "Open for writing".
@@ -32,7 +33,7 @@ from tidelog.store.within import Within
 from tidelog.wal.admin.fork import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
 from tidelog.wal.format.epoch_list import PAST
-from tidelog.wal.format.gc_plan import GARBAGE
+from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.pin import pin_name
 from tidelog.wal.gc.collector import GRACE_US
@@ -162,8 +163,8 @@ async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
     held = {key async for key in _keys(store, "pin/")} if pinned else set[str]()
     found, doomed = Destroyed(), list[str]()
     async for key in _keys(store, ""):
-        if key == MANIFEST or key in pinned or key in held or key in known.paths:
-            found.kept += key != MANIFEST
+        if key in (MANIFEST, GARBAGE) or key in pinned or key in held or key in known.paths:
+            found.kept += key not in (MANIFEST, GARBAGE)
         elif key.startswith("epoch/"):
             verdict = judge_fragment(manifest, key)
             doomed += [key] if verdict in (Verdict.DEAD, Verdict.UNPROVEN) else []
@@ -173,6 +174,8 @@ async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
             doomed.append(key)
         else:
             found.foreign.append(key)
+    # Before the first deletion, as a collector's: what is left is not to be rebuilt.
+    await store.put(GARBAGE, encode_garbage(nothing_to_erase(manifest, is_destroyed=True)))
     if doomed:
         await store.delete(doomed)
     found.deleted = len(doomed)

@@ -1,13 +1,16 @@
 """Rebuilding a slot log whose manifest was lost, from what its objects say of themselves.
 
-Only the ends of the objects are read. What cannot be made again: cursors and pins are objects of
-their own, and stay; the names of openers of the first epoch; and where the log began, if nothing of
-it is left.
-Source: design page 3, "Roll-up".
+Only the ends of the objects are read, and the collection plan, which says where the log begins.
+What cannot be made again: cursors and pins are objects of their own, and stay; the names of openers
+of the first epoch. No collector may be at work meanwhile: it would delete by a manifest that is no
+more.
+Source: design page 3, "Rebuild"; docs/log.md.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -15,16 +18,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import CorruptionError, NameTaken, ObjectExists, ObjectNotFound, UsageError
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    NameTaken,
+    ObjectExists,
+    ObjectNotFound,
+    UsageError,
+)
 from tidelog.store.conditional import create
 from tidelog.store.port import Entry, Store
-from tidelog.wal.admin.chain_recovery import Found, relink
+from tidelog.wal.admin.chain_recovery import relink
+from tidelog.wal.admin.found_slots import Found
 from tidelog.wal.format.epoch import EPOCHS, place_of
+from tidelog.wal.format.epoch_list import shorten
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage
 from tidelog.wal.format.link import Link
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.manifest_update import Rollover, check_manifest
+from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import link_of_metadata
 from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.pins import each_pin
+from tidelog.wal.read.manifest_store import ManifestStore
+from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
 TAIL_BYTES: Final = 16 * 1024  # Holds the footer of nearly every slot's object.
@@ -32,13 +49,18 @@ READS_MAX: Final = 16
 MAGIC: Final = b"PAR1"
 
 
-async def rebuild_log(store: Store, *, clock: Clock, writer: str) -> Manifest:
+async def rebuild_log(
+    store: Store, *, clock: Clock, writer: str, start: int | None = None
+) -> Manifest:
     """Make the manifest of the log at the root of a store again; return it.
+
+    ``start`` is a position from which on the log is known to be whole: see `relink`.
 
     Raises:
         NameTaken: there is a manifest: nothing was done. UsageError: there is nothing of a slot
-        log. CorruptionError: the objects do not make a log; nothing was written. LocationError: the
-        store failed.
+        log, or nothing begins at ``start``. NoSuchLog: the log was destroyed. CorruptionError: the
+        objects do not make a log; nothing was written. ContentionError: objects were deleted
+        meanwhile. LocationError: the store failed.
     """
     try:
         await store.get(MANIFEST, limit=1)
@@ -46,24 +68,61 @@ async def rebuild_log(store: Store, *, clock: Clock, writer: str) -> Manifest:
         pass
     else:
         raise NameTaken("the log has a manifest: scrub it, and move it away if it is damaged")
+    plan = await _plan(store)
     entries = [entry async for entry in store.list(EPOCHS) if place_of(entry.key) is not None]
     if not entries:
         raise UsageError(
             "there are no slots here: a log in wal3's form, or none, cannot be rebuilt"
         )
-    work = [partial(_found, store, clock, entry) for entry in entries]
-    manifest = relink(await run_all(work, at_once=READS_MAX), writer=writer)
-    manifest, snapshots = roll_all(manifest, Rollover(), writer=writer)
-    check_manifest(manifest)
     try:
-        for snapshot in snapshots:
-            # One that is there names the same.
-            try:
-                await create(store, snapshot.path, encode_snapshot(snapshot), clock=clock)
-            except ObjectExists:
-                continue
-        data = encode_manifest(manifest)
-        await create(store, MANIFEST, data, clock=clock, replaceable=True)
+        work = [partial(_found, store, clock, entry) for entry in entries]
+        found = await run_all(work, at_once=READS_MAX)
+    except ObjectNotFound as error:
+        raise ContentionError(
+            "objects of the log are deleted while it is rebuilt: end its collectors first"
+        ) from error
+    decide = partial(relink, found, plan=plan, writer=writer, start=start)
+    manifest = await clock.offload(decide)
+    await _refuse_short(store, clock, manifest)
+    return await _store(store, clock, manifest, writer)
+
+
+async def _plan(store: Store) -> Garbage | None:
+    try:
+        return decode_garbage((await store.get(GARBAGE)).data)
+    except ObjectNotFound:
+        return None
+
+
+async def _refuse_short(store: Store, clock: Clock, manifest: Manifest) -> None:
+    """Refuse a manifest that ends before a position at which the log is known to have been.
+
+    Raises:
+        CorruptionError: it does.
+    """
+    cursors = await Cursors(store=store, clock=clock, writer="").list()
+    known = [cursor.position for cursor in cursors.cursors.values()]
+    known += [found.pin.limit async for found in each_pin(store)]
+    if max(known, default=0) > manifest.next:
+        raise CorruptionError(
+            "the newest records of the log are missing: a cursor or a pin stands past all that is "
+            "left; restore them, or delete it if they are lost; nothing was written",
+            next=manifest.next,
+            known=max(known),
+        )
+
+
+async def _store(store: Store, clock: Clock, manifest: Manifest, writer: str) -> Manifest:
+    manifest, snapshots = roll_all(manifest, Rollover(), writer=writer)
+    chain, lists = shorten(chain_of(manifest))
+    named = [(one.path, encode_snapshot(one)) for one in snapshots]
+    named += [(one.path, one.data) for one in lists]
+    for path, data in named:
+        with suppress(ObjectExists):  # One that is there names the same.
+            await create(store, path, data, clock=clock)
+    manifest = replace(manifest, chain=chain)
+    try:
+        await ManifestStore(store=store, clock=clock).create(manifest)
     except ObjectExists as error:
         raise NameTaken("another has just made a manifest for the log") from error
     return manifest

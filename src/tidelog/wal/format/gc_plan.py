@@ -1,6 +1,11 @@
-"""Garbage: what a collection of a wal3 log has planned to erase, and to keep. Pure.
+"""Garbage: what a collection of a log has planned to erase, and to keep. Pure.
 
-Source: wal3, "Garbage Collection"; docs/wal3.md.
+In slot logs the plan that stands between two collections, which erases nothing, says where the log
+begins, and which streams are open there. So nothing of a slot log is ever deleted before this
+object says that it may be gone, and whoever makes a lost manifest again can tell what was collected
+from what was lost.
+
+Source: wal3, "Garbage Collection"; docs/wal3.md, docs/log.md.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from typing import Any, Final
 
 from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
+from tidelog.wal.format.epoch import FIRST_SLOT
 from tidelog.wal.format.json import parse, position, render
-from tidelog.wal.format.manifest import FIRST_POSITION
+from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.snapshot import (
     Pointer,
     Snapshot,
@@ -23,15 +29,20 @@ from tidelog.wal.format.snapshot import (
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
 GARBAGE: Final = "gc/GARBAGE"
-STREAMS: Final = "tidelog_streams_at_start"  # Only in slot logs, which wal3 does not read.
+# These only in slot logs, which wal3 does not read.
+STREAMS: Final = "tidelog_streams_at_start"
+STREAMS_BEFORE: Final = "tidelog_streams_before"
+DESTROYED: Final = "tidelog_is_destroyed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """A plan; the default is that of nothing, which is what stands between two collections.
+    """A plan; the default is wal3's of nothing, which is what stands between two collections.
 
-    Shape: fragments with numbers in ``[fragments_start, fragments_limit)`` go. In slot logs,
-        ``streams_at_start`` are open where what is kept begins; None elsewhere.
+    Shape: fragments with numbers in ``[fragments_start, fragments_limit)`` go; ``first_to_keep`` is
+        the position after them. In slot logs ``streams_at_start`` are open there, and
+        ``streams_before`` where the log begins until the plan is carried out; None elsewhere.
+        ``is_destroyed``: all of the log was deleted, and no manifest is to be made for it again.
     """
 
     snapshots_to_drop: tuple[Pointer, ...] = ()
@@ -42,10 +53,29 @@ class Garbage:
     discarded: Setsum = field(default_factory=Setsum.zero)
     first_to_keep: int = FIRST_POSITION
     streams_at_start: Streams | None = None
+    streams_before: Streams | None = None
+    is_destroyed: bool = False
 
     @property
     def is_empty(self) -> bool:
-        return self == Garbage()
+        """Say whether it erases nothing."""
+        return self.fragments_start == self.fragments_limit and not (
+            self.snapshots_to_drop or self.snapshots_to_make or self.root
+        )
+
+
+def nothing_to_erase(manifest: Manifest, *, is_destroyed: bool = False) -> Garbage:
+    """Return the plan that stands for a manifest while nothing is planned."""
+    if manifest.chain is None:
+        return Garbage()
+    first = manifest.initial_seq_no or FIRST_SLOT
+    return Garbage(
+        fragments_start=first,
+        fragments_limit=first,
+        first_to_keep=manifest.oldest,
+        streams_at_start=manifest.chain.streams_at_start,
+        is_destroyed=is_destroyed,
+    )
 
 
 def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
@@ -67,6 +97,8 @@ def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
         discarded=found.setsum("setsum_to_discard"),
         first_to_keep=found.position("first_to_keep"),
         streams_at_start=streams_in(found, STREAMS) if found.has(STREAMS) else None,
+        streams_before=streams_in(found, STREAMS_BEFORE) if found.has(STREAMS_BEFORE) else None,
+        is_destroyed=found.flag(DESTROYED, default=False),
     )
 
 
@@ -86,8 +118,14 @@ def encode_garbage(garbage: Garbage, *, write_id: str = "") -> bytes:
         "setsum_to_discard": garbage.discarded.hex(),
         "first_to_keep": position(garbage.first_to_keep),
     }
-    if garbage.streams_at_start is not None:
-        found[STREAMS] = encode_streams(garbage.streams_at_start)
+    for name, streams in (
+        (STREAMS, garbage.streams_at_start),
+        (STREAMS_BEFORE, garbage.streams_before),
+    ):
+        if streams is not None:
+            found[name] = encode_streams(streams)
+    if garbage.is_destroyed:
+        found[DESTROYED] = True
     if write_id:
         found["tidelog_write"] = write_id
     return render(found)

@@ -41,7 +41,13 @@ from tidelog.errors import (
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Chain
-from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.format.gc_plan import (
+    GARBAGE,
+    Garbage,
+    decode_garbage,
+    encode_garbage,
+    nothing_to_erase,
+)
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.manifest_update import pointer_to
 from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
@@ -279,7 +285,7 @@ class Collector:
                 return
         report.discarded += 1
         # With an id: no put of an older plan, still under way, takes this for what it waits for.
-        empty = encode_garbage(Garbage(), write_id=self.clock.unique())
+        empty = encode_garbage(nothing_to_erase(head.manifest), write_id=self.clock.unique())
         with suppress(ObjectChanged, OutcomeUnknown):
             await replace(self.store, GARBAGE, empty, e_tag=ours.e_tag, clock=self.clock)
 
@@ -311,7 +317,7 @@ class Collector:
             await replace(
                 self.store,
                 GARBAGE,
-                encode_garbage(Garbage()),
+                encode_garbage(nothing_to_erase(manifest)),
                 e_tag=written.e_tag,
                 clock=self.clock,
             )

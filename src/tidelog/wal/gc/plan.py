@@ -132,6 +132,7 @@ def plan_collection(
         discarded=sum_of(cut.erased),
         first_to_keep=cut.erased[-1].limit,
         streams_at_start=_streams_after(manifest, controls),
+        streams_before=None if manifest.chain is None else manifest.chain.streams_at_start,
     )
     try:
         apply_garbage(manifest, plan)

@@ -1,0 +1,190 @@
+"""What lies in the slots of a log whose manifest is lost, by epoch and by slot. Pure.
+
+A slot may hold data in several epochs. Past the fence that ended an epoch its data is void, and the
+next epoch begins at that fence: so of all data in one slot at most that of the newest epoch counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.errors import CorruptionError
+from tidelog.setsum import Setsum
+from tidelog.wal.format.epoch import FIRST_SLOT, Epoch, Place, place_of
+from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
+from tidelog.wal.slot_protocol.chain import step
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A slot's object that is still there."""
+
+    path: str
+    link: Link
+    size_bytes: int
+
+    @property
+    def place(self) -> Place:
+        """Return its place, which its path and its link agree on.
+
+        Raises:
+            CorruptionError: they do not.
+        """
+        place = place_of(self.path)
+        if place is None or (place.epoch, place.slot) != (self.link.epoch, self.link.slot):
+            raise CorruptionError("an object is not at its place", path=self.path)
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class FoundData:
+    """A slot's object that holds records."""
+
+    number: int  # Of its epoch.
+    link: DataLink
+    path: str
+    size_bytes: int
+
+    def follows(self, before: FoundData | None) -> bool:
+        """Say whether its link continues the log up to ``before``: its sums prove that."""
+        if before is None:
+            return False
+        one, other = before.link, self.link
+        return (other.slot, other.start, other.log_setsum, other.log_bytes) == (
+            one.slot + 1,
+            one.limit,
+            one.log_setsum + other.setsum,
+            one.log_bytes + before.size_bytes,
+        )
+
+
+@dataclass(slots=True)
+class Opening:
+    """The fences that name an epoch. They lie in one epoch, for whoever opens it ends one."""
+
+    ending: str
+    fences: dict[int, Found] = field(default_factory=dict)
+
+    def at(self, slot: int, ending: Epoch) -> Epoch:
+        """Return the epoch that begins where one of them stands, after the one that it ends."""
+        fence = self.fences[slot]
+        tail = Tail(epoch=ending, slot=slot, position=0, setsum=Setsum.zero(), log_bytes=0)
+        _, met = step(tail, fence.link, fence.size_bytes)
+        assert isinstance(met, Epoch), "the fence of an opening names an epoch"
+        return met
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEpochs:
+    """Everything that was found; ``newest`` is the data in each slot that may count.
+
+    ``objects`` are by epoch and slot; ``openings`` by the name of the epoch that was opened.
+    """
+
+    genesis: Epoch
+    objects: Mapping[tuple[str, int], Found]
+    openings: Mapping[str, Opening]
+    data: Sequence[FoundData]
+    newest: Mapping[int, FoundData]
+
+    def run_to(self, slot: int) -> list[FoundData]:
+        """Return the data before a slot's, back to the first that is missing, newest first."""
+        run: list[FoundData] = []
+        after = self.newest.get(slot)
+        while after is not None:
+            before = self.newest.get(after.link.slot - 1)
+            if before is None or not after.follows(before):
+                break
+            run.append(before)
+            after = before
+        return run
+
+    def way_to(self, name: str, slot: int) -> tuple[Epoch, ...]:
+        """Return the epochs from the first to the one in which the log's slot lies.
+
+        Where one of them ended below the slot, a fence of the same opener may be a stray, put into
+        a slot that was collected. If the data beside it does not tell, the lowest is taken: no
+        reader depends on it.
+
+        Raises:
+            CorruptionError: no fence leads there.
+        """
+        names = [name]
+        while names[-1] != self.genesis.name:
+            if (opening := self.openings.get(names[-1])) is None:
+                raise _no_fence(names[-1])
+            names.append(opening.ending)
+        way = [self.genesis]
+        run = self.run_to(slot)
+        for following in reversed(names[:-1]):
+            opening, number = self.openings[following], way[-1].number
+            least = max((one.link.slot + 1 for one in run if one.number <= number), default=0)
+            most = min((one.link.slot for one in run if one.number > number), default=slot)
+            least = max(least, way[-1].first_slot)
+            if not (there := [at for at in opening.fences if least <= at <= most]):
+                raise _no_fence(following)
+            way.append(opening.at(min(there), way[-1]))
+        return tuple(way)
+
+
+def epochs_of(found: Sequence[Found]) -> FoundEpochs:
+    """Return what was found, by epoch and slot.
+
+    Raises:
+        CorruptionError: an object is not at its place, or twice there; or the log's first epoch is
+        not known.
+    """
+    genesis = _genesis_of(found)
+    objects: dict[tuple[str, int], Found] = {}
+    openings: dict[str, Opening] = {}
+    newest: dict[int, FoundData] = {}
+    data: list[FoundData] = []
+    for one in found:
+        place, link = one.place, one.link
+        if place.number == genesis.number and place.id != genesis.id:
+            continue  # Of a copy that was broken off.
+        if (place.epoch, place.slot) in objects:
+            raise CorruptionError("a slot has two objects: move one of them away", path=one.path)
+        objects[place.epoch, place.slot] = one
+        if isinstance(link, DataLink):
+            data.append(FoundData(place.number, link, one.path, one.size_bytes))
+        elif link.next is not None:
+            opening = openings.setdefault(link.next.name, Opening(place.epoch))
+            if opening.ending != place.epoch:
+                raise CorruptionError("one epoch was opened in two others", path=one.path)
+            opening.fences[place.slot] = one
+    for each in sorted(data, key=lambda each: each.number):
+        newest[each.link.slot] = each
+    return FoundEpochs(genesis, objects, openings, data, newest)
+
+
+def _genesis_of(found: Sequence[Found]) -> Epoch:
+    """Return the first epoch.
+
+    A copy that was broken off has left another, with data and no fence.
+    """
+    firsts = [one for one in found if one.place.number == 0]
+    ids = {one.place.id for one in firsts if isinstance(one.link, FenceLink)}
+    ids = ids or {one.place.id for one in firsts}
+    if len(ids) != 1:
+        raise CorruptionError(
+            "the log's first epoch is not to be found: it was a fork, or its first fence is "
+            "missing, or a copy was broken off there; nothing was written"
+        )
+    return Epoch(number=0, id=ids.pop(), first_slot=FIRST_SLOT, opener="")
+
+
+def _no_fence(name: str) -> CorruptionError:
+    return CorruptionError(
+        "an epoch holds records of the log, and no fence leads to it: one in the middle is "
+        "missing; nothing was written",
+        epoch=name,
+    )
+
+
+def fences_after(epochs: FoundEpochs, epoch: Epoch, slot: int) -> Iterator[Found]:
+    """Yield the fences in an epoch past a slot."""
+    for (name, at), one in epochs.objects.items():
+        if name == epoch.name and at > slot and isinstance(one.link, FenceLink):
+            yield one
