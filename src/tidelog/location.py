@@ -126,9 +126,9 @@ class Location:
         """Destroy a log; see `tidelog.wal.admin.destroy`."""
         return await self.shelf.destroy(name, grace_us=grace_us)
 
-    async def rebuild_log(self, name: str) -> Log:
+    async def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
         """Make the lost manifest of a log again; see `tidelog.wal.admin.rebuild`."""
-        return await self.shelf.rebuild(name)
+        return await self.shelf.rebuild(name, start=start)
 
     async def adopt_log(self, url: str, name: str) -> Log:
         """Copy a log that wal3 wrote somewhere else; see `Logs.adopt`."""

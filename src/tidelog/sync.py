@@ -205,9 +205,9 @@ class Location:
         """Destroy a log."""
         return self._portal.run(self._inner.destroy_log(name, grace_us=grace_us))
 
-    def rebuild_log(self, name: str) -> Log:
+    def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
         """Make the lost manifest of a log again."""
-        return Log(self._portal, self._portal.run(self._inner.rebuild_log(name)))
+        return Log(self._portal, self._portal.run(self._inner.rebuild_log(name, start=start)))
 
     def adopt_log(self, url: str, name: str) -> Log:
         """Copy a log that wal3 wrote somewhere else."""

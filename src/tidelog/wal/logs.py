@@ -169,9 +169,9 @@ class Logs:
             self.within(name), clock=self.clock, writer=self.writer, grace_us=grace_us
         )
 
-    async def rebuild(self, name: str) -> Log:
+    async def rebuild(self, name: str, *, start: int | None = None) -> Log:
         """Make the lost manifest of a log again; see `rebuild_log`."""
-        await rebuild_log(self.within(name), clock=self.clock, writer=self.writer)
+        await rebuild_log(self.within(name), clock=self.clock, writer=self.writer, start=start)
         return await self.open(name)
 
     async def _copy_to(self, log: Log, target: Store, protocol: str, start: int) -> None:
