@@ -31,6 +31,7 @@ from typing import Any, Final
 from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     ContentionError,
+    LocationError,
     ManifestMoved,
     ObjectChanged,
     ObjectExists,
@@ -262,9 +263,12 @@ class Collector:
         for snapshot in plan.snapshots_to_make:
             try:
                 await create(self.store, snapshot.path, encode_snapshot(snapshot), clock=self.clock)
-            except ObjectExists:
+            except (ObjectExists, LocationError) as error:
                 # Its name says what it names: one that another left will do, if it is whole.
-                await self._reader().snapshot(pointer_to(snapshot))
+                try:
+                    await self._reader().snapshot(pointer_to(snapshot))
+                except ObjectNotFound:
+                    raise error from None
 
     async def _discard(self, ours: _Written, report: Collected) -> None:
         """Take a plan away that must not be carried out, by nobody.
