@@ -27,7 +27,7 @@ def slot_acknowledges_out_of_order() -> Iterator[None]:
 
     def eager(self: Pipeline, *, below: int | None = None) -> Iterator[Sent]:
         for slot in sorted(self._sent):
-            if slot in self._flight.done or slot < (below or self._flight.committed):
+            if slot in self._window.done or slot < (below or self._window.committed):
                 yield self._sent.pop(slot)
 
     with patch.object(Pipeline, "settled", eager):
@@ -57,10 +57,10 @@ def slot_takes_all_before_a_fence_for_its_own() -> Iterator[None]:
     """A writer that meets a fence acknowledges all earlier slots, answered or not."""
     real = meet_fence
 
-    def trusting(flight: SendWindow, slot: int) -> SendWindow:
-        for earlier in range(flight.base, slot):
-            flight = answer(flight, earlier)
-        return real(flight, slot)
+    def trusting(window: SendWindow, slot: int) -> SendWindow:
+        for earlier in range(window.base, slot):
+            window = answer(window, earlier)
+        return real(window, slot)
 
     with patch("tidelog.wal.slot_protocol.pipeline.meet_fence", trusting):
         yield
@@ -71,9 +71,9 @@ def slot_sends_again_what_is_in() -> Iterator[None]:
     """After a put that was given up, everything under way is sent again in the next epoch."""
     real = SlotWriter._settle
 
-    async def forgetful(self: SlotWriter, turn: Pipeline, *, below: int | None = None) -> None:
+    async def forgetful(self: SlotWriter, one: Pipeline, *, below: int | None = None) -> None:
         if below is None:
-            await real(self, turn)
+            await real(self, one)
 
     with patch.object(SlotWriter, "_settle", forgetful):
         yield
@@ -97,9 +97,9 @@ def slot_acknowledges_past_a_fence() -> Iterator[None]:
         yield
 
 
-def _all_done(flight: SendWindow) -> int:
-    slot = flight.base
-    while slot in flight.done or slot == flight.fence:
+def _all_done(window: SendWindow) -> int:
+    slot = window.base
+    while slot in window.done or slot == window.fence:
         slot += 1
     return slot
 

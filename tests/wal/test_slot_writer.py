@@ -302,7 +302,7 @@ def test_a_foreign_object_in_a_slot_stops_the_writer() -> None:
         writer = await made(store)
         await writer.append([b"one"])
         chain = decode_manifest((await store.get(MANIFEST)).data).chain
-        epoch = writer._turn.epoch if writer._turn else None
+        epoch = writer._pipeline.epoch if writer._pipeline else None
         assert chain is not None
         assert epoch is not None
         await store.put(epoch.path(2), b"not ours")
@@ -336,10 +336,10 @@ def test_a_long_queue_is_sent_in_shares() -> None:
         queue = Queue(batching=Batching(batch_bytes=8 * 2**20))
         body = pa.array([bytes(2**20 - 4)], pa.binary())
         for _ in range(12):
-            await queue.add(body)
+            queue.add(body)
         assert [len(queue.take(shares=2)) for _ in range(2)] == [6, 6]
         for _ in range(6):
-            await queue.add(pa.array([b"small"], pa.binary()))
+            queue.add(pa.array([b"small"], pa.binary()))
         assert len(queue.take(shares=2)) == 6
 
     asyncio.run(work())

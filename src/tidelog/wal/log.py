@@ -20,6 +20,7 @@ from tidelog.errors import UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.fork import let_go_of_origin
+from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.closing import Closing
 from tidelog.wal.append.queue import Batching
 from tidelog.wal.describe import LogInfo, describe_log
@@ -76,11 +77,12 @@ class Log(Closing):
         is now unless given.
 
         Raises:
-            UsageError: there are none, or one is over 64 MiB, or the protocol has no such option.
+            UsageError: they are no list of bytes, there are none, one is over 64 MiB or all are
+            over 1 GiB, or the protocol has no such option.
             NoSuchStream: the stream is not open. Otherwise see `SlotWriter.append` and
             `Wal3Writer.append`.
         """
-        bodies = pa.array(records, pa.binary())
+        bodies = array_of(records)
         return await self.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
 
     @abc.abstractmethod

@@ -1,4 +1,8 @@
-"""What writers of both protocols share: a queue, and one task of the log's own that serves it."""
+"""What writers of both protocols share: a queue, and one task of the log's own that serves it.
+
+Everybody is answered. Where the store says no, or nothing, appends are told within a stated time
+(`Batching.patience_us`), and closing ends; what was sent by then and not answered is unknown.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,15 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock
+from tidelog.errors import LocationError, Outcome
 from tidelog.wal.append.closing import Closing
-from tidelog.wal.append.queue import Batching, Queue
+from tidelog.wal.append.queue import LOOKS, Batching, Queue, closed, no_answer
+from tidelog.wal.append.telling import copy_of
 from tidelog.wal.append.token_bucket import Bucket, full, spend, wait_us
 from tidelog.wal.format.streams import Control
 
 TOKEN_LOOK_US: Final = 100_000  # How often who waits for a token looks what else became of it.
+FAREWELL_S: Final = 1.0  # For a task that was cancelled to end.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,16 +32,32 @@ class BatchWriter(Closing):
     batching: Batching = field(default_factory=Batching)
     _queue: Queue = field(init=False)
     _task: asyncio.Task[None] | None = None
+    _closing: asyncio.Task[None] | None = None
+    _look_due: asyncio.TimerHandle | None = None
     _bucket: Bucket | None = None
 
     def __post_init__(self) -> None:
         self._queue = Queue(batching=self.batching)
 
     async def close(self) -> None:
-        """Wait until all that was appended has been answered, and refuse more."""
-        await self._queue.close()
-        if self._task is not None:
-            await self._task
+        """Wait until all that was appended has been answered, and refuse more.
+
+        It ends at the latest when the store has acknowledged nothing for `Batching.patience_us`. To
+        cancel it is to stop waiting: what was appended is still written.
+
+        Raises:
+            LocationError: so it ended; UNKNOWN if anything was sent and not answered. Whatever
+            ended the writer, if it was no other writer.
+        """
+        self._queue.close()
+        if self._task is None:
+            return
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._end(self._task), name="wal writer closing")
+            self._closing.add_done_callback(_told_to_those_who_wait)
+        await asyncio.wait({self._closing})
+        if (error := self._closing.exception()) is not None:
+            raise copy_of(error) from error.__cause__
 
     @abc.abstractmethod
     async def _serve(self) -> None:
@@ -50,13 +73,33 @@ class BatchWriter(Closing):
         wait: bool = True,
     ) -> int:
         """Queue records, and wait for the position of the first; see `Queue.add`."""
-        work = await self._queue.add(
+        work = self._queue.add(
             bodies, timestamp_us=timestamp_us, stream=stream, control=control, wait=wait
         )
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="wal writer")
             self._task.add_done_callback(_told_to_those_who_wait)
-        return await asyncio.shield(work.done)
+        self._look_later()
+        try:
+            return await work.done
+        except asyncio.CancelledError:
+            self._queue.withdraw(work)
+            raise
+
+    def _look_later(self) -> None:
+        if self._look_due is None:
+            loop = asyncio.get_running_loop()
+            self._look_due = loop.call_later(self._look_s, self._look)
+
+    def _look(self) -> None:
+        self._look_due = None
+        self._queue.look()
+        if self._queue.is_waited_for:
+            self._look_later()
+
+    @property
+    def _look_s(self) -> float:
+        return self.batching.patience_us / 1e6 / LOOKS
 
     async def _run(self) -> None:
         first: BaseException
@@ -66,16 +109,44 @@ class BatchWriter(Closing):
         except BaseExceptionGroup as errors:
             first = errors.exceptions[0]
         except BaseException as error:
-            await self._queue.abandon(error)
+            self._queue.abandon(error)
             raise
-        await self._queue.abandon(first)
+        self._queue.abandon(first)
         raise first
+
+    async def _end(self, task: asyncio.Task[None]) -> None:
+        """Wait for the task, as long as there is headway; then end it."""
+        looks, headway = 0, self._queue.headway
+        while looks < LOOKS and not task.done():
+            await asyncio.wait({task}, timeout=self._look_s)
+            looks = looks + 1 if headway == self._queue.headway else 0
+            headway = self._queue.headway
+        if not task.done():
+            await self._break_off(task)
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def _break_off(self, task: asyncio.Task[None]) -> None:
+        sent, unsent = self._queue.count_unanswered()
+        reason = self._queue.trouble or no_answer(self.batching)
+        self._queue.ended_by = self._queue.ended_by or closed()
+        self._queue.abandon(reason)
+        task.cancel()
+        await asyncio.wait({task}, timeout=FAREWELL_S)
+        if sent or unsent:
+            raise LocationError(
+                "the log was closed before the store had answered: what was sent and not answered "
+                "shows when the log is opened again, and the rest is not in it",
+                outcome=Outcome.UNKNOWN if sent else Outcome.NOT_APPLIED,
+                appends_sent=sent,
+                appends_not_sent=unsent,
+                reason=reason,
+            )
 
     async def _work_waits(self) -> bool:
         """Wait for work; False once closed, with nothing left."""
         queue = self._queue
-        async with queue.changed:
-            await queue.changed.wait_for(lambda: queue.is_closing or len(queue) > 0)
+        await queue.changed.wait_for(lambda: queue.is_closing or len(queue) > 0)
         return len(queue) > 0
 
     async def _has_token(self, clock: Clock) -> bool:

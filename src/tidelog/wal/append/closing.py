@@ -6,6 +6,8 @@ import abc
 from types import TracebackType
 from typing import Self
 
+from tidelog.errors import TidelogError
+
 
 class Closing(abc.ABC):
     """Something to close, whatever ended its use."""
@@ -25,4 +27,9 @@ class Closing(abc.ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except TidelogError as failed:
+            if error is None:
+                raise
+            error.add_note(f"and closing said: {failed}")

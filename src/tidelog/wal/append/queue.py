@@ -1,7 +1,12 @@
 """Appends that wait to be written, and how they are gathered into batches.
 
 A write that others wait for runs in a task of the log, not of its caller: to cancel an append is to
-stop waiting for it. What waits is bounded in bytes.
+stop waiting for it. What waits is bounded in bytes; whoever comes when it is full stands in line.
+How long somebody waits is counted in looks, not in time: a process that was stopped for a minute
+finds that one look has passed, and nobody is refused for that.
+
+Invariants: those who wait are served in the order in which they came. Whoever is told that the
+outcome is not known is not sent again.
 Source: wal3, "Dropped Async Tasks"; design page 3, "Batching and back-pressure".
 """
 
@@ -9,18 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-from tidelog.errors import BusyError, HandleError, UsageError
+from tidelog.errors import BusyError, HandleError, LocationError, Outcome, TidelogError, UsageError
+from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined
+from tidelog.wal.append.signal import Signal
+from tidelog.wal.append.telling import copy_of, told_sent, told_unsent
 from tidelog.wal.format.streams import Control
 
-RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 SHARE_BYTES: Final = 1024 * 1024  # Below that, a batch more costs more than it gains.
+LOOKS: Final = 8  # In so many steps patience runs out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +38,23 @@ class Batching:
     Units: ``batch_bytes`` of bodies fill a batch; ``interval_us`` is the least time between the
         beginnings of two that are not full; more than ``pending_bytes`` make appends wait. At most
         ``puts_per_second`` batches leave on average, and a second's worth of them at once: fewer
-        cost less, and make appends wait longer.
+        cost less, and make appends wait longer. Where nothing was acknowledged for ``patience_us``,
+        an append that has waited as long and was never sent is refused with the reason; one that
+        was sent is told after twice that time that its outcome is not known.
     """
 
     batch_bytes: int = 8 * 1024 * 1024
     interval_us: int = 10_000
     pending_bytes: int = 64 * 1024 * 1024
     puts_per_second: float | None = None
+    patience_us: int = 30_000_000
 
     def __post_init__(self) -> None:
         rate = self.puts_per_second
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise UsageError("puts_per_second is a number over 0", puts_per_second=rate)
+        if self.patience_us <= 0:
+            raise UsageError("patience_us is a number over 0", patience_us=self.patience_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +62,7 @@ class Work:
     """Records that wait, and who waits for their position.
 
     All are in one stream, or in none; ``control`` is what the one record says that is a control
-    record.
+    record. ``since`` is the look at which they came.
     """
 
     bodies: pa.BinaryArray
@@ -58,19 +71,35 @@ class Work:
     done: asyncio.Future[int]
     stream: bytes | None = None
     control: Control | None = None
+    since: int = 0
+    is_sent: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Say whether whoever waited has an answer; whoever stopped waiting has none."""
+        return self.done.done() and not self.done.cancelled()
 
 
 @dataclass(slots=True, kw_only=True)
 class Queue:
-    """What was appended and is not settled yet, in the order in which it came."""
+    """What was appended and is not settled yet, in the order in which it came.
+
+    ``trouble`` is what the writer met last that keeps it from going on, for those who ask why.
+    """
 
     batching: Batching
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    changed: Signal = field(default_factory=Signal)
     is_closing: bool = False
     ended_by: BaseException | None = None
+    trouble: BaseException | None = None
+    headway: int = 0  # Batches that were acknowledged.
+    _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     _waiting: deque[Work] = field(default_factory=deque)
-    _unsettled: set[Work] = field(default_factory=set)
+    _unsettled: dict[Work, None] = field(default_factory=dict)
     _bytes: int = 0
+    _looks: int = 0
+    _quiet_since: int = 0
+    _headway_seen: int = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -79,7 +108,12 @@ class Queue:
     def fills_a_batch(self) -> bool:
         return self._bytes >= self.batching.batch_bytes
 
-    async def add(
+    @property
+    def is_waited_for(self) -> bool:
+        """Say whether anybody waits for an answer."""
+        return bool(self._in_line) or any(not work.done.done() for work in self._unsettled)
+
+    def add(
         self,
         bodies: pa.BinaryArray,
         *,
@@ -88,27 +122,29 @@ class Queue:
         control: Control | None = None,
         wait: bool = True,
     ) -> Work:
-        """Add records, once there is room.
+        """Add records, or put them in line for when there is room.
 
         Raises:
-            UsageError: there are none, or one is over 64 MiB. BusyError: ``wait`` is False, and
-            there is no room. HandleError: the queue is closed. Whatever ended it, if something did.
+            UsageError: they are no append. BusyError: ``wait`` is False, and there is no room.
+            HandleError: the queue is closed. Whatever ended it, if something did.
         """
-        check_bodies(bodies)
-        size = bodies.nbytes
-        async with self.changed:
-            if not wait and self._is_full(size):
-                raise BusyError("too much is waiting to be appended: back off, then retry")
-            await self.changed.wait_for(lambda: self.is_closing or not self._is_full(size))
-            if self.is_closing:
-                raise self.ended_by or HandleError("the log's writer is closed: open another")
-            done = asyncio.get_running_loop().create_future()
-            work = Work(bodies, size, timestamp_us, done, stream, control)
-            self._waiting.append(work)
-            self._unsettled.add(work)
-            self._bytes += size
-            self.changed.notify_all()
+        bodies = checked(bodies)
+        if self.is_closing:
+            raise self._ended()
+        is_full = bool(self._in_line) or self._is_full(bodies.nbytes)
+        if is_full and not wait:
+            raise BusyError("too much is waiting to be appended: back off, then retry")
+        done = asyncio.get_running_loop().create_future()
+        work = Work(bodies, bodies.nbytes, timestamp_us, done, stream, control, self._looks)
+        if is_full:
+            self._in_line[work] = None
+        else:
+            self._enter(work)
         return work
+
+    def withdraw(self, work: Work) -> None:
+        """Take out what is still in line; whoever waited for it has gone."""
+        self._in_line.pop(work, None)
 
     def take(self, *, shares: int = 1) -> list[Work]:
         """Take what makes the next batch: at least one, and more while it is not full.
@@ -116,82 +152,167 @@ class Queue:
         Where several batches can be under way at once, one takes no more than its share of all that
         is not settled: while one is sent, the next is encoded already.
         """
-        most = min(self.batching.batch_bytes, max(SHARE_BYTES, self._bytes // shares))
+        share = max(SHARE_BYTES, self._bytes // shares)
+        most = min(self.batching.batch_bytes, share, APPEND_BYTES_MAX)
         batch = [self._waiting.popleft()]
         size = batch[0].size
         while self._waiting and size + self._waiting[0].size <= most:
             batch.append(self._waiting.popleft())
             size += batch[-1].size
+        self._let_in()
         return batch
 
     def give_back(self, batch: Sequence[Work]) -> None:
-        """Put work that was taken, and was never written, before all that waits."""
-        self._waiting.extendleft(reversed(batch))
+        """Put work that was taken, and is not in the log, before all that waits."""
+        # Whoever was told that it is not known may have read the log, and appended again.
+        self._forget(work for work in batch if work.is_told)
+        for work in reversed(batch):
+            if work in self._unsettled:
+                work.is_sent = False
+                self._waiting.appendleft(work)
+        self.changed.notify()
 
-    async def settle(self, batch: Sequence[Work], position: int) -> None:
+    def settle(self, batch: Sequence[Work], position: int) -> None:
         """Tell that a batch is durable, from a position on."""
         for work in batch:
             if not work.done.done():
                 work.done.set_result(position)
             position += len(work.bodies)
-        await self._let_go(batch)
+        self.headway += 1
+        self.trouble = None
+        self._forget(batch)
 
-    async def fail(self, batch: Iterable[Work], error: BaseException) -> None:
-        """Tell that a batch came to nothing, or that it is not known."""
+    def fail(self, batch: Iterable[Work], reason: BaseException) -> None:
+        """Tell that a batch is not in the log."""
         failed = list(batch)
         for work in failed:
-            if not work.done.done():
-                work.done.set_exception(error)
-                work.done.exception()  # Whoever stopped waiting is not to be told at the end.
-        await self._let_go(failed)
+            _tell(work, told_unsent(reason))
+        self._forget(failed)
 
-    async def close(self) -> None:
-        """Refuse more; what is there stays."""
-        async with self.changed:
-            self.is_closing = True
-            self.changed.notify_all()
+    def doubt(self, batch: Iterable[Work], reason: BaseException) -> None:
+        """Tell that a batch may be in the log, or not."""
+        doubted = list(batch)
+        for work in doubted:
+            _tell(work, told_sent(reason))
+        self._forget(doubted)
 
-    async def abandon(self, error: BaseException) -> None:
-        """Refuse more, and tell all that wait, be it for an answer or for room."""
-        self.ended_by = self.ended_by or error
-        await self.close()
+    def answer(self, batch: Iterable[Work], error: TidelogError) -> None:
+        """Tell what an error says of a batch."""
+        self.trouble = error
+        tell = self.fail if error.outcome is Outcome.NOT_APPLIED else self.doubt
+        tell(batch, error)
+
+    def refuse_waiting(self, reason: BaseException) -> None:
+        """Tell all that has room, and was not sent, why it cannot be."""
+        waiting = list(self._waiting)
         self._waiting.clear()
-        await self.fail(self._unsettled, error)
+        self.fail(waiting, reason)
+
+    def close(self) -> None:
+        """Refuse more; what is there stays."""
+        self.is_closing = True
+        self.changed.notify()
+
+    def abandon(self, reason: BaseException) -> None:
+        """Refuse more, and tell all that wait, be it for an answer or for room."""
+        self.ended_by = self.ended_by or told_unsent(reason)
+        in_line, self._in_line = list(self._in_line), OrderedDict()
+        self._waiting.clear()
+        self.close()
+        self.fail(in_line, reason)
+        self.fail([work for work in self._unsettled if not work.is_sent], reason)
+        self.doubt(self._unsettled, reason)
+
+    def count_unanswered(self) -> tuple[int, int]:
+        """Return how many wait for an answer and were sent, and how many were not."""
+        waited_for = [work for work in self._unsettled if not work.done.done()]
+        sent = sum(work.is_sent for work in waited_for)
+        return sent, len(waited_for) - sent + len(self._in_line)
+
+    def look(self) -> None:
+        """Note that a share of the patience has passed, and answer whoever has none left."""
+        self._looks += 1
+        if self._headway_seen != self.headway:
+            self._headway_seen, self._quiet_since = self.headway, self._looks
+        late = self._looks - LOOKS
+        if self._quiet_since > late:
+            return
+        unsent = [work for work in (*self._waiting, *self._in_line) if work.since <= late]
+        if unsent:
+            self._refuse(unsent)
+        if self._quiet_since <= late - LOOKS:
+            for work in self._unsettled:
+                if work.is_sent and work.since <= late - LOOKS:
+                    _tell(work, told_sent(self.trouble or no_answer(self.batching)))
+
+    def _refuse(self, late: list[Work]) -> None:
+        gone = set(late)
+        self._waiting = deque(work for work in self._waiting if work not in gone)
+        for work in late:
+            self._in_line.pop(work, None)
+        self.fail(late, refusal(self.trouble, self.batching))
+
+    def _ended(self) -> BaseException:
+        return closed() if self.ended_by is None else copy_of(self.ended_by)
 
     def _is_full(self, size: int) -> bool:
         # One that is larger than the limit goes alone.
         return bool(self._waiting) and self._bytes + size > self.batching.pending_bytes
 
-    async def _let_go(self, batch: Iterable[Work]) -> None:
-        async with self.changed:
-            for work in batch:
-                if work in self._unsettled:
-                    self._unsettled.remove(work)
-                    self._bytes -= work.size
-            self.changed.notify_all()
+    def _enter(self, work: Work) -> None:
+        self._waiting.append(work)
+        self._unsettled[work] = None
+        self._bytes += work.size
+        if len(self._waiting) == 1:
+            self.changed.notify()
+
+    def _let_in(self) -> None:
+        """Let those in line enter, as far as there is room: nobody else is woken for it."""
+        while self._in_line:
+            work = next(iter(self._in_line))
+            if self._is_full(work.size):
+                return
+            self._in_line.popitem(last=False)
+            self._enter(work)
+
+    def _forget(self, batch: Iterable[Work]) -> None:
+        for work in list(batch):
+            if work in self._unsettled:
+                del self._unsettled[work]
+                self._bytes -= work.size
+        self._let_in()
+        self.changed.notify()
+
+
+def _tell(work: Work, error: BaseException) -> None:
+    if not work.done.done():
+        work.done.set_exception(error)
+        work.done.exception()  # Whoever stopped waiting is not to be told at the end.
+
+
+def closed() -> HandleError:
+    """Return the error of a writer that takes no more."""
+    return HandleError("the log's writer is closed: open another")
+
+
+def no_answer(batching: Batching) -> LocationError:
+    """Return the error of a store that says nothing at all."""
+    return LocationError(
+        f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s: look whether it "
+        "can be reached",
+        outcome=Outcome.UNKNOWN,
+    )
+
+
+def refusal(trouble: BaseException | None, batching: Batching) -> LocationError:
+    """Return the error of an append that waited as long as may be, and was never sent."""
+    return LocationError(
+        f"nothing was acknowledged for {batching.patience_us / 1e6:g} s, and these records were "
+        "not sent: append them again once the store is well",
+        reason=trouble or "the store does not answer",
+    )
 
 
 def bodies_of(batch: Sequence[Work]) -> pa.BinaryArray:
     """Return the bodies of a batch, one after the other."""
-    joined: pa.BinaryArray = pa.concat_arrays([work.bodies for work in batch])
-    return joined
-
-
-def check_bodies(bodies: pa.BinaryArray) -> None:
-    """Refuse what is no append.
-
-    Raises:
-        UsageError: there are no records, one is null, or one is over 64 MiB.
-    """
-    if not len(bodies):
-        raise UsageError("an append has at least one record")
-    if bodies.null_count:
-        raise UsageError("a record is bytes, never null")
-    if bodies.nbytes > RECORD_BYTES_MAX:
-        largest = max(len(body.as_buffer()) for body in bodies)
-        if largest > RECORD_BYTES_MAX:
-            raise UsageError(
-                f"a record is over {RECORD_BYTES_MAX} bytes: keep large values elsewhere and "
-                "name them",
-                size_bytes=largest,
-            )
+    return joined([work.bodies for work in batch])

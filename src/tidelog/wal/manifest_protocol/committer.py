@@ -31,6 +31,7 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
+from tidelog.wal.append.telling import not_encoded
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
@@ -163,7 +164,10 @@ class Committer:
             ) from error
 
     async def _store(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> Fragment | None:
-        fragment, data = await self.clock.offload(partial(self._encode, bodies, seq_no, start))
+        try:
+            fragment, data = await self.clock.offload(partial(self._encode, bodies, seq_no, start))
+        except (pa.ArrowException, OverflowError, MemoryError) as error:
+            raise not_encoded(error) from error
         try:
             await create(self.store, fragment.path, data, clock=self.clock)
         except ObjectExists:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelog.errors import ContentionError, OutcomeUnknown, TidelogError
 from tidelog.wal.append.batch_writer import BatchWriter
+from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.queue import Work, bodies_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.manifest_protocol.committer import Committer
@@ -40,11 +41,13 @@ class Wal3Writer(BatchWriter):
         The records of one call stand together, in their order.
 
         Raises:
-            UsageError: there are none, or one is over 64 MiB. BusyError: ``wait`` is False, and
-            too much is waiting already. HandleError: the writer is closed. Otherwise see
-            `Committer.store_next` and `Committer.publish`.
+            UsageError: they are no list of bytes, there are none, one is over 64 MiB, or all are
+            over 1 GiB. BusyError: ``wait`` is False, and too much is waiting already. HandleError:
+            the writer is closed. LocationError: the store failed, or nothing was acknowledged for
+            `Batching.patience_us`; UNKNOWN if they may be in the log, and then the reason is told.
+            ContentionError: other writers were first every time, NOT_APPLIED.
         """
-        return await self.append_arrow(pa.array(records, pa.binary()), wait=wait)
+        return await self.append_arrow(array_of(records), wait=wait)
 
     async def append_arrow(self, bodies: pa.BinaryArray, *, wait: bool = True) -> int:
         """Append the values of an array, none of which is null; see `append`."""
@@ -75,35 +78,39 @@ class Wal3Writer(BatchWriter):
 
     async def _store(self, batch: Sequence[Work], before: _Publishing | None) -> Fragment | None:
         """Store a batch, while the one before is being published; None if it came to nothing."""
+        for work in batch:
+            work.is_sent = True
         try:
-            bodies = bodies_of(batch)
-            if before is not None:
-                fragment = await self.committer.store_after(bodies, before.fragment)
-                is_in = await before.task
-                if fragment is not None and not is_in:
-                    raise OutcomeUnknown(
-                        "the batch before it did not get into the log, or it is not known: whether "
-                        "this one did shows once the log is opened again",
-                        path=fragment.path,
-                    )
-                if fragment is not None:
-                    return fragment
-            return await self.committer.store_next(bodies)
+            return await self._stored(bodies_of(batch), before)
         except TidelogError as error:
-            await self._queue.fail(batch, error)
-            return None
+            self._queue.answer(batch, error)
+        return None
+
+    async def _stored(self, bodies: pa.BinaryArray, before: _Publishing | None) -> Fragment:
+        if before is not None:
+            fragment = await self.committer.store_after(bodies, before.fragment)
+            is_in = await before.task
+            if fragment is not None and not is_in:
+                raise OutcomeUnknown(
+                    "the batch before it did not get into the log, or it is not known: whether "
+                    "this one did shows once the log is opened again",
+                    path=fragment.path,
+                )
+            if fragment is not None:
+                return fragment
+        return await self.committer.store_next(bodies)
 
     async def _publish(self, batch: Sequence[Work], fragment: Fragment) -> bool:
         """Bring a stored batch into the log, and tell; say whether it is there."""
         try:
             is_in = await self.committer.publish(fragment)
         except TidelogError as error:
-            await self._queue.fail(batch, error)
+            self._queue.answer(batch, error)
             return False
         if is_in:
-            await self._queue.settle(batch, fragment.start)
+            self._queue.settle(batch, fragment.start)
         else:
             # This writer slept while others wrote, and its number was collected.
             lost = ContentionError("the log went on without this writer: append again")
-            await self._queue.fail(batch, lost)
+            self._queue.fail(batch, lost)
         return is_in

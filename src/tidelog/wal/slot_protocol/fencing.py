@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -59,11 +59,15 @@ class _Known:
 
 @dataclass(slots=True, kw_only=True)
 class Fencer:
-    """Ends epochs. ``writer`` is a name for people, in what it writes."""
+    """Ends epochs. ``writer`` is a name for people, in what it writes.
+
+    ``named`` has the names of all epochs that its fences would open, whatever became of them.
+    """
 
     store: Store
     clock: Clock
     writer: str
+    named: set[str] = field(default_factory=set)
 
     async def open(
         self, *, lanes: int, alpha: int, only_over: frozenset[str] | None = None
@@ -80,6 +84,9 @@ class Fencer:
         """
         check_shape(lanes=lanes, alpha=alpha)
         known = await self._look()
+        if only_over is not None:
+            # The manifest may end in an epoch that was over before any of these began.
+            known = await self._read_on(known)
         for attempt in range(TRIES_MAX):
             if known.seal is not None:
                 raise log_sealed(known.seal)
@@ -97,6 +104,7 @@ class Fencer:
                 alpha=alpha,
                 opener=self.writer,
             )
+            self.named.add(following.name)
             known = await self._end(known, self._fence(known.tail, following, ""))
             if known.tail.epoch.name == following.name:
                 return Ended(known.head, known.steps, known.tail)

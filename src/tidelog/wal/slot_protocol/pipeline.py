@@ -1,4 +1,4 @@
-"""One writer's turn: its batches become the slots of its epoch, several under way at once.
+"""One writer's epoch: its batches become the slots of its epoch, several under way at once.
 
 Source: wal3-draft, "Concurrent Writes"; design page 3, "Append".
 """
@@ -6,42 +6,49 @@ Source: wal3-draft, "Concurrent Writes"; design page 3, "Append".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import CorruptionError, LocationError
+from tidelog.errors import CorruptionError, LocationError, Outcome, TidelogError
 from tidelog.store.conditional import Resend, create_or_read
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Work, bodies_of
+from tidelog.wal.append.telling import not_encoded
 from tidelog.wal.format.epoch import Epoch, Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, Tail
 from tidelog.wal.format.slot_object import decode_link, encode_data, place_slot_records
 from tidelog.wal.format.streams import CONTROL
 from tidelog.wal.read.epoch_history import with_epochs_of
-from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import chain_of, has_slot, step
+from tidelog.wal.read.manifest_store import ManifestStore
+from tidelog.wal.slot_protocol.chain import Step, chain_of, has_slot, step
 from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fence
+
+READS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A batch that was given a slot, and is not acknowledged."""
+    """A batch that has a slot, and is not acknowledged; ``before`` is the tail without it."""
 
     batch: Sequence[Work]
     fragment: Fragment
     data: bytes
+    before: Tail
 
 
 @dataclass(slots=True, kw_only=True)
 class Pipeline:
     """The slots of an epoch that is ours, from the fence that opened it on.
 
-    ``fence`` is what came after the turn, if a fence was met; ``doubt`` is why a put was given up.
+    ``fence`` is what came after the epoch, if a fence was met; ``doubt`` is why nothing more is
+    sent: a put was given up.
     """
 
     store: Store
@@ -50,15 +57,17 @@ class Pipeline:
     resend: Resend
     tail: Tail
     fence: Epoch | Seal | None = None
-    doubt: LocationError | None = None
+    doubt: TidelogError | None = None
     _epoch: Epoch = field(init=False)
-    _flight: SendWindow = field(init=False)
+    _window: SendWindow = field(init=False)
     _sent: dict[int, Sent] = field(default_factory=dict)
     _puts: int = 0
+    _refused: dict[int, LocationError] = field(default_factory=dict)
+    _void_from: int | None = None
 
     def __post_init__(self) -> None:
         self._epoch = self.tail.epoch
-        self._flight = SendWindow(self.tail.slot, self.tail.slot)
+        self._window = SendWindow(self.tail.slot, self.tail.slot)
 
     @property
     def epoch(self) -> Epoch:
@@ -67,12 +76,12 @@ class Pipeline:
     @property
     def has_room(self) -> bool:
         """Say whether another batch may be sent."""
-        return self.doubt is None and self._flight.has_room(self._epoch.alpha)
+        return self.doubt is None and self._window.has_room(self._epoch.alpha)
 
     @property
     def is_over(self) -> bool:
-        """Say whether nothing more can come of this turn."""
-        return self._flight.is_over or (self.doubt is not None and not self._puts)
+        """Say whether nothing more can come of this epoch."""
+        return self._window.is_over or (self.doubt is not None and not self._puts)
 
     @property
     def is_idle(self) -> bool:
@@ -83,16 +92,32 @@ class Pipeline:
     def under_way(self) -> int:
         return len(self._sent)
 
+    def is_void(self, slot: int) -> bool:
+        """Say whether a slot is known to be void: a lower one was refused, and nothing fills it."""
+        return self._void_from is not None and slot >= self._void_from
+
     async def place(self, batch: Sequence[Work]) -> int:
-        """Return a batch the next slot; it is to be sent with `put`."""
-        tail = self.tail
-        work = partial(_encode, batch, tail, self.clock.now_us(), self.writer)
-        link, data = await self.clock.offload(work)
+        """Put a batch into the next slot, and return that; it is to be sent with `put`.
+
+        Raises:
+            InvariantError: it cannot be encoded. Nothing was changed.
+        """
+        while True:
+            tail = self.tail
+            work = partial(_encode, batch, tail, self.clock.now_us(), self.writer)
+            try:
+                link, data = await self.clock.offload(work)
+            except (pa.ArrowException, OverflowError, MemoryError) as error:
+                raise not_encoded(error) from error
+            if self.tail == tail:  # Else the slot before was refused, and is free again.
+                break
         self.tail, fragment = step(tail, link, len(data))
         assert isinstance(fragment, Fragment), "what was encoded is data"
-        self._sent[tail.slot] = Sent(batch, fragment, data)
-        self._flight = launch(self._flight)
+        self._sent[tail.slot] = Sent(batch, fragment, data, tail)
+        self._window = launch(self._window)
         self._puts += 1
+        for one in batch:
+            one.is_sent = True
         return tail.slot
 
     async def put(self, slot: int) -> None:
@@ -101,43 +126,82 @@ class Pipeline:
         Raises:
             CorruptionError: what is there is neither ours nor a fence.
         """
+        sent = self._sent[slot]
         try:
-            await self._put(slot, self._sent[slot])
-        except LocationError as error:
+            await self._put(slot, sent)
+        except CorruptionError:
+            raise
+        except TidelogError as error:
             self.doubt = error
         finally:
             self._puts -= 1
 
     async def _put(self, slot: int, sent: Sent) -> None:
-        found = await create_or_read(
-            self.store, sent.fragment.path, sent.data, clock=self.clock, resend=self.resend
-        )
-        if found == sent.data:
-            self._flight = answer(self._flight, slot)
+        try:
+            found = await self._create(sent)
+        except TidelogError as error:
+            if error.outcome is not Outcome.NOT_APPLIED:
+                raise
+            self._refuse(slot, sent, error)
             return
-        path = sent.fragment.path
-        _, met = step(replace(self.tail, slot=slot), decode_link(found, path=path), len(found))
+        if found == sent.data:
+            self._window = answer(self._window, slot)
+            return
+        met = await self._met(slot, sent, found)
         if isinstance(met, Fragment):
+            path = sent.fragment.path
             raise CorruptionError("somebody else wrote into this writer's epoch", path=path)
         if await self._has_landed(slot):
             # Ours had landed, and was collected; then a late opener found the slot empty.
-            self._flight = answer(self._flight, slot)
+            self._window = answer(self._window, slot)
             return
-        if self._flight.fence is None or slot < self._flight.fence:
+        if self._window.fence is None or slot < self._window.fence:
             self.fence = met
-        self._flight = meet_fence(self._flight, slot)
+        self._window = meet_fence(self._window, slot)
+
+    async def _create(self, sent: Sent) -> bytes:
+        path, clock = sent.fragment.path, self.clock
+        return await create_or_read(self.store, path, sent.data, clock=clock, resend=self.resend)
+
+    async def _met(self, slot: int, sent: Sent, found: bytes) -> Step:
+        """Return what an object means that is in a slot of ours and is not ours."""
+        path, tail = sent.fragment.path, replace(self.tail, slot=slot)
+        for _ in range(READS_MAX - 1):
+            with suppress(CorruptionError):  # Cut short on the way, perhaps.
+                return step(tail, decode_link(found, path=path), len(found))[1]
+            found = await self._create(sent)
+        return step(tail, decode_link(found, path=path), len(found))[1]
+
+    def _refuse(self, slot: int, sent: Sent, error: TidelogError) -> None:
+        """Note that the store took the object at no try: it is not there, and never will be."""
+        if not isinstance(error, LocationError):
+            error = LocationError(
+                "the store did not take the records, and they are not in the log", reason=error
+            )
+        self._refused[slot] = error
+        if slot == self._window.next - 1 and self.doubt is None:
+            # Nothing was built upon it: the next batch takes the slot.
+            self.tail, self._window = sent.before, replace(self._window, next=slot)
+            return
+        self.doubt = error
+        self._void_from = slot if self._void_from is None else min(slot, self._void_from)
 
     async def _has_landed(self, slot: int) -> bool:
-        manifest = (await load_head(self.store)).manifest
+        manifest = (await ManifestStore(store=self.store, clock=self.clock).load()).manifest
         chain = await with_epochs_of(self.store, chain_of(manifest), slot)
         return has_slot(replace(manifest, chain=chain), self._epoch, slot)
 
     def settled(self, *, below: int | None = None) -> Iterator[Sent]:
         """Take out the batches that are in the log now: those ``below`` a slot, if it is known."""
-        committed = self._flight.committed if below is None else below
+        committed = self._window.committed if below is None else below
         for slot in sorted(self._sent):
             if slot < committed:
                 yield self._sent.pop(slot)
+
+    def refused(self) -> Iterator[tuple[Sent, LocationError]]:
+        """Take out the batches that the store refused, with what it said."""
+        for slot in sorted(self._refused):
+            yield self._sent.pop(slot), self._refused.pop(slot)
 
     def rest(self) -> list[Sent]:
         """Take out all other batches, in order."""

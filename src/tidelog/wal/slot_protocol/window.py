@@ -40,19 +40,19 @@ class SendWindow:
         return self.fence is None and self.next - self.committed < alpha
 
 
-def launch(flight: SendWindow) -> SendWindow:
+def launch(window: SendWindow) -> SendWindow:
     """Assign the next slot."""
-    return replace(flight, next=flight.next + 1)
+    return replace(window, next=window.next + 1)
 
 
-def answer(flight: SendWindow, slot: int) -> SendWindow:
+def answer(window: SendWindow, slot: int) -> SendWindow:
     """Note that the data of a slot is there."""
-    noted = replace(flight, done=flight.done | {slot})
+    noted = replace(window, done=window.done | {slot})
     base = noted.committed
     return replace(noted, base=base, done=frozenset(s for s in noted.done if s >= base))
 
 
-def meet_fence(flight: SendWindow, slot: int) -> SendWindow:
+def meet_fence(window: SendWindow, slot: int) -> SendWindow:
     """Note that a fence is in a slot instead."""
-    fence = slot if flight.fence is None else min(flight.fence, slot)
-    return replace(flight, fence=fence)
+    fence = slot if window.fence is None else min(window.fence, slot)
+    return replace(window, fence=fence)

@@ -1,9 +1,10 @@
 """Writing a slot log: one round trip an append, several under way, one writer at a time.
 
-The first append opens the log, which ends the turn of whoever wrote before. A writer whose turn was
-ended by another is over. One that cannot learn what became of a put takes the log over from itself:
-the fence that ends the old epoch says which slots are in the log, so nothing stays unknown while
-the store can be reached.
+The first append opens the log, which ends the epoch of whoever wrote before. A writer whose epoch
+was ended by another is over, and never ends another's again. One that cannot learn what became of a
+put takes the log over from itself: the fence that ends the old epoch says which slots are in the
+log, so nothing stays unknown while the store can be reached. A batch that the store refuses is not
+sent again; all others are.
 Source: wal3-draft, "Concurrent Writes" and "Fencing"; design page 3, "Slot commit".
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
     ContentionError,
+    CorruptionError,
     Fenced,
     InvariantError,
     LocationError,
@@ -31,21 +32,20 @@ from tidelog.errors import (
 from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
 from tidelog.wal.append.batch_writer import BatchWriter
+from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.queue import Work
 from tidelog.wal.format.epoch import Epoch, Seal, check_shape
-from tidelog.wal.format.link import Tail
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
-from tidelog.wal.read.head import Head
 from tidelog.wal.read.limits import check_time_us
 from tidelog.wal.slot_protocol.admission import admit
-from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
-from tidelog.wal.slot_protocol.epoch_end import End, end_of_epoch
-from tidelog.wal.slot_protocol.fencing import Fencer, log_sealed
+from tidelog.wal.slot_protocol.epoch_end import end_of_epoch
+from tidelog.wal.slot_protocol.fencing import Fencer, fenced_by, log_sealed
+from tidelog.wal.slot_protocol.manifest_keeper import ManifestKeeper
 from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
 
-ROLLUP_LOOK_US: Final = 50_000  # How often a writer looks whether there is enough to roll up.
+RESOLVE_MAX: Final = 16  # Tries to read how an epoch ended.
 SHARES_MAX: Final = 2  # Into so many batches a long queue is parted, if so many puts may go out.
 BEHIND_MAX: Final = 4  # Roll-ups by which the manifest may be late before appends wait for it.
 
@@ -82,9 +82,23 @@ class SlotWriter(BatchWriter):
     writer: str
     shape: Shape = field(default_factory=Shape)
     resend: Resend = field(default_factory=lambda: DEFAULT_RESEND)
-    _turn: Pipeline | None = None
-    _head: Head | None = None
-    _unrolled: list[Step] = field(default_factory=list)
+    _pipeline: Pipeline | None = None
+    _keeper: ManifestKeeper = field(init=False)
+    _named: set[str] = field(default_factory=set)
+    _has_held: bool = False
+
+    def __post_init__(self) -> None:
+        BatchWriter.__post_init__(self)
+        checkpointer = Checkpointer(
+            store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
+        )
+        self._keeper = ManifestKeeper(
+            checkpointer=checkpointer,
+            queue=self._queue,
+            clock=self.clock,
+            slots=self.shape.rollup_slots,
+            interval_us=self.shape.rollup_interval_us,
+        )
 
     async def append(
         self,
@@ -99,15 +113,18 @@ class SlotWriter(BatchWriter):
         The records of one call stand together, in their order. Their time is now unless given.
 
         Raises:
-            UsageError: there are none, or one is over 64 MiB, or the time is not from 0 on, or
-            the stream has no such id. NoSuchStream: the stream is not open. NOT_APPLIED.
-            BusyError: ``wait`` is False, and too much is waiting already. HandleError: the writer
-            is closed. Fenced: another writer took over. NOT_APPLIED. LogSealed: the log takes no
-            more. NOT_APPLIED. OutcomeUnknown: the store cannot be reached any more; see
-            `tidelog.wal.slot_protocol.epoch_end`. LocationError: it never could.
-            NOT_APPLIED.
+            UsageError: they are no list of bytes, there are none, one is over 64 MiB or all are
+            over 1 GiB, the time is not from 0 on, or the stream has no such id. NOT_APPLIED.
+            NoSuchStream: the stream is not open. NOT_APPLIED.
+            BusyError: ``wait`` is False, and too much is waiting already. NOT_APPLIED.
+            HandleError: the writer is closed. Fenced: another writer took over. NOT_APPLIED.
+            LogSealed: the log takes no more. NOT_APPLIED.
+            OutcomeUnknown: it was sent, and the store cannot be reached any more; see
+            `tidelog.wal.slot_protocol.epoch_end`.
+            LocationError: the store refused it, or the log cannot be opened, or nothing was
+            acknowledged for `Batching.patience_us`. NOT_APPLIED.
         """
-        bodies = pa.array(records, pa.binary())
+        bodies = array_of(records)
         return await self.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
 
     async def append_arrow(
@@ -137,26 +154,44 @@ class SlotWriter(BatchWriter):
         return await self._submit(pa.array([encode_control(control)], pa.binary()), control=control)
 
     async def _serve(self) -> None:
-        """Take turn after turn, until closed and nothing is left; then roll up."""
+        """Take epoch after epoch, until closed and nothing is left; then roll up."""
         while await self._work_waits():
-            try:
-                turn = self._turn = self._turn or await self._open()
-            except TidelogError as error:
-                await self._refuse_waiting(error)
+            pipeline = self._pipeline = self._pipeline or await self._opened()
+            if pipeline is None:
                 continue
-            await self._take(turn)
-            if turn.doubt is not None:
-                self._turn = await self._resolve(turn, turn.doubt)
-            elif turn.fence is not None:
-                await self._queue.abandon(over(turn.fence))
-        last: Pipeline | None = self._turn
+            await self._fill(pipeline)
+            if pipeline.doubt is not None:
+                self._pipeline = await self._resolve(pipeline)
+            elif pipeline.fence is not None:
+                self._stop(pipeline, over(pipeline.fence))
+        last: Pipeline | None = self._pipeline
         is_clean = last is not None and last.is_idle
-        await self._roll_up_quietly(closing=last.tail if last is not None and is_clean else None)
+        await self._keeper.roll_up(closing=last.tail if last is not None and is_clean else None)
+
+    async def _opened(self) -> Pipeline | None:
+        """Open the log; None if that cannot be, and all that waits was told why."""
+        try:
+            return await self._open()
+        except Fenced as error:
+            self._queue.abandon(error)
+        except TidelogError as error:
+            self._queue.trouble = error
+            self._queue.refuse_waiting(error)
+        return None
 
     async def _open(self) -> Pipeline:
-        opener = Fencer(store=self.store, clock=self.clock, writer=self.writer)
-        ended = await opener.open(lanes=self.shape.lanes, alpha=self.shape.alpha)
-        self._head, self._unrolled = ended.head, list(ended.steps)
+        """Begin an epoch: over any other at first, later only over those of this writer.
+
+        Raises:
+            Fenced: another has taken over. Otherwise see `Fencer.open`.
+        """
+        fencer = Fencer(store=self.store, clock=self.clock, writer=self.writer, named=self._named)
+        only_over = frozenset(self._named) if self._has_held else None
+        ended = await fencer.open(
+            lanes=self.shape.lanes, alpha=self.shape.alpha, only_over=only_over
+        )
+        self._has_held = True
+        self._keeper.begin(ended.head, list(ended.steps))
         return Pipeline(
             store=self.store,
             clock=self.clock,
@@ -165,148 +200,138 @@ class SlotWriter(BatchWriter):
             tail=ended.tail,
         )
 
-    async def _take(self, turn: Pipeline) -> None:
-        """Send batches until the turn is over, or closed and all are settled."""
+    async def _fill(self, pipeline: Pipeline) -> None:
+        """Send batches until the epoch is over, or closed and all are settled."""
         async with asyncio.TaskGroup() as group:
-            rolling = group.create_task(self._roll())
-            while await self._is_to_send(turn):
+            keeping = group.create_task(self._keeper.run())
+            while await self._is_to_send(pipeline):
                 if not await self._has_token(self.clock):
                     continue
                 begun_us = self.clock.monotonic_us()
-                batch = await self._admitted(turn)
+                batch = self._admitted(pipeline)
                 if not batch:
                     continue
-                slot = await turn.place(batch)
-                group.create_task(self._put(turn, slot))
+                try:
+                    slot = await pipeline.place(batch)
+                except InvariantError as error:
+                    self._queue.fail(batch, error)
+                    continue
+                group.create_task(self._put(pipeline, slot))
                 await self._pace(begun_us, self.clock)
-            rolling.cancel()
+            keeping.cancel()
 
-    async def _is_to_send(self, turn: Pipeline) -> bool:
-        """Wait until there is work and room for it; False if the turn is over instead."""
-        queue = self._queue
+    async def _is_to_send(self, pipeline: Pipeline) -> bool:
+        """Wait until there is work and room for it; False if the epoch is over instead."""
+        queue, behind_max = self._queue, BEHIND_MAX * self.shape.rollup_slots
 
         def has_end() -> bool:
-            return turn.is_over or (queue.is_closing and not queue and not turn.under_way)
+            return pipeline.is_over or (queue.is_closing and not queue and not pipeline.under_way)
 
         def has_work() -> bool:
-            behind = len(self._unrolled) + turn.under_way
-            return (
-                len(queue) > 0 and turn.has_room and behind < BEHIND_MAX * self.shape.rollup_slots
-            )
+            # What is left when the log is closed is not much, and waits for nobody.
+            is_near = self._keeper.behind + pipeline.under_way < behind_max or queue.is_closing
+            return len(queue) > 0 and pipeline.has_room and is_near
 
-        async with queue.changed:
-            await queue.changed.wait_for(lambda: has_end() or has_work())
+        await queue.changed.wait_for(lambda: has_end() or has_work())
         return not has_end()
 
-    async def _admitted(self, turn: Pipeline) -> list[Work]:
+    def _admitted(self, pipeline: Pipeline) -> list[Work]:
         """Take the next batch, without what does not fit the streams that are open; tell that."""
         admitted, refused = admit(
-            turn.tail.streams, self._queue.take(shares=min(self.shape.alpha, SHARES_MAX))
+            pipeline.tail.streams, self._queue.take(shares=min(self.shape.alpha, SHARES_MAX))
         )
         for work, error in refused:
-            await self._queue.fail([work], error)
+            self._queue.fail([work], error)
         return admitted
 
-    async def _put(self, turn: Pipeline, slot: int) -> None:
-        await turn.put(slot)
-        await self._settle(turn)
+    async def _put(self, pipeline: Pipeline, slot: int) -> None:
+        await pipeline.put(slot)
+        for sent, error in list(pipeline.refused()):
+            self._queue.answer(sent.batch, error)
+        await self._settle(pipeline)
 
-    async def _settle(self, turn: Pipeline, *, below: int | None = None) -> None:
-        for sent in list(turn.settled(below=below)):
+    async def _settle(self, pipeline: Pipeline, *, below: int | None = None) -> None:
+        for sent in list(pipeline.settled(below=below)):
             if below is None:
-                self._unrolled.append(sent.fragment)
-            await self._queue.settle(sent.batch, sent.fragment.start)
-        async with self._queue.changed:
-            self._queue.changed.notify_all()
+                self._keeper.add(sent.fragment)
+            self._queue.settle(sent.batch, sent.fragment.start)
+        self._queue.changed.notify()
 
-    async def _resolve(self, turn: Pipeline, doubt: LocationError) -> Pipeline | None:
+    def _stop(self, pipeline: Pipeline, reason: TidelogError) -> None:
+        """Be over: what is left of an epoch lies past the fence that ended it."""
+        self._give_back(pipeline.rest())
+        self._queue.abandon(reason)
+
+    def _give_back(self, void: Sequence[Sent]) -> None:
+        for sent in reversed(void):
+            self._queue.give_back(sent.batch)
+
+    async def _resolve(self, pipeline: Pipeline) -> Pipeline | None:
         """Learn what became of each slot from the fence that ends the epoch, ours if need be.
 
-        What is not in the log is sent again in the next turn, which this gives, unless another
-        writer had ended the epoch.
+        What is not in the log is sent again in the next epoch, which this returns, unless another
+        writer has ended this one.
         """
-        for attempt in range(DEFAULT_RESEND.attempts):
+        begun_us, patience_us = self.clock.monotonic_us(), self.batching.patience_us
+        for attempt in range(RESOLVE_MAX if pipeline.under_way else 0):
             if attempt:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
-            try:
-                end, following = await self._end_of(turn, is_again=attempt > 0)
-                break
-            except (LocationError, ContentionError) as error:
-                doubt = error if isinstance(error, LocationError) else doubt
-        else:
-            await self._give_up(turn.rest(), doubt)
-            return None
-        await self._settle(turn, below=end.slot)
-        if following is None:
-            await self._queue.abandon(over(end.after))
-        else:
-            for sent in reversed(turn.rest()):
-                self._queue.give_back(sent.batch)
-        return following
-
-    async def _end_of(self, turn: Pipeline, *, is_again: bool) -> tuple[End, Pipeline | None]:
-        """Return where a turn ended, and the next one if it was ended for that."""
-        following = None
-        end = await end_of_epoch(self.store, turn.epoch, clock=self.clock)
-        if end is None or is_again:
-            # An earlier try may have ended the epoch with a fence of ours, and known no more.
-            with suppress(LogSealed):
-                following = await self._open()
-            end = await end_of_epoch(self.store, turn.epoch, clock=self.clock)
-        if end is None:
-            raise InvariantError("an epoch that was ended has no end", epoch=turn.epoch.name)
-        return end, following
-
-    async def _give_up(self, rest: Sequence[Sent], reason: TidelogError) -> None:
-        for sent in rest:
-            unknown = OutcomeUnknown(
-                "the store cannot be reached: whether the records are in the log shows when it is "
-                "opened again",
-                path=sent.fragment.path,
-                reason=reason,
-            )
-            await self._queue.fail(sent.batch, unknown)
-
-    async def _refuse_waiting(self, error: TidelogError) -> None:
-        waiting: list[Work] = []
-        while self._queue:
-            waiting += self._queue.take()
-        await self._queue.fail(waiting, error)
-
-    async def _roll(self) -> None:
-        """Roll up as often as the shape says, while the turn lasts."""
-        while True:
-            async with self._queue.changed:
-                await self._queue.changed.wait_for(lambda: bool(self._unrolled))
-            due_us = self.clock.monotonic_us() + self.shape.rollup_interval_us
-            while len(self._unrolled) < self.shape.rollup_slots:
-                left_us = due_us - self.clock.monotonic_us()
-                if left_us <= 0:
+                if self.clock.monotonic_us() - begun_us > patience_us:
                     break
-                await self.clock.sleep(min(left_us, ROLLUP_LOOK_US))
-            await self._roll_up_quietly()
-            async with self._queue.changed:
-                self._queue.changed.notify_all()
+            try:
+                resolved = await self._end_of(pipeline)
+            except (LocationError, ContentionError, CorruptionError) as error:
+                self._queue.trouble = error
+                continue
+            await self._settle(pipeline, below=resolved.end)
+            if isinstance(resolved.after, Pipeline):
+                self._give_back(pipeline.rest())
+                return resolved.after
+            self._stop(pipeline, resolved.after)
+            return None
+        self._give_up(pipeline)
+        return None
 
-    async def _roll_up_quietly(self, *, closing: Tail | None = None) -> None:
-        """Roll up what is committed; what fails is tried again with the next."""
-        steps = list(self._unrolled)
-        if self._head is None or not (steps or closing):
-            return
-        roller = Checkpointer(
-            store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
-        )
-        with suppress(LocationError, ContentionError):
-            self._head = await roller.roll_up(self._head, steps, closing=closing)
-            del self._unrolled[: len(steps)]
+    async def _end_of(self, pipeline: Pipeline) -> _Resolved:
+        """Return where an epoch ended, and the next one, or who is to write now instead."""
+        after: Pipeline | TidelogError
+        end = await end_of_epoch(self.store, pipeline.epoch, clock=self.clock)
+        if end is None or (isinstance(end.after, Epoch) and end.after.name in self._named):
+            # An earlier try may have ended the epoch with a fence of ours, and known no more.
+            try:
+                after = await self._open()
+            except (Fenced, LogSealed) as error:
+                after = error
+            end = end or await end_of_epoch(self.store, pipeline.epoch, clock=self.clock)
+        else:
+            after = over(end.after)
+        if end is None:
+            raise InvariantError("an epoch that was ended has no end", epoch=pipeline.epoch.name)
+        return _Resolved(end.slot, after)
+
+    def _give_up(self, pipeline: Pipeline) -> None:
+        """Tell that what was sent may be in the log; what is void is sent again."""
+        rest = pipeline.rest()
+        self._give_back([sent for sent in rest if pipeline.is_void(sent.fragment.seq_no)])
+        for sent in rest:
+            if not pipeline.is_void(sent.fragment.seq_no):
+                unknown = OutcomeUnknown(
+                    "the store cannot be reached: whether the records are in the log shows when it "
+                    "is opened again",
+                    path=sent.fragment.path,
+                    reason=self._queue.trouble or pipeline.doubt,
+                )
+                self._queue.doubt(sent.batch, unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """The slot where an epoch ended, and what goes on: an epoch of ours, or why there is none."""
+
+    end: int
+    after: Pipeline | TidelogError
 
 
 def over(after: Epoch | Seal) -> TidelogError:
     """Return what a writer says whose epoch was ended by another."""
-    if isinstance(after, Seal):
-        return log_sealed(after)
-    return Fenced(
-        "another writer took over the log: open it again to go on",
-        by=repr(after.opener),
-        slot=after.first_slot,
-    )
+    return log_sealed(after) if isinstance(after, Seal) else fenced_by(after)

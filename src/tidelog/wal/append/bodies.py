@@ -1,0 +1,109 @@
+"""What one append brings: checked before it is queued, so that it cannot harm what it waits with.
+
+Pure. The bodies of one call end up in one object, and those of several are joined: an array whose
+type or size is not what is expected would fail there, for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import UsageError
+
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+# Of all bodies of one object: offsets have 31 bits.
+APPEND_BYTES_MAX: Final = 1024 * 1024 * 1024
+_TYPES: Final = frozenset({bytes, bytearray, memoryview})
+_KEPT_BYTES_MAX: Final = 64 * 1024
+
+
+def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
+    """Return records as an array.
+
+    Raises:
+        UsageError: they are no list of bytes, or too many for one append.
+    """
+    given: object = records
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        raise UsageError(
+            f"an append takes a list of records, and this is one {type(given).__name__}: put it "
+            "into a list, and encode text first"
+        )
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        raise UsageError("an append takes a list of bytes: pass an array to append_arrow")
+    if not isinstance(given, Iterable):
+        raise UsageError(f"an append takes a list of bytes, not {type(given).__name__}")
+    listed = list(given)
+    foreign = [kind for kind in set(map(type, listed)) - _TYPES if not issubclass(kind, bytes)]
+    if foreign:
+        names = " or ".join(sorted(kind.__name__ for kind in foreign))
+        raise UsageError(f"a record is bytes, never {names}: encode it first")
+    if (size_bytes := sum(map(len, listed))) > APPEND_BYTES_MAX:
+        raise _too_large(size_bytes)
+    made: pa.BinaryArray | pa.ChunkedArray[pa.BinaryScalar] = pa.array(listed, pa.binary())
+    if isinstance(made, pa.ChunkedArray):  # More than one array can hold.
+        raise _too_large(made.nbytes)
+    return made
+
+
+def checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
+    """Return the bodies of an append, in an array that keeps no more than them in memory.
+
+    Raises:
+        UsageError: it is no array of type binary; there are no records, one is null, or one or all
+        of them are too large.
+    """
+    given: object = bodies
+    if isinstance(given, pa.ChunkedArray):
+        raise UsageError(
+            "append_arrow takes one array: join the chunks with combine_chunks(), or append each"
+        )
+    if not isinstance(given, pa.Array):
+        raise UsageError(f"append_arrow takes an array, not {type(given).__name__}: call append")
+    if bodies.type != pa.binary():
+        raise UsageError(
+            f"append_arrow takes an array of type binary, not {bodies.type}: cast it first, with "
+            "array.cast(pyarrow.binary())"
+        )
+    if not len(bodies):
+        raise UsageError("an append has at least one record")
+    if bodies.null_count:
+        raise UsageError("a record is bytes, never null")
+    _check_size(bodies)
+    # A slice keeps the whole of what it was cut from: what waits is bounded by what it counts.
+    if bodies.get_total_buffer_size() > 2 * bodies.nbytes + _KEPT_BYTES_MAX:
+        copied: pa.BinaryArray = pa.concat_arrays([bodies])
+        return copied
+    return bodies
+
+
+def joined(arrays: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    """Return bodies one after the other; there are at most `APPEND_BYTES_MAX` of them in all."""
+    if len(arrays) == 1:
+        return arrays[0]
+    together: pa.BinaryArray = pa.concat_arrays(arrays)
+    return together
+
+
+def _check_size(bodies: pa.BinaryArray) -> None:
+    if bodies.nbytes > RECORD_BYTES_MAX:
+        largest = pc.max(pc.binary_length(bodies)).as_py()
+        if largest > RECORD_BYTES_MAX:
+            raise UsageError(
+                f"a record is over {RECORD_BYTES_MAX} bytes: keep large values elsewhere and "
+                "name them",
+                size_bytes=largest,
+            )
+    if bodies.nbytes > APPEND_BYTES_MAX:
+        raise _too_large(bodies.nbytes)
+
+
+def _too_large(size_bytes: int) -> UsageError:
+    return UsageError(
+        f"one append has over {APPEND_BYTES_MAX} bytes in all: make several of it",
+        size_bytes=size_bytes,
+    )

@@ -1,0 +1,76 @@
+"""What those who wait for an append are told when it comes to nothing, or nobody knows. Pure.
+
+Each is told by an error of their own: one that is raised again and again would keep every frame
+that it went through, and with them the records of all who were told.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from copy import copy
+from typing import TypeVar
+
+from tidelog.errors import (
+    HandleError,
+    InvariantError,
+    LocationError,
+    Outcome,
+    OutcomeUnknown,
+    TidelogError,
+)
+
+E = TypeVar("E", bound=BaseException)
+
+
+def copy_of(error: E) -> E:
+    """Return an error that says the same, and was not raised yet."""
+    try:
+        again = copy(error)
+    except Exception:  # noqa: BLE001 - one of a foreign class that cannot be copied goes as it is
+        return error
+    again.__cause__ = error.__cause__
+    return again
+
+
+def told_unsent(reason: BaseException) -> BaseException:
+    """Return what is told of records that were never sent, or are known not to be in the log."""
+    if isinstance(reason, TidelogError):
+        if reason.outcome is Outcome.NOT_APPLIED:
+            return copy_of(reason)
+        return LocationError(
+            "the store failed before the records could be sent: append them again later",
+            reason=reason,
+        )
+    if isinstance(reason, CancelledError):
+        return HandleError("the log's writer was stopped before the records were sent: open it")
+    if isinstance(reason, Exception):
+        return InvariantError(
+            "the log's writer failed, and the records were not sent: file a bug",
+            reason=repr(reason),
+        )
+    return copy_of(reason)
+
+
+def told_sent(reason: BaseException) -> BaseException:
+    """Return what is told of records that were sent, and may be in the log."""
+    if isinstance(reason, OutcomeUnknown):
+        return copy_of(reason)
+    if isinstance(reason, TidelogError) and not isinstance(reason, LocationError):
+        again = copy_of(reason)
+        again.outcome = Outcome.UNKNOWN
+        return again
+    if isinstance(reason, Exception | CancelledError):
+        return OutcomeUnknown(
+            "the store gave no answer: whether the records are in the log shows when it is opened "
+            "again",
+            reason=reason if isinstance(reason, TidelogError) else repr(reason),
+        )
+    return copy_of(reason)
+
+
+def not_encoded(error: Exception) -> InvariantError:
+    """Return the error of records of which no object could be made."""
+    return InvariantError(
+        "these records could not be encoded, and nothing of them was sent: file a bug",
+        reason=repr(error),
+    )

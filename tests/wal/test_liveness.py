@@ -1,0 +1,601 @@
+"""Writers of a store that refuses, hangs or is gone: everybody is answered, and closing ends.
+
+Patience is short here, and real: what hangs is waited for. All else takes no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kit.clocks import SwiftClock
+from kit.protocols import (
+    CLOCK,
+    KINDS,
+    SLOTS,
+    Kind,
+    contents,
+    make_slots,
+    opener_on,
+    slot_writer,
+)
+from kit.stores import Interposed, keys_in
+from tidelog.clock import SystemClock
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    Fenced,
+    HandleError,
+    LocationError,
+    Outcome,
+    OutcomeUnknown,
+    StoreRefused,
+    TidelogError,
+    UsageError,
+)
+from tidelog.store.conditional import Resend
+from tidelog.store.local.store import LocalStore
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.slot_protocol.fencing import make_log
+from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+
+PATIENCE_US = 160_000
+LONG_S = 20.0  # Far more than anything here waits for, on a machine that is busy.
+ONCE = Resend(attempts=1)
+LARGE = hashlib.sha512(b"large").digest()  # Stands in an object as it is, whatever packs that.
+
+
+def impatient(store: Store) -> SlotWriter:
+    writer = slot_writer(store, batch_bytes=1, patience_us=PATIENCE_US)
+    writer.resend = ONCE
+    return writer
+
+
+async def outcome_of(call: Awaitable[object]) -> Outcome:
+    try:
+        await call
+    except TidelogError as error:
+        return error.outcome
+    return Outcome.APPLIED
+
+
+class Gate:
+    """Puts of keys that begin so meet ``error``, or nothing ever, while it is shut."""
+
+    def __init__(self, prefix: str, error: TidelogError | None = None) -> None:
+        self.prefix, self.error = prefix, error
+        self.is_shut = False
+        self.met = 0
+        self._never: asyncio.Future[None] | None = None
+
+    async def __call__(self, op: str, key: str) -> None:
+        if op != "put" or not self.is_shut or not key.startswith(self.prefix):
+            return
+        self.met += 1
+        if self.error is not None:
+            raise self.error
+        await asyncio.get_running_loop().create_future()
+
+
+@asynccontextmanager
+async def within(seconds: float = LONG_S) -> AsyncIterator[None]:
+    """Fail if the body takes longer."""
+    async with asyncio.timeout(seconds):
+        yield
+
+
+@pytest.mark.parametrize(
+    "error", [StoreRefused("denied"), LocationError("no answer"), ContentionError("busy")]
+)
+async def test_appends_behind_a_manifest_that_is_stuck_are_told_why(error: TidelogError) -> None:
+    """It may be late by some roll-ups; then they wait, as long as is stated, and no longer."""
+    gate = Gate(MANIFEST, error)
+    store = Interposed(inner := MemoryStore(), before=gate)
+    await make_slots(inner)
+    writer = impatient(store)
+    await writer.append([b"open"])
+
+    gate.is_shut = True
+    async with within():
+        told = await asyncio.gather(
+            *(writer.append([b"%d" % n]) for n in range(60)), return_exceptions=True
+        )
+    refused = [one for one in told if not isinstance(one, int)]
+    assert 0 < len(refused) < 60
+    for one in refused:
+        assert isinstance(one, LocationError)
+        assert one.outcome is Outcome.NOT_APPLIED
+        assert error.sentence in str(one) or "at every try" in str(one)
+    gate.is_shut = False
+    async with within():
+        last = await writer.append([b"again"])
+        await writer.close()
+    found = await contents(SLOTS, inner)
+    assert found[last] == b"again"
+    assert len(found) == 2 + len(told) - len(refused)
+
+
+async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
+    """A store that refuses is not asked a thousand times a second."""
+    gate = Gate(MANIFEST, StoreRefused("denied"))
+    store = Interposed(inner := MemoryStore(), before=gate)
+    await make_slots(inner)
+    writer = impatient(store)
+    await writer.append([b"open"])
+    clock = SwiftClock()
+    writer.clock = writer._keeper.clock = clock
+
+    gate.is_shut = True
+    for number in range(9):
+        await writer.append([b"%d" % number])
+    while clock.slept_us < 60_000_000:
+        await asyncio.sleep(0)
+
+    assert gate.met < 40
+    await writer.close()
+
+
+async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> None:
+    """What is left then is not much, and need not wait for what only helps readers."""
+    gate = Gate(MANIFEST, StoreRefused("denied"))
+    store = Interposed(inner := MemoryStore(), before=gate)
+    await make_slots(inner)
+    writer = slot_writer(store, batch_bytes=1)
+    writer._keeper.clock = SystemClock()
+    await writer.append([b"open"])
+
+    gate.is_shut = True
+    calls = [asyncio.create_task(writer.append([b"%d" % n])) for n in range(60)]
+    while sum(call.done() for call in calls) < 15:
+        await asyncio.sleep(0)
+    assert not all(call.done() for call in calls)
+    async with within():
+        await writer.close()
+        await asyncio.gather(*calls)
+
+    assert len(await contents(SLOTS, inner)) == 61
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
+    """What was never sent is not there; what was sent is not known, and closing ends."""
+    gate = Gate("")
+    store = Interposed(inner := MemoryStore(), before=gate)
+    await kind.make(inner)
+    writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
+    await writer.append([b"one"])
+
+    gate.is_shut = True
+    calls = [asyncio.create_task(writer.append([b"%d" % n])) for n in range(9)]
+    async with within():
+        outcomes = [await outcome_of(call) for call in calls]
+        await writer.close()
+
+    assert Outcome.APPLIED not in outcomes
+    assert outcomes[0] is Outcome.UNKNOWN
+    assert outcomes[-1] is Outcome.NOT_APPLIED
+    assert outcomes.count(Outcome.UNKNOWN) <= 4
+    assert list((await contents(kind, inner)).values()) == [b"one"]
+    with pytest.raises(HandleError):
+        await writer.append([b"late"])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_closing_ends_and_says_what_is_unknown(kind: Kind) -> None:
+    """Whatever the store does; so does a second try."""
+    gate = Gate("")
+    store = Interposed(inner := MemoryStore(), before=gate)
+    await kind.make(inner)
+    writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
+    await writer.append([b"one"])
+
+    gate.is_shut = True
+    calls = [asyncio.create_task(writer.append([b"%d" % n])) for n in range(9)]
+    await asyncio.sleep(0)
+    async with within():
+        for _ in range(2):
+            with suppress(OutcomeUnknown), pytest.raises(LocationError) as closed:
+                await writer.close()
+    outcomes = [await outcome_of(call) for call in calls]
+
+    assert set(outcomes) == {Outcome.UNKNOWN, Outcome.NOT_APPLIED}
+    assert closed.value.outcome in (Outcome.UNKNOWN, Outcome.NOT_APPLIED)
+
+
+async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
+    """Whoever reads it looks for what went wrong first."""
+    gate = Gate("epoch/")
+    await make_slots(inner := MemoryStore())
+
+    with pytest.raises(UsageError, match="the body's") as failed:
+        async with impatient(Interposed(inner, before=gate)) as writer:
+            await writer.append([b"one"])
+            gate.is_shut = True
+            call = asyncio.create_task(writer.append([b"two"]))
+            await asyncio.sleep(0.01)
+            raise UsageError("the body's")
+    assert await outcome_of(call) is Outcome.UNKNOWN
+    assert "closing said" in "".join(failed.value.__notes__)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_to_cancel_closing_cancels_no_write(kind: Kind) -> None:
+    """It is to stop waiting; what was appended is still written, and told."""
+    opened = asyncio.Event()
+    opened.set()
+
+    async def before(op: str, _: str) -> None:
+        if op == "put":
+            await opened.wait()
+
+    await kind.make(inner := MemoryStore())
+    writer = kind.writer(Interposed(inner, before=before))
+    await writer.append([b"zero"])
+    opened.clear()
+    call = asyncio.create_task(writer.append([b"one"]))
+    await asyncio.sleep(0)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(writer.close(), 0.02)
+    assert not call.done()
+    opened.set()
+    async with within():
+        assert await call == 2
+        await writer.close()
+    assert await contents(kind, inner) == {1: b"zero", 2: b"one"}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_a_batch_that_is_refused_fails_alone(kind: Kind) -> None:
+    """A store may have a limit of its own: what is beneath it is written, before and after."""
+    inner, refused = MemoryStore(), 0
+
+    class Limited(MemoryStore):
+        async def put(
+            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        ) -> str:
+            nonlocal refused
+            if LARGE in data:
+                refused += 1
+                raise LocationError("the store rejects the request", key=key)
+            return await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
+
+    store = Limited()
+    store.objects = inner.objects
+    await kind.make(store)
+    writer = kind.writer(store, batch_bytes=1)
+    await writer.append([b"open"])
+
+    bodies = [LARGE if n in (3, 4, 9) else b"%d" % n for n in range(12)]
+    async with within():
+        told = await asyncio.gather(
+            *(writer.append([body]) for body in bodies), return_exceptions=True
+        )
+        await writer.close()
+
+    for body, one in zip(bodies, told, strict=True):
+        if body == LARGE:
+            assert isinstance(one, LocationError)
+            assert one.outcome is Outcome.NOT_APPLIED
+            assert "rejects the request" in str(one)
+        else:
+            assert isinstance(one, int)
+    found = await contents(kind, inner)
+    assert list(found.values()) == [b"open", *(b for b in bodies if b != LARGE)]
+    assert refused
+
+
+async def test_refused_batches_open_few_epochs() -> None:
+    """One where others were sent upon it; none where it was the last."""
+    gate = Gate("epoch/", LocationError("the store rejects the request"))
+    await make_slots(inner := MemoryStore())
+    writer = slot_writer(Interposed(inner, before=gate), batch_bytes=1)
+    await writer.append([b"open"])
+    before = {key.split("/")[1] for key in await keys_in(inner, "epoch/")}
+
+    gate.is_shut = True
+    for _ in range(5):
+        assert await outcome_of(writer.append([b"no"])) is Outcome.NOT_APPLIED
+    gate.is_shut = False
+    assert await writer.append([b"yes"]) == 2
+    await writer.close()
+
+    assert {key.split("/")[1] for key in await keys_in(inner, "epoch/")} == before
+    assert await contents(SLOTS, inner) == {1: b"open", 2: b"yes"}
+
+
+async def test_what_lies_past_a_refused_batch_is_sent_again() -> None:
+    """It was stored upon one that is not there; its appends are told positions that hold."""
+    gate = Gate("epoch/", StoreRefused("denied for this object"))
+    passed: list[str] = []
+
+    async def before(op: str, key: str) -> None:
+        if op == "put" and key.startswith("epoch/") and gate.is_shut:
+            gate.is_shut = False
+            while len(passed) < 2:
+                await asyncio.sleep(0)
+            raise StoreRefused("denied for this object")
+        if op == "put" and key.startswith("epoch/"):
+            passed.append(key)
+
+    await make_slots(inner := MemoryStore())
+    writer = slot_writer(Interposed(inner, before=before), batch_bytes=1)
+    await writer.append([b"open"])
+    passed.clear()
+
+    gate.is_shut = True
+    async with within():
+        told = await asyncio.gather(
+            *(writer.append([b"%d" % n]) for n in range(4)), return_exceptions=True
+        )
+        await writer.close()
+
+    assert isinstance(told[0], StoreRefused)
+    assert told[1:] == [2, 3, 4]
+    assert await contents(SLOTS, inner) == {1: b"open", 2: b"1", 3: b"2", 4: b"3"}
+
+
+async def test_a_conflict_over_a_slot_is_no_answer() -> None:
+    """It ends neither the writer nor what was sent beside it."""
+    store = Interposed(inner := MemoryStore(), before=(gate := Gate("epoch/")))
+    await make_slots(inner)
+    writer = slot_writer(store, batch_bytes=1)
+    await writer.append([b"open"])
+
+    gate.error, gate.is_shut = ContentionError("busy"), True
+
+    async def relent() -> None:
+        while not gate.met:
+            await asyncio.sleep(0)
+        gate.is_shut = False
+
+    async with within():
+        told, _ = await asyncio.gather(
+            asyncio.gather(*(writer.append([b"%d" % n]) for n in range(9))), relent()
+        )
+        await writer.close()
+
+    assert told == list(range(2, 11))
+    assert len(await contents(SLOTS, inner)) == 10
+
+
+async def test_what_was_sent_beside_a_foreign_object_is_not_known() -> None:
+    """Damage ends the writer; whose put is still under way may be in the log all the same."""
+    hold = asyncio.Event()
+
+    async def after(op: str, key: str) -> None:
+        if op == "put" and key.endswith("2.parquet"):
+            await hold.wait()
+
+    await make_slots(inner := MemoryStore())
+    writer = slot_writer(Interposed(inner, after=after), batch_bytes=1)
+    await writer.append([b"one"])
+    assert writer._pipeline is not None
+    await inner.put(writer._pipeline.epoch.path(3), b"not ours")
+
+    calls = [asyncio.create_task(writer.append([body])) for body in (b"two", b"three")]
+    async with within():
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        with pytest.raises(CorruptionError, match="move it away"):
+            await writer.close()
+
+    assert [type(one) for one in told] == [CorruptionError, CorruptionError]
+    assert isinstance(told[0], TidelogError)
+    assert told[0].outcome is Outcome.UNKNOWN
+
+
+class Cut:
+    """A way to a store that is cut: requests get no answer, and do not arrive.
+
+    After so many of them it is whole again, and ``healed`` was awaited before.
+    """
+
+    def __init__(self, prefix: str = "", *, requests_max: int = 10**9) -> None:
+        self.is_cut = False
+        self.prefix = prefix
+        self.left = requests_max
+        self.healed: Callable[[], Awaitable[object]] | None = None
+        self._healing = asyncio.Lock()
+
+    async def __call__(self, op: str, key: str) -> None:
+        if not self.is_cut or not key.startswith(self.prefix):
+            return
+        self.left -= 1
+        async with self._healing:  # Meanwhile nobody runs out of patience.
+            if not self.left and self.healed is not None:
+                await self.healed()
+                self.is_cut = False
+        outcome = Outcome.UNKNOWN if op == "put" else Outcome.NOT_APPLIED
+        raise LocationError("cut", outcome=outcome)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+@pytest.mark.parametrize("requests", [1, 4, 10**9])
+async def test_who_was_fenced_never_fences_their_successor(closed: bool, requests: int) -> None:
+    """Neither while they are in doubt of a put, nor later, when they are asked to append."""
+    way = Cut(requests_max=requests)
+    await make_slots(inner := MemoryStore())
+    one = slot_writer(Interposed(inner, before=way), name="one")
+    one.resend = ONCE
+    assert await one.append([b"one"]) == 1
+    other = slot_writer(inner, name="other")
+
+    async def take_over() -> None:
+        assert await other.append([b"three"]) == 2
+        if closed:
+            await other.close()
+
+    one._keeper.interval_us = 10**12
+    way.is_cut, way.healed = True, take_over
+    outcome = await outcome_of(one.append([b"two"]))
+    if requests == 10**9:
+        assert outcome is Outcome.UNKNOWN
+        await take_over()
+        way.is_cut = False
+    else:
+        assert outcome is Outcome.NOT_APPLIED
+    for _ in range(2):
+        with pytest.raises(Fenced, match="by='other'"):
+            await one.append([b"four"])
+    await one.close()
+
+    if not closed:
+        assert await other.append([b"five"]) == 3
+        await other.close()
+    wanted = {1: b"one", 2: b"three"} | ({} if closed else {3: b"five"})
+    assert await contents(SLOTS, inner) == wanted
+
+
+async def test_a_writer_goes_on_over_its_own_fences() -> None:
+    """Of which it may not know whether they stand: the names are kept from before they are sent."""
+    way = Cut("epoch/")
+    await make_slots(inner := MemoryStore())
+
+    async def lose_answers(op: str, key: str) -> None:
+        if way.is_cut and op == "put" and key.startswith("epoch/"):
+            raise LocationError("lost", outcome=Outcome.UNKNOWN)
+
+    writer = slot_writer(Interposed(inner, before=_cut_reads(way), after=lose_answers))
+    writer.resend = ONCE
+    assert await writer.append([b"one"]) == 1
+
+    for number in range(2):
+        way.is_cut = True
+        assert await outcome_of(writer.append([b"lost %d" % number])) is not Outcome.APPLIED
+        way.is_cut = False
+    async with within():
+        last = await writer.append([b"two"])
+        await writer.close()
+
+    found = await contents(SLOTS, inner)
+    assert found[last] == b"two"
+    assert max(found) == last
+
+
+def _cut_reads(way: Cut) -> Callable[[str, str], Awaitable[None]]:
+    async def before(op: str, key: str) -> None:
+        if op == "get":
+            await way(op, key)
+
+    return before
+
+
+async def test_what_cannot_be_opened_was_not_sent() -> None:
+    """Fences may be in doubt; of the records themselves nothing has left."""
+    way = Cut("epoch/")
+    way.is_cut = True
+    await make_slots(inner := MemoryStore())
+    writer = slot_writer(Interposed(inner, before=way))
+
+    assert await outcome_of(writer.append([b"one"])) is Outcome.NOT_APPLIED
+    await writer.close()
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold the lock of a local object, as a process does that was stopped with it."""
+    while True:
+        held = os.open(path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), os.stat(path)):
+                break
+        os.close(held)  # Its last owner has taken the file away.
+    try:
+        yield
+    finally:
+        os.unlink(path)
+        os.close(held)
+
+
+async def test_a_process_that_was_stopped_with_a_lock_harms_nobody(tmp_path: Path) -> None:
+    """Appends that wait for it are told; once it goes on, so does the log, and nothing is lost."""
+    store = LocalStore(tmp_path, clock=CLOCK)
+    await make_slots(store)
+    writer = impatient(store)
+    await writer.append([b"open"])
+
+    with locked(store._disk._lock_path(MANIFEST)):
+        async with within():
+            told = await asyncio.gather(
+                *(writer.append([b"%d" % n]) for n in range(40)), return_exceptions=True
+            )
+    refused = [one for one in told if not isinstance(one, int)]
+    assert refused
+    for one in refused:
+        assert isinstance(one, LocationError)
+        assert one.outcome is Outcome.NOT_APPLIED
+    async with within():
+        last = await writer.append([b"again"])
+        await writer.close()
+    found = await contents(SLOTS, store)
+    assert found[last] == b"again"
+    assert len(found) == 2 + len(told) - len(refused)
+
+
+async def test_those_who_wait_do_not_wake_as_a_herd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an append costs does not depend on how many others wait."""
+    counts = []
+    loop = asyncio.get_running_loop()
+    real, calls = loop.call_soon, 0
+
+    def counted(*args: object, **options: object) -> asyncio.Handle:
+        nonlocal calls
+        calls += 1
+        return real(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "call_soon", counted)
+    for count in (50, 400):
+        await make_slots(store := MemoryStore())
+        async with slot_writer(store, batch_bytes=200, pending_bytes=200) as writer:
+            await writer.append([b"open"])
+            calls = 0
+            await asyncio.gather(*(writer.append([b"x" * 16]) for _ in range(count)))
+            counts.append(calls / count)
+
+    assert counts[1] < 2 * counts[0] + 10
+
+
+async def test_an_append_that_waits_for_room_can_be_given_up() -> None:
+    """It is then none, and those behind it are served."""
+    gate = asyncio.Event()
+
+    async def before(op: str, key: str) -> None:
+        if op == "put" and key.startswith("epoch/") and key.endswith("2.parquet"):
+            await gate.wait()
+
+    clock = SystemClock()
+    await make_log(inner := MemoryStore(), clock=clock, writer="maker")
+    writer = SlotWriter(
+        store=Interposed(inner, before=before),
+        clock=clock,
+        writer="w",
+        shape=Shape(alpha=1),
+        batching=Batching(batch_bytes=1, interval_us=0, pending_bytes=1),
+    )
+    await writer.append([b"one"])
+    calls = [asyncio.create_task(writer.append([b"%d" % n])) for n in range(4)]
+    await asyncio.sleep(0.01)
+    calls[2].cancel()
+    begun = time.monotonic()
+    gate.set()
+    told = await asyncio.gather(*calls, return_exceptions=True)
+    await writer.close()
+
+    assert time.monotonic() - begun < LONG_S
+    assert told[:2] == [2, 3]
+    assert told[3] == 4
+    assert list((await contents(SLOTS, inner)).values()) == [b"one", b"0", b"1", b"3"]
+    with suppress(TidelogError):
+        await opener_on(inner).open(lanes=1, alpha=1)
