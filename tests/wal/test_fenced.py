@@ -1,0 +1,132 @@
+"""Writers that lose sight of the store: they end no epoch but their own, and know what they sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kit.protocols import SLOTS, contents, make_slots, slot_writer
+from kit.stores import Interposed
+from tidelog.errors import Fenced, LocationError, Outcome, TidelogError
+from tidelog.store.conditional import Resend
+from tidelog.store.memory import MemoryStore
+
+ONCE = Resend(attempts=1)
+LONG_S = 20.0  # Far more than anything here waits for, on a machine that is busy.
+
+
+async def outcome_of(call: Awaitable[object]) -> Outcome:
+    try:
+        await call
+    except TidelogError as error:
+        return error.outcome
+    return Outcome.APPLIED
+
+
+class Cut:
+    """A way to a store that is cut: requests get no answer, and do not arrive.
+
+    After so many of them it is whole again, and ``healed`` was awaited before.
+    """
+
+    def __init__(self, prefix: str = "", *, requests_max: int = 10**9) -> None:
+        self.is_cut = False
+        self.prefix = prefix
+        self.left = requests_max
+        self.healed: Callable[[], Awaitable[object]] | None = None
+        self._healing = asyncio.Lock()
+
+    async def __call__(self, op: str, key: str) -> None:
+        if not self.is_cut or not key.startswith(self.prefix):
+            return
+        self.left -= 1
+        async with self._healing:  # Meanwhile nobody runs out of patience.
+            if not self.left and self.healed is not None:
+                await self.healed()
+                self.is_cut = False
+        outcome = Outcome.UNKNOWN if op == "put" else Outcome.NOT_APPLIED
+        raise LocationError("cut", outcome=outcome)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+@pytest.mark.parametrize("requests", [1, 4, 10**9])
+async def test_who_was_fenced_never_fences_their_successor(closed: bool, requests: int) -> None:
+    """Neither while they are in doubt of a put, nor later, when they are asked to append."""
+    way = Cut(requests_max=requests)
+    await make_slots(inner := MemoryStore())
+    one = slot_writer(Interposed(inner, before=way), name="one")
+    one.resend = ONCE
+    assert await one.append([b"one"]) == 1
+    other = slot_writer(inner, name="other")
+
+    async def take_over() -> None:
+        assert await other.append([b"three"]) == 2
+        if closed:
+            await other.close()
+
+    one._keeper.interval_us = 10**12
+    way.is_cut, way.healed = True, take_over
+    outcome = await outcome_of(one.append([b"two"]))
+    if requests == 10**9:
+        assert outcome is Outcome.UNKNOWN
+        await take_over()
+        way.is_cut = False
+    else:
+        assert outcome is Outcome.NOT_APPLIED
+    for _ in range(2):
+        with pytest.raises(Fenced, match="by='other'"):
+            await one.append([b"four"])
+    await one.close()
+
+    if not closed:
+        assert await other.append([b"five"]) == 3
+        await other.close()
+    wanted = {1: b"one", 2: b"three"} | ({} if closed else {3: b"five"})
+    assert await contents(SLOTS, inner) == wanted
+
+
+async def test_a_writer_goes_on_over_its_own_fences() -> None:
+    """Of which it may not know whether they stand: the names are kept from before they are sent."""
+    way = Cut("epoch/")
+    await make_slots(inner := MemoryStore())
+
+    async def lose_answers(op: str, key: str) -> None:
+        if way.is_cut and op == "put" and key.startswith("epoch/"):
+            raise LocationError("lost", outcome=Outcome.UNKNOWN)
+
+    writer = slot_writer(Interposed(inner, before=_cut_reads(way), after=lose_answers))
+    writer.resend = ONCE
+    assert await writer.append([b"one"]) == 1
+
+    for number in range(2):
+        way.is_cut = True
+        assert await outcome_of(writer.append([b"lost %d" % number])) is not Outcome.APPLIED
+        way.is_cut = False
+    async with asyncio.timeout(LONG_S):
+        last = await writer.append([b"two"])
+        await writer.close()
+
+    found = await contents(SLOTS, inner)
+    assert found[last] == b"two"
+    assert max(found) == last
+
+
+def _cut_reads(way: Cut) -> Callable[[str, str], Awaitable[None]]:
+    async def before(op: str, key: str) -> None:
+        if op == "get":
+            await way(op, key)
+
+    return before
+
+
+async def test_what_cannot_be_opened_was_not_sent() -> None:
+    """Fences may be in doubt; of the records themselves nothing has left."""
+    way = Cut("epoch/")
+    way.is_cut = True
+    await make_slots(inner := MemoryStore())
+    writer = slot_writer(Interposed(inner, before=way))
+
+    assert await outcome_of(writer.append([b"one"])) is Outcome.NOT_APPLIED
+    await writer.close()
