@@ -13,7 +13,8 @@ Checked at every step:
   1. the log only grows, and not at all once somebody was told that it is sealed;
   2. what was acknowledged is in it, and what was said not to have been applied never is;
   3. a read gives a prefix of it that has all that was acknowledged before the read began;
-  4. a writer whose epoch another ended never ends an epoch that came after.
+  4. a writer whose epoch another ended never ends an epoch that came after;
+  5. an opener that runs alone from then on ends, within so many steps of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Final
 
 from sim.models.explore import STATES_MAX, Explored, explore
 from sim.models.slot_agents import agent_steps, reader_steps, writings
+from sim.models.slot_alone import Alone
 from sim.models.slot_world import (
     DATA,
     SEAL,
@@ -53,6 +55,7 @@ BROKEN: Final = {
     "vague": "who has fenced takes a put that found its slot taken for a fence of its own",
     "crosses": "an opener follows a fence of another that it met after its look",
     "ignorant": "an opener takes what the manifest does not name for what is yet to come",
+    "trustful": "an opener believes a clean close again whose one slot it has found taken",
     "deposes": "a writer that another has fenced opens over the other's epoch",
     "before": "a writer that meets a fence takes every slot below for its own, answered or not",
     "hasty": "a writer that meets a fence says what is not applied without looking at the manifest",
@@ -66,10 +69,18 @@ BROKEN: Final = {
 
 def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[World]:
     """Visit all that can happen in a scope."""
+    alone = Alone(scope)
+
+    def check_all(world: World) -> str | None:
+        violation = check(world)
+        if violation is None and scope.alone and alone.longest(world) > scope.alone:
+            return "an opener that runs alone takes longer to end"
+        return violation
+
     return explore(
         scope.initial(),
         partial(steps, scope),
-        check=check,
+        check=check_all,
         check_step=check_step,
         states_max=states_max,
     )
@@ -102,7 +113,8 @@ def _landing(scope: Scope, world: World) -> Iterator[Slot]:
             continue
         if scope.plain:
             yield put
-        if scope.plain or is_dead(world.manifest, put.epoch, put.slot):
+            continue
+        if is_dead(world.manifest, put.epoch, put.slot):
             continue
         end = chain.end_of(put.epoch)
         is_void = end is not None and put.slot > end[1] and put.holds != DATA

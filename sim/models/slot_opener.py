@@ -15,9 +15,11 @@ put left behind by its earlier attempt can do to another epoch, one of another o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import compress, product
 
+from sim.models.slot_bursts import Bursting, begin, go_on, hear, lose
 from sim.models.slot_world import (
     DATA,
     SEAL,
@@ -26,6 +28,7 @@ from sim.models.slot_world import (
     Fencing,
     Gone,
     Idle,
+    Listing,
     Manifest,
     Scope,
     Slot,
@@ -33,12 +36,14 @@ from sim.models.slot_world import (
     Walking,
     World,
     Writing,
+    answers,
     by_place,
     has_passed,
     is_dead,
     number_of,
     owner_of,
     sees,
+    shows,
 )
 
 Step = tuple[str, World]
@@ -48,6 +53,10 @@ def opener_steps(scope: Scope, world: World, me: int, agent: Agent) -> Iterator[
     match agent:
         case Idle(held):
             yield _open(scope, world, me, held)
+        case Listing():
+            yield from _list(scope, world, me, agent)
+        case Bursting():
+            yield from _hear(scope, world, me, agent)
         case Fencing():
             yield _look(scope, world, me, agent)
         case Walking():
@@ -66,6 +75,9 @@ def _open(scope: Scope, world: World, me: int, held: Writing | None) -> Step:
         now = Walking(manifest.epoch, manifest.tail, held=held)
         return f"{me} reads the manifest, of another", with_agent(world, me, now)
     walking = Walking(manifest.epoch, manifest.tail, held=held)
+    if scope.signs and manifest.is_closed:
+        # Nobody writes there: one fence will do, and if it does not, the walk says from where on.
+        return f"{me} reads of a clean close", _burst(scope, world, me, _one(walking))
     return f"{me} reads the manifest", _fence(scope, world, me, walking)
 
 
@@ -83,12 +95,80 @@ def _fence(scope: Scope, world: World, me: int, walking: Walking) -> World:
     epoch, slot, known, held = walking.epoch, walking.slot, walking.known, walking.held
     if number_of(epoch) == scope.epochs:
         return with_agent(world, me, Gone(held=held))
-    limit = (number_of(epoch) + 1) * scope.records + 1  # Nobody has data at or past it.
-    places = range(slot, min(slot + scope.records + 1, limit))
-    puts = world.puts | {Slot(epoch, place, scope.opens(me, epoch)) for place in places}
+    if scope.signs:
+        return with_agent(world, me, Listing(epoch, slot, known, held))
     is_blind = scope.broken == "noverify"
     now = walking if is_blind else Fencing(epoch, known, held)
-    return with_agent(world, me, now)._replace(puts=puts)
+    places = range(slot, slot + scope.records + 1)
+    return _send(scope, with_agent(world, me, now), me, epoch, places)
+
+
+def _one(walking: Walking) -> Bursting:
+    one = begin(
+        walking.epoch, walking.slot, alpha=1, signs=0, known=walking.known, held=walking.held
+    )
+    return replace(one, stride=0)
+
+
+def _list(scope: Scope, world: World, me: int, listing: Listing) -> Iterator[Step]:
+    """Look at all slots at once; those that are dead may show anything."""
+    slot, is_free = listing.slot, False
+    while not is_free:
+        found = shows(scope, world, listing.epoch, slot)
+        if None in found:
+            burst = begin(
+                listing.epoch,
+                slot,
+                alpha=scope.alpha,
+                signs=scope.signs,
+                known=listing.known,
+                held=listing.held,
+            )
+            yield f"{me} lists up to slot {slot}", _burst(scope, world, me, burst)
+        is_free = found == {None}
+        slot += 1
+
+
+def _burst(scope: Scope, world: World, me: int, burst: Bursting) -> World:
+    return _send(scope, with_agent(world, me, burst), me, burst.epoch, burst.waiting)
+
+
+def _send(scope: Scope, world: World, me: int, epoch: int, slots: Iterable[int]) -> World:
+    mine, last = scope.opens(me, epoch), scope.last_slot(epoch)
+    puts = world.puts.union(Slot(epoch, slot, mine) for slot in slots if slot <= last)
+    return world._replace(puts=puts)
+
+
+def _hear(scope: Scope, world: World, me: int, burst: Bursting) -> Iterator[Step]:
+    """All answers come. That is one step: what an answer might have said earlier, it still may.
+
+    A place that holds something and is not dead holds it from then on; one that is dead may show
+    whatever it ever held.
+    """
+    slots = sorted(burst.waiting)
+    mine = scope.opens(me, burst.epoch)
+    told = (answers(scope, world, Slot(burst.epoch, slot, mine)) for slot in slots)
+    for ours in product(*told):
+        heard = hear(burst, dict(zip(slots, ours, strict=True)))
+        yield f"{me} hears that it has {set(heard.ours)}", _answered(scope, world, me, heard)
+        # An answer may be lost: the put is sent again, and meets its own fence.
+        for late in compress(slots, ours if burst.losses else ()):
+            unheard = lose(heard, late)
+            yield f"{me} hears not of slot {late}", _answered(scope, world, me, unheard)
+
+
+def _answered(scope: Scope, world: World, me: int, burst: Bursting) -> World:
+    if burst.waiting:
+        return with_agent(world, me, burst)
+    following = burst
+    if burst.stride:
+        following = go_on(burst, alpha=scope.alpha, signs=scope.signs)
+    if following.waiting:
+        return _burst(scope, world, me, following)
+    # What is past the end of the epoch is nothing that a walk may come by.
+    mine = scope.opens(me, burst.epoch)
+    ours = world.slots.intersection(Slot(burst.epoch, slot, mine) for slot in burst.ours)
+    return with_agent(world, me, Fencing(burst.epoch, burst.known | ours, burst.held))
 
 
 def _look(scope: Scope, world: World, me: int, fencing: Fencing) -> Step:
@@ -111,7 +191,9 @@ def _look(scope: Scope, world: World, me: int, fencing: Fencing) -> Step:
 
 def _known(scope: Scope, world: World, me: int, known: Slots) -> Slots:
     """Return the fences that are known before a look: those met, and what the puts came to."""
-    own = {each for each in world.slots if each.holds == scope.opens(me, each.epoch)}
+    own = set[Slot]()  # Else what was answered is known.
+    if not scope.signs:
+        own = {each for each in world.slots if each.holds == scope.opens(me, each.epoch)}
     if scope.broken == "vague":
         store = by_place(world.slots)
         mine = (each for each in world.puts if each.holds == scope.opens(me, each.epoch))
@@ -134,6 +216,8 @@ def _walk_on(scope: Scope, world: World, me: int, walking: Walking) -> Iterator[
 
 
 def _at_gap(scope: Scope, world: World, me: int, walking: Walking) -> World:
+    if scope.broken == "trustful" and world.manifest.is_closed:
+        return with_agent(world, me, Idle(walking.held))
     if _may_end(scope, me, walking.epoch, walking.held):
         return _fence(scope, world, me, walking)
     held = walking.held

@@ -17,6 +17,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from sim.models.slot_bursts import Bursting
+
 # What a slot can hold besides the epoch that a fence opens.
 DATA: Final = -1
 SEAL: Final = -2
@@ -148,6 +150,16 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """Is about to look for the first slot that is free in an epoch, from ``slot`` on."""
+
+    epoch: int
+    slot: int
+    known: Slots = NONE
+    held: Writing | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Fencing:
     """Has sent fences into an epoch, and looks at the manifest next; ``known`` as in `Walking`."""
 
@@ -186,7 +198,7 @@ class Gone:
     held: Writing | None = None
 
 
-Agent = Idle | Fencing | Walking | Doubting | Writing | Gone
+Agent = Idle | Listing | Bursting | Fencing | Walking | Doubting | Writing | Gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +249,11 @@ class Scope:
     ``racing``: a roller that is slow between read and replacement, besides those that are not.
     ``resolving``: a writer that lost an answer opens the log again. ``closing``: writers claim
     clean closes. ``lying``: they claim them falsely. ``broken``: the rule that is dropped.
-    ``plain``: dead places are part of the state, and erased one by one; it takes far longer.
+
+    ``signs``: those of a round, of openers that put their fences where the protocol says; 0 is for
+    fences that may stand anywhere. ``alone``: the steps within which such an opener ends that runs
+    alone, if that is to be checked; see `sim.models.slot_alone`. ``plain``: dead places are part of
+    the state, and erased one by one; it takes far longer.
     """
 
     records: int = 1
@@ -253,6 +269,8 @@ class Scope:
     closing: bool = False
     lying: bool = False
     plain: bool = False
+    signs: int = 0
+    alone: int = 0
     broken: str | None = None
 
     def initial(self) -> World:
@@ -267,6 +285,13 @@ class Scope:
         """Return what the fences of an agent say that it puts into an epoch."""
         is_sealer = self.sealer and me == self.openers + 1
         return SEAL if is_sealer else epoch * AGENTS_MAX + me + 1
+
+    def last_slot(self, epoch: int) -> int:
+        """Return the last slot of an epoch that a walk may come to: nobody has data there.
+
+        Fences past it are seen by nobody, and are no part of the state.
+        """
+        return (number_of(epoch) + 1) * self.records
 
 
 @lru_cache(maxsize=1 << 12)
@@ -290,6 +315,26 @@ def sees(scope: Scope, world: World, epoch: int, slot: int) -> frozenset[int | N
     if is_dead(world.manifest, epoch, slot) and not scope.plain:
         return _sent(world.puts, epoch, slot)
     return frozenset((by_place(world.slots).get((epoch, slot)),))
+
+
+def shows(scope: Scope, world: World, epoch: int, slot: int) -> frozenset[int | None]:
+    """Return what a listing or the answer of a put may say of a place.
+
+    Past the fence that ended the epoch it may be anything that was sent there: fences need not be
+    landed there, since whoever walks comes to the one that ended the epoch first.
+    """
+    end = walk(world.slots, world.manifest).end_of(epoch)
+    if end is not None and slot > end[1] and not scope.plain:
+        return _sent(world.puts, epoch, slot)
+    return sees(scope, world, epoch, slot)
+
+
+def answers(scope: Scope, world: World, fence: Slot) -> set[bool]:
+    """Return what the put of a fence may be told: whether it was created."""
+    epoch, slot, mine = fence
+    if slot > scope.last_slot(epoch):
+        return {True, False}
+    return {holds == mine for holds in shows(scope, world, epoch, slot) if holds is not None}
 
 
 @lru_cache(maxsize=1 << 16)

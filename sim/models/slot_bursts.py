@@ -1,0 +1,91 @@
+"""Where an opener of `sim.models.slot_opener` puts its fences, if it goes by the protocol. Pure.
+
+One look at all slots gives the first that seems free. The first ``alpha`` slots from there on get
+fences, and besides a few *signs* do, far ahead of them. Where none of a round was created, the next
+goes on behind it, with its signs twice as far apart. Where the lowest that was created is a sign,
+the slots below it that may be free get fences too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sim.models.slot_world import Slots, Writing
+
+LOSSES: Final = 1  # Answers of one opener; each that is lost may cost another round.
+STRIDES_MAX: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Bursting:
+    """Has sent fences into an epoch, and waits for the answers of those in ``waiting``.
+
+    ``base``: the first slot of the round, ``stride``: the distance of its signs. ``ours``: slots
+    whose put was answered as done; ``taken``: those where something was there. Where the answer was
+    lost and the put was sent again, that may be a fence of its own; ``losses``: how many more are.
+    """
+
+    epoch: int
+    base: int
+    stride: int
+    waiting: frozenset[int]
+    ours: frozenset[int]
+    taken: frozenset[int]
+    known: Slots
+    held: Writing | None
+    losses: int
+
+
+def begin(
+    epoch: int, first: int, *, alpha: int, signs: int, known: Slots, held: Writing | None
+) -> Bursting:
+    nothing: frozenset[int] = frozenset()
+    empty = Bursting(epoch, first, alpha, nothing, nothing, nothing, known, held, LOSSES)
+    return replace(empty, waiting=_round(empty, alpha=alpha, signs=signs))
+
+
+def hear(burst: Bursting, answers: Mapping[int, bool]) -> Bursting:
+    """Note of each slot whether a fence of one's own was created there."""
+    ours = frozenset(slot for slot, is_ours in answers.items() if is_ours)
+    return replace(
+        burst,
+        waiting=burst.waiting.difference(answers),
+        ours=burst.ours | ours,
+        taken=burst.taken.union(answers) - ours,
+    )
+
+
+def lose(burst: Bursting, slot: int) -> Bursting:
+    """Note that a slot of one's own was answered as taken."""
+    ours, taken = burst.ours - {slot}, burst.taken | {slot}
+    return replace(burst, ours=ours, taken=taken, losses=burst.losses - 1)
+
+
+def go_on(burst: Bursting, *, alpha: int, signs: int) -> Bursting:
+    """Return what is sent next, all having been answered; nothing is waited for if that is all."""
+    if burst.ours:
+        return replace(burst, waiting=_below_lowest(burst, alpha=alpha))
+    last, stride = max(burst.taken), 2 * burst.stride
+    if stride > STRIDES_MAX * alpha:
+        return burst  # It looks, and starts again: enough is known of what comes of many rounds.
+    following = replace(burst, base=last + 1, stride=stride, taken=frozenset((last,)))
+    return replace(following, waiting=_round(following, alpha=alpha, signs=signs))
+
+
+def _round(burst: Bursting, *, alpha: int, signs: int) -> frozenset[int]:
+    dense = range(burst.base, burst.base + alpha)
+    return frozenset(dense).union(dense[-1] + burst.stride * each for each in range(1, signs + 1))
+
+
+def _below_lowest(burst: Bursting, *, alpha: int) -> frozenset[int]:
+    """Return the slots below one's lowest fence that may be free.
+
+    A sign that was taken says that the writer had the answers of all but alpha slots below it.
+    """
+    lowest = min(burst.ours)
+    passed = max((slot for slot in burst.taken if slot < lowest), default=burst.base - 1)
+    first = max(burst.base, passed - alpha + 1)
+    return frozenset(range(first, lowest)) - burst.taken
