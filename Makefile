@@ -5,6 +5,7 @@
 #   make check    the static part only
 #   make bench    measure (BENCH_ARGS are handed on)
 #   make chaos    the long form of tests/chaos (CHAOS_ARGS="--engine spark --kills 20")
+#   make fuzz     the long form of tests/fuzz (FUZZ_ARGS="--seed 7 --cases 20000")
 #   make clean    remove what the others made, except .venv (make distclean removes that too)
 
 PYTHON ?= python3
@@ -15,6 +16,7 @@ PYTEST_ARGS ?=
 PYTEST_WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
+FUZZ_ARGS ?=
 DEMO_ARGS ?=
 
 BENCHES := $(filter-out bench/figures.py bench/latency_picture.py,$(wildcard bench/*.py))
@@ -24,7 +26,7 @@ DEV := $(VENV)/.installed-dev
 # What the tests need includes what the demo needs.
 DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 
-.PHONY: demo test check bench chaos clean distclean
+.PHONY: demo test check bench chaos fuzz clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)
@@ -39,6 +41,9 @@ check: $(DEV)
 bench: $(DEV)
 	@set -e; for script in $(BENCHES); do \
 	  echo "== $$script"; $(BIN)/python $$script $(BENCH_ARGS); done
+
+fuzz: $(DEV)
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)
 
 chaos: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)

@@ -8,5 +8,6 @@
 - `named_logs`, `lake_logs`: logs by their names; in a store, and in a location on disk
 - `damage`: what scrub and reads make of a log that was damaged
 - `shards`, `shard_tables`, `rowhash_model`: shards, tables for them, the model of their hash
+- `sim_days`: the days of the simulator's weather, one test for each
 - `sources`: sources of files, and locations that were fed from them
 """

@@ -154,10 +154,14 @@ def print_listing(
     """Write things, one a line: as JSON, or as a table for people; if none, say ``none_yet``."""
     if choose_format(None, as_json=as_json) == "json":
         print_json(*map(fields, found))
-        return
-    if not found:
+    elif found:
+        print_table(found, columns)
+    else:
         say(none_yet)
-        return
+
+
+def print_table(found: Sequence[T], columns: Sequence[Column[T]]) -> None:
+    """Write things as a table for people."""
     from tidelog.cli.grid import Grid, terminal_width
 
     names, right = [c.name for c in columns], [c.right for c in columns]

@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.output import Column, bytes_text, print_listing
-from tidelog.errors import NoSuchLog
+from tidelog.cli.output import (
+    Column,
+    bytes_text,
+    choose_format,
+    count_text,
+    print_json,
+    print_table,
+    say,
+)
+from tidelog.errors import LocationError, NoSuchLog, TidelogError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.describe import LogInfo
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A log that cannot be described, and why."""
+
+    name: str
+    error: TidelogError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"name": self.name, "error": str(self.error), "error_kind": self.error.kind}
+
+
+class LogsUnreadable(TidelogError):
+    """Some of the logs that were listed are damaged."""
+
+    kind = "corruption"
+
+
 def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the logs, and what is in them."""
+    """List the logs, and what is in them. A damaged one is told, and does not hide the others.
+
+    Exit status: 1 if one cannot be read.
+    """
+    found = on_location(context, logs_of)
+    is_json = choose_format(None, as_json=as_json) == "json"
+    damaged = [one for one in found if isinstance(one, Unreadable)]
     columns: tuple[Column[LogInfo], ...] = (
         Column("name", lambda one: one.name),
         Column("protocol", lambda one: one.protocol),
@@ -27,18 +60,32 @@ def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
         Column("next", lambda one: str(one.next), right=True),
         Column("sealed", lambda one: "yes" if one.seal else ""),
     )
-    print_listing(
-        on_location(context, _describe_all),
-        columns,
-        fields=lambda one: one.to_dict(),
-        as_json=as_json,
-        none_yet="There are no logs yet: 'tidelog log create NAME' makes one.",
-    )
+    if is_json:
+        print_json(*(one.to_dict() for one in found))
+    elif whole := [one for one in found if not isinstance(one, Unreadable)]:
+        print_table(whole, columns)
+    elif not damaged:
+        say("There are no logs yet: 'tidelog log create NAME' makes one.")
+    for one in damaged:
+        say(f"{one.name}: {one.error}")
+    if damaged:
+        told = count_text(len(damaged), "log")
+        raise LogsUnreadable(f"{told} cannot be read: see above")
 
 
-async def _describe_all(location: Location) -> list[LogInfo]:
-    found: list[LogInfo] = []
+async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
+    """Describe all logs of a location, in the order of their names.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    found: list[LogInfo | Unreadable] = []
     for name in await location.logs():
         with suppress(NoSuchLog):  # It was destroyed.
-            found.append(await (await location.log(name)).describe())
+            try:
+                found.append(await (await location.log(name)).describe())
+            except (NoSuchLog, LocationError):
+                raise
+            except TidelogError as error:
+                found.append(Unreadable(name=name, error=error))
     return found

@@ -1,0 +1,11 @@
+"""Hostile and damaged bytes: whatever is stored, a log says what was written, or says no.
+
+``python -m fuzz --seed N --cases M`` from the folder ``tests`` is the long form of `test_fuzz`.
+
+- `specimens`: logs of both protocols, made by the code itself or by Chroma's, and what is in them
+- `mutation`: one change of one object; `json_changes`, `byte_changes`, `parquet_changes` make it
+- `looking`, `writing`: all that can be asked of a log, and to do with it, each held to the truth
+- `unseen`: what no reader can tell, by what the bytes can say; docs/log.md and docs/wal3.md have it
+- `case`: one seed and number, from the specimen to its complaints
+- `worker`, `runner`: many cases in a process with little memory; another that counts and tells
+"""

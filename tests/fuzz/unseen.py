@@ -1,0 +1,108 @@
+"""What no reader can tell, since the bytes can say it: a short list, that the docs have as well.
+
+Each is a rule over a complaint and what was done; the first line of its docstring is the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from fuzz.asking import BLIND, CHANGED, MISSING, Complaint
+from fuzz.mutation import Mutation
+from fuzz.specimens import Specimen
+from tidelog.wal.format.epoch import place_of
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.logs import log_folder
+
+Rule = Callable[[Complaint, Sequence[Mutation], Specimen], bool]
+
+BOUNDS: Final = ("bounds", "describe", "append", "seal", "cursors")
+# Of these nothing but a sum of our own speaks, which is no signature.
+UNSIGNED: Final = (".streams", "tidelog.", "last_us", "streams", "controls")
+
+
+def a_cursor(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
+    """Nothing but itself says where a cursor stands, or that there is one."""
+    told = complaint.step == "cursors" or complaint.step.startswith("collect")
+    return told and any("/cursor/" in each.key for each in done)
+
+
+def the_end_of_a_log(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
+    """What is lost from some slot on that no manifest names yet leaves a log that ends there."""
+    lost = [each for each in done if each.kind == "lost" and _is_ahead(each.key, specimen)]
+    return bool(lost)
+
+
+def a_signature(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
+    """Epochs, seals, streams and times have a sum that whoever writes them can make anew."""
+    if complaint.kind == CHANGED and complaint.step.endswith(("scan", "fetch", "follow")):
+        return False
+    return any(
+        each.is_summed and any(f"{name}" in each.told.split(":")[0] for name in UNSIGNED)
+        for each in done
+    )
+
+
+def another_logs_manifest(
+    complaint: Complaint, done: Sequence[Mutation], specimen: Specimen
+) -> bool:
+    """A manifest does not say of which log it is; what it names is not there, once it is read."""
+    moved = any(
+        each.role == "manifest" and each.kind in ("swapped", "copied") and "MANIFEST" in each.told
+        for each in done
+    )
+    return moved and complaint.step in BOUNDS
+
+
+def an_empty_log(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
+    """Nothing else says where a log of wal3's begins that has no record."""
+    truth = specimen.logs[complaint.log]
+    return (
+        truth.protocol == "manifest"
+        and not truth.rows
+        and any(each.role == "manifest" and "initial_" in each.told for each in done)
+    )
+
+
+def an_orphan(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
+    """What a writer of wal3's left without a manifest, the next one believes as it lies."""
+    truth = specimen.logs[complaint.log]
+    brought_in = len(truth.rows_when_grown) - len(truth.rows)
+    orphans = [each for each in done if each.role == "fragment" and each.kind != "bytes"]
+    return brought_in > 0 and complaint.step.startswith("append") and bool(orphans)
+
+
+def a_pin_that_is_lost(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
+    """Nothing but itself says that there is a pin."""
+    lost = any(each.role == "pin" and each.kind == "lost" for each in done)
+    return lost and ("pin" in complaint.step or "no such pin" in complaint.told)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    a_cursor,
+    an_orphan,
+    a_pin_that_is_lost,
+    the_end_of_a_log,
+    a_signature,
+    another_logs_manifest,
+    an_empty_log,
+)
+
+
+def reason_of(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> str:
+    """Return why a complaint is none; empty if it is one."""
+    for rule in RULES:
+        if complaint.kind in (CHANGED, MISSING, BLIND) and rule(complaint, done, specimen):
+            return (rule.__doc__ or "").partition("\n")[0]
+    return ""
+
+
+def _is_ahead(key: str, specimen: Specimen) -> bool:
+    """Say whether an object lies in a slot that its log's manifest has not come to."""
+    _, name, within = (*key.split("/", 2), "", "")[:3]
+    place = place_of(within)
+    if place is None or name not in specimen.logs:
+        return False
+    manifest = decode_manifest(specimen.objects[f"{log_folder(name)}/{MANIFEST}"])
+    return place.slot >= manifest.next_seq_no
