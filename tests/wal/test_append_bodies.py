@@ -82,7 +82,7 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_than_one_array_can_hold_is_refused() -> None:
-    """pyarrow makes chunks of it, without a word; it is refused before it is copied."""
+    """Pyarrow makes chunks of it, without a word; it is refused before it is copied."""
     large = bytes(60 << 20)
 
     with pytest.raises(UsageError, match="in all: make several of it"):

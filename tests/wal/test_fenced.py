@@ -1,4 +1,4 @@
-"""Writers that lose sight of the store: they end no epoch but their own, and know what they sent."""
+"""Writers that lose sight of the store end no epoch but their own, and know what they sent."""
 
 from __future__ import annotations
 
