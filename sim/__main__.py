@@ -1,5 +1,8 @@
 """The long form: ``python -m sim --seeds N --seconds S`` prints what was run, and what failed.
 
+With ``--keep FILE`` a run that was broken off goes on where it was; with ``--processes 2`` it takes
+half the time. ``--day`` takes only seeds of one kind of weather (`sim.kernel.weather`).
+
 Exit status: 0 all held, 1 something did not: the seed is printed, and can be kept in
 ``tests/sim/seeds.json``, from which it is run every time.
 """
@@ -10,15 +13,16 @@ import argparse
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sim.canaries.builds import innermost
 from sim.crash.points import visit
 from sim.crash.stories import STORIES
 from sim.crash.stories_fork import ForkStory, RebuildStory
+from sim.kernel.weather import DAYS, day_of
+from sim.runs import Kept, Summary, run_many
 from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
 from sim.workloads.consensus import simulate_consensus
 from sim.workloads.fork import simulate_fork
@@ -49,34 +53,36 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, default=600.0, help="for each scenario, at most")
     parser.add_argument("--only", choices=[*SCENARIOS, "crash"], help="one instrument alone")
+    parser.add_argument("--day", choices=[*DAYS], help="only seeds of one kind of weather")
+    parser.add_argument("--processes", type=int, default=1, help="how many run seeds")
+    parser.add_argument("--keep", type=Path, help="a file of outcomes, from which a run goes on")
     given = parser.parse_args(arguments)
-    failures = 0
-    for name, simulate in SCENARIOS.items():
+    kept, failures = Kept.at(given.keep), 0
+    for name in SCENARIOS:
         if given.only in (None, name):
-            failures += _run_seeds(name, simulate, given.first, given.seeds, given.seconds)
+            failures += _run_seeds(name, given, kept)
     if given.only in (None, "crash"):
         failures += _visit_all(given.first)
     return 1 if failures else 0
 
 
-def _run_seeds(
-    name: str, simulate: Callable[[int], Any], first: int, count: int, seconds: float
-) -> int:
-    begin, totals, failed = time.monotonic(), Counter[str](), 0
-    seeds = 0
-    for seed in range(first, first + count):
-        if time.monotonic() - begin > seconds or failed >= FAILURES_MAX:
+def _run_seeds(name: str, given: argparse.Namespace, kept: Kept) -> int:
+    until, summary = time.monotonic() + given.seconds, Summary()
+    seeds = range(given.first, given.first + given.seeds)
+    chosen = [seed for seed in seeds if given.day in (None, day_of(seed))]
+    found = run_many(
+        name, SCENARIOS[name], chosen, kept=kept, processes=given.processes, until=until
+    )
+    for outcome in found:
+        summary.add(outcome)
+        if outcome.error:
+            day = day_of(outcome.seed)
+            print(f"{name}: seed {outcome.seed} ({day}): {outcome.error}", file=sys.stderr)
+            print(outcome.trace, file=sys.stderr, flush=True)
+        if summary.failed >= FAILURES_MAX:
             break
-        seeds += 1
-        try:
-            totals.update(_counts(simulate(seed)))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what we look for
-            failed += 1
-            _tell(f"{name}: seed {seed}", error)
-    told = " ".join(f"{key}={value}" for key, value in totals.items())
-    took = time.monotonic() - begin
-    print(f"{name}: seeds={seeds} failed={failed} seconds={took:.0f} {told}", flush=True)
-    return failed
+    print(summary.render(name), flush=True)
+    return summary.failed
 
 
 def _visit_all(seed: int) -> int:
@@ -96,12 +102,6 @@ def _visit_all(seed: int) -> int:
             flush=True,
         )
     return failed
-
-
-def _counts(report: Any) -> dict[str, int]:
-    assert is_dataclass(report)
-    values = {field.name: getattr(report, field.name) for field in fields(report)}
-    return {name: value for name, value in values.items() if isinstance(value, int)}
 
 
 def _tell(where: str, error: BaseException) -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
+from tidelog.store import conditional
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.manifest_protocol import committer
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.read.tree_reader import Wal3Reader
 
@@ -23,7 +23,7 @@ def log_acknowledges_before_the_manifest() -> Iterator[None]:
     async def believed(*_: object) -> bool:
         return True
 
-    with patch.object(Committer, "_publish", believed):
+    with patch.object(Committer, "publish", believed):
         yield
 
 
@@ -56,7 +56,7 @@ def log_replaces_whatever_is_there() -> Iterator[None]:
     async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
         return await store.put(key, data)
 
-    with patch.object(committer, "replace", careless):
+    with patch.object(conditional, "replace", careless):
         yield
 
 

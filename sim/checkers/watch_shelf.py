@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sim.checkers.watch_slots import SlotWatch
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, problems_of_manifest
@@ -64,6 +65,11 @@ class ShelfWatch:
     violations: list[str] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
     shared_deleted: int = 0
+    _slots: dict[str, SlotWatch] = field(default_factory=dict)
+
+    def slots(self, name: str) -> SlotWatch:
+        """Return the watch on the slots of a log."""
+        return self._slots.setdefault(name, SlotWatch(f"{LOGS}{name}/"))
 
     def live(self) -> list[str]:
         """Return the names of the logs that there are."""
@@ -71,6 +77,7 @@ class ShelfWatch:
 
     def on_put(self, key: str, data: bytes) -> None:
         _, name, relative = key.split("/", 2)
+        self.slots(name).on_put(key, data)
         if relative == MANIFEST:
             self._on_manifest(name, decode_manifest(data))
         elif (pin := pin_name(relative)) is not None:
@@ -80,6 +87,7 @@ class ShelfWatch:
         needed = dict(self._needed())
         for key in keys:
             _, name, relative = key.split("/", 2)
+            self.slots(name).on_delete([key])
             if key in needed:
                 self.violations.append(f"{key} was deleted, and {needed[key]}")
             elif relative.startswith("epoch/") and not self._is_dead(self.logs[name], relative):

@@ -18,7 +18,7 @@ from sim.kernel.fates import Script
 from sim.kernel.loop import run
 from sim.kernel.world import Client, World
 from sim.workloads.fork import Game, checked, finish, game_of, make
-from sim.workloads.log import persist
+from sim.workloads.plot import persist
 from tidelog.errors import ContentionError, LocationError, LogSealed, NameTaken, NoSuchPin
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.plan import Keep

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
+
+from sim.kernel.fates import Jump
 
 T = TypeVar("T")
 
@@ -15,21 +17,31 @@ START_US: Final = 1_700_000_000_000_000
 class SimClock:
     """A `tidelog.clock.Clock` on a `SimLoop`; ``check_alive`` raises once its owner is dead.
 
-    Units: ``skew_us`` is how far its wall time stands off the world's.
+    ``on_jump`` is called when it is seen to have jumped. Units: ``skew_us`` is how far its wall
+    time stands off the world's.
     """
 
     def __init__(
-        self, seed: int | str, *, skew_us: int = 0, check_alive: Callable[[], None] | None = None
+        self,
+        seed: int | str,
+        *,
+        skew_us: int = 0,
+        check_alive: Callable[[], None] | None = None,
+        jumps: Sequence[Jump] = (),
+        on_jump: Callable[[], None] | None = None,
     ) -> None:
         self._random = random.Random(f"clock {seed}")
-        self._skew_us = skew_us
+        self._wall_us = skew_us
+        self._monotonic_us = 0
         self._check_alive = check_alive or (lambda: None)
+        self._jumps = list(jumps)
+        self._on_jump = on_jump or (lambda: None)
 
     def now_us(self) -> int:
-        return START_US + self._skew_us + self.monotonic_us()
+        return START_US + self._world_us() + self._wall_us
 
     def monotonic_us(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1e6)
+        return self._world_us() + self._monotonic_us
 
     async def sleep(self, duration_us: int) -> None:
         self._check_alive()
@@ -48,3 +60,12 @@ class SimClock:
         await asyncio.sleep(0)
         self._check_alive()
         return work()
+
+    def _world_us(self) -> int:
+        now_us = round(asyncio.get_running_loop().time() * 1e6)
+        while self._jumps and self._jumps[0].at_us <= now_us:
+            jump = self._jumps.pop(0)
+            self._wall_us += jump.wall_us
+            self._monotonic_us += jump.monotonic_us
+            self._on_jump()
+        return now_us

@@ -2,12 +2,15 @@
 
 Time passes only when nobody is ready. asyncio promises an order of callbacks that no process on a
 real machine can rely on across tasks; here the seed chooses it: one seed is one interleaving.
+What an owner runs can be stopped, as a process is by a signal: its callbacks and timers wait, while
+the world goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import random
 import sys
@@ -19,6 +22,16 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 STEPS_MAX: Final = 5_000_000
+PLACES_MAX: Final = 3  # Of the calls in which a task waits, so many are named.
+# Whose callbacks these are; a task, and all that it starts, inherits it. Nobody's are the world's.
+OWNER: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("owner", default="")
+
+
+def owned_by(owner: str) -> contextvars.Context:
+    """Return the context of one who can be stopped, for a task of it."""
+    context = contextvars.copy_context()
+    context.run(OWNER.set, owner)
+    return context
 
 
 class Deadlock(Exception):
@@ -61,6 +74,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._tasks: list[asyncio.Task[Any]] = []
         self._failures: list[dict[str, Any]] = []
         self._closed = False
+        self._stopped: dict[str, list[asyncio.Handle]] = {}
+        self._stopped_until: dict[str, float] = {}
+        self._stopped_seconds: dict[str, float] = {}
         self.steps_count = 0
 
     def run_until_complete(self, future: Awaitable[T] | Generator[Any, None, T]) -> T:
@@ -90,7 +106,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         events._set_running_loop(self)
         try:
             self._wake()
-            while self._ready:
+            # To forget tasks that failed is to let go of generators, which want to be finished.
+            while self._ready or (self.waiting() and self._ready):
                 self._step()
                 self._wake()
         finally:
@@ -99,6 +116,27 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise self._deadlock()
         if self._failures:
             raise RuntimeError(f"a callback failed: {self._failures[0]}")
+
+    def stop_owner(self, owner: str, seconds: float) -> None:
+        """Let nothing of an owner run for so long, from after what runs now."""
+        if owner in self._stopped:
+            return
+        self._stopped[owner] = []
+        self._stopped_until[owner] = self._now + seconds
+        self._stopped_seconds[owner] = self._stopped_seconds.get(owner, 0.0) + seconds
+
+        def go_on() -> None:
+            self._ready += self._stopped.pop(owner)
+
+        self.call_later(seconds, go_on, context=contextvars.Context())
+
+    def stopped_for(self, owner: str) -> float:
+        """Return for how many seconds more nothing of an owner will run."""
+        return max(0.0, self._stopped_until.get(owner, 0.0) - self._now)
+
+    def stopped_seconds(self, owner: str) -> float:
+        """Return for how long an owner was stopped so far, or will have been."""
+        return self._stopped_seconds.get(owner, 0.0)
 
     def waiting(self) -> list[asyncio.Task[Any]]:
         """Return the tasks that are not done."""
@@ -111,10 +149,15 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise self._deadlock()
         self.steps_count += 1
         if self.steps_count > self._steps_max:
-            raise Livelock(f"{self.steps_count} steps at {self._now} s; waiting: {self._names()}")
+            raise Livelock(f"{self.steps_count} steps at {self._now} s; waiting: {self.names()}")
         handle = self._ready.pop(self._random.randrange(len(self._ready)))
-        if not handle.cancelled():
-            handle._run()
+        if handle.cancelled():
+            return
+        # What an owner's handle runs is known from the context in which it was made.
+        if self._stopped and (owner := handle._context.get(OWNER, "")) in self._stopped:  # type: ignore[attr-defined]
+            self._stopped[owner].append(handle)
+            return
+        handle._run()
 
     def _wake(self) -> None:
         """Make ready what is due; if nobody is ready, let time pass until somebody is."""
@@ -128,13 +171,15 @@ class SimLoop(asyncio.AbstractEventLoop):
             heapq.heappop(self._timers)
 
     def _deadlock(self) -> Deadlock:
-        return Deadlock(f"nobody can go on at {self._now} s; waiting: {self._names()}")
+        return Deadlock(f"nobody can go on at {self._now} s; waiting: {self.names()}")
 
-    def _names(self) -> str:
+    def names(self) -> str:
+        """Name the tasks that are not done, and where each waits."""
         return "; ".join(f"{task.get_name()} {_place(task)}" for task in self.waiting()) or "nobody"
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        self.create_task(generator.aclose(), name="finish a generator")
+        if not self._closed:
+            self.create_task(generator.aclose(), name="finish a generator")
 
     # What asyncio asks of a loop.
 
@@ -218,25 +263,36 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Say where a task waits."""
-    frame = next(iter(task.get_stack(limit=1)), None)
-    return f"at {frame.f_code.co_qualname}:{frame.f_lineno}" if frame else "not begun"
+    """Say where a task waits: the innermost calls, innermost last."""
+    places: list[str] = []
+    inner: Any = task.get_coro()
+    while (frame := getattr(inner, "cr_frame", None)) is not None:
+        places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        inner = inner.cr_await
+    return f"at {' > '.join(places[-PLACES_MAX:])}" if places else "not begun"
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]], seed: int | str) -> T:
+def run(
+    main: Callable[[], Coroutine[Any, Any, T]], seed: int | str, *, steps_max: int = STEPS_MAX
+) -> T:
     """Run ``main()`` on a loop of its own, and all that it left running, to the end.
 
     Raises:
         Deadlock, Livelock: see `SimLoop`; and whatever ``main`` raises.
     """
     # What the abstract class has besides (sockets, signals, processes) nobody calls here.
-    loop = SimLoop(seed)  # type: ignore[abstract]
+    loop = SimLoop(seed, steps_max=steps_max)  # type: ignore[abstract]
+    # A generator that is collected is finished by a task: when must not hang on the heap's size.
+    was_collecting = gc.isenabled()
+    gc.disable()
     try:
         result = loop.run_until_complete(main())
         loop.drain()
         return result
     finally:
         _abandon(loop)
+        if was_collecting:
+            gc.enable()
 
 
 def _abandon(loop: SimLoop) -> None:

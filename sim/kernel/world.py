@@ -8,15 +8,28 @@ Every request goes into a trace, whose hash is equal for equal seeds.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sim.kernel.clock import SimClock
-from sim.kernel.fates import Fate, Fates, Request
+from sim.kernel.fates import Fate, Fates, Request, Told
+from sim.kernel.loop import SimLoop, owned_by
 from tidelog.consensus.store import StoreConsensus
-from tidelog.errors import LocationError, Outcome, TidelogError
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    Outcome,
+    StoreRefused,
+    TidelogError,
+)
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object
 from tidelog.testing.recorded import Recorded
@@ -36,9 +49,37 @@ class Watcher(Protocol):
     def on_delete(self, keys: Sequence[str]) -> None: ...
 
 
+class Late(Protocol):
+    """A change that is under way."""
+
+    @property
+    def key(self) -> str: ...
+
+    async def land(self, store: MemoryStore, watcher: Watcher) -> None:
+        """Happen at a store, which may refuse it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What was stored at a moment, and what was under way to there."""
+
+    store: MemoryStore
+    late: Sequence[Late]
+
+    async def land_all(self, watcher: Watcher, *, but: str) -> None:
+        """Let what was under way happen at the copy, ``but`` at one key."""
+        for change in self.late:
+            if change.key != but:
+                await change.land(self.store, watcher)
+
+
 @dataclass(slots=True)
 class World:
-    """See the module. ``attempts``: how often a client's consensus sends a call again."""
+    """See the module. ``attempts``: how often a client's consensus sends a call again.
+
+    ``struck`` counts by kind what really befell a request, a client or its clock.
+    """
 
     seed: int | str
     fates: Fates
@@ -47,6 +88,8 @@ class World:
     watchers: list[Watcher] = field(default_factory=list)
     clients: dict[str, Client] = field(default_factory=dict)
     requests_count: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
+    _under_way: dict[Late, float] = field(default_factory=dict)
     _trace: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def client(self, name: str, *, skew_us: int = 0) -> Client:
@@ -65,16 +108,43 @@ class World:
         """Put facts into the trace."""
         self._trace.update(repr(facts).encode())
 
+    def sent(self, put: Late, moment: float) -> None:
+        """Note what is under way, and when it will reach the store."""
+        self._under_way[put] = moment
+
+    def arrived(self, put: Late) -> None:
+        """Note that it has."""
+        self._under_way.pop(put, None)
+
+    def copy(self) -> Copy:
+        """Return what is stored now, and what is under way, in the order in which it will land."""
+        store = type(self.store)(objects=dict(self.store.objects), puts_count=self.store.puts_count)
+        late = sorted(self._under_way, key=self._under_way.__getitem__)
+        return Copy(store, late)
+
+    async def until_all_has_landed(self) -> None:
+        """Wait until nothing is under way to the store, however late it is."""
+        if self._under_way:
+            left = max(self._under_way.values()) - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(0.0, left) + 1e-6)
+            await self.until_all_has_landed()
+
 
 class Client:
-    """One process, as far as the store can tell."""
+    """One process, as far as the store can tell. Its tasks are begun with `start`."""
 
     def __init__(self, world: World, name: str, *, skew_us: int = 0) -> None:
         self.world = world
         self.name = name
         self.is_dead = False
         self.requests_count = 0
-        self.clock = SimClock(f"{world.seed} {name}", skew_us=skew_us, check_alive=self.check_alive)
+        self.clock = SimClock(
+            f"{world.seed} {name}",
+            skew_us=skew_us,
+            check_alive=self.check_alive,
+            jumps=world.fates.jumps_of(name),
+            on_jump=self._on_jump,
+        )
         self.store = Recorded(WayToStore(self))
         self.consensus = StoreConsensus(store=self.store, clock=self.clock, attempts=world.attempts)
 
@@ -84,6 +154,29 @@ class Client:
     def check_alive(self) -> None:
         if self.is_dead:
             raise Crashed(self.name)
+
+    @property
+    def stopped_for(self) -> float:
+        """Return for how many seconds more it stands still."""
+        return _loop().stopped_for(self.name)
+
+    @property
+    def stopped_seconds(self) -> float:
+        """Return for how long it has stood still, or will have once it goes on."""
+        return _loop().stopped_seconds(self.name)
+
+    def stop(self, seconds: float) -> None:
+        """Let the client stand still: its tasks and timers wait, and the world goes on."""
+        self.world.struck["stopped"] += 1
+        self.world.note(self.name, "stops", seconds)
+        _loop().stop_owner(self.name, seconds)
+
+    def start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin a task of this client, and of all that it will begin."""
+        return group.create_task(work, name=self.name, context=owned_by(self.name))
+
+    def _on_jump(self) -> None:
+        self.world.struck["jumped"] += 1
 
     async def live(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do ``work`` as this client; None if it died over it.
@@ -112,21 +205,29 @@ class WayToStore:
         return f"{self._here.url}{self._client.name}"
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
-        return await self._send(
-            "get", key, (start, limit), lambda: self._here.get(key, start=start, limit=limit)
-        )
+        async def get(share: float, here: MemoryStore, _: object) -> Object:
+            found = await here.get(key, start=start, limit=limit)
+            if share >= 1.0:
+                return found
+            self._world.struck["short"] += 1
+            return replace(found, data=found.data[: int(len(found.data) * share)])
+
+        return await self._send("get", key, (start, limit), get)
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
-        return await self._send("refresh", key, (e_tag,), lambda: self._here.refresh(key, e_tag))
+        async def refresh(_: float, here: MemoryStore, __: object) -> Object | None:
+            return await here.refresh(key, e_tag)
+
+        return await self._send("refresh", key, (e_tag,), refresh)
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
         body = bytes(data)
 
-        async def put() -> str:
-            e_tag = await self._here.put(key, body, if_absent=if_absent, if_match=if_match)
-            for watcher in self._world.watchers:
+        async def put(_: float, here: MemoryStore, watchers: Sequence[Watcher]) -> str:
+            e_tag = await here.put(key, body, if_absent=if_absent, if_match=if_match)
+            for watcher in watchers:
                 watcher.on_put(key, body)
             return e_tag
 
@@ -135,44 +236,77 @@ class WayToStore:
     async def delete(self, keys: Sequence[str]) -> None:
         gone = list(keys)
 
-        async def delete() -> None:
-            await self._here.delete(gone)
-            for watcher in self._world.watchers:
-                watcher.on_delete(gone)
+        async def delete(share: float, here: MemoryStore, watchers: Sequence[Watcher]) -> None:
+            going = self._share_of(gone, share)
+            await here.delete(going)
+            for watcher in watchers:
+                watcher.on_delete(going)
 
-        await self._send("delete", gone[0] if gone else "", tuple(gone), delete)
+        key = gone[0] if gone else ""
+        await self._send("delete", key, tuple(gone), delete, size=len(gone))
+
+    def _share_of(self, keys: list[str], share: float) -> list[str]:
+        """Return those of a deletion that go: any of them, in any order."""
+        if share >= 1.0:
+            return keys
+        dice = random.Random(f"{self._world.seed} {self._client.name} {len(keys)} {share}")
+        there = [key for key in keys if key in self._here.objects]
+        going = dice.sample(keys, round(len(keys) * share))
+        self._world.struck["cut"] += 0 < len(set(there) - set(going)) < len(there)
+        return going
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        async def listed() -> list[Entry]:
-            return [entry async for entry in self._here.list(prefix, after=after)]
+        async def listed(_: float, here: MemoryStore, __: object) -> list[Entry]:
+            return [entry async for entry in here.list(prefix, after=after)]
 
         for entry in await self._send("list", prefix, (after,), listed):
             yield entry
 
-    async def _send(self, op: str, key: str, details: object, act: Callable[[], Awaitable[T]]) -> T:
+    async def _send(
+        self,
+        op: str,
+        key: str,
+        details: object,
+        act: Callable[[float, MemoryStore, Sequence[Watcher]], Awaitable[T]],
+        *,
+        size: int = 1,
+    ) -> T:
         client, world = self._client, self._world
         client.check_alive()
-        request = Request(client=client.name, index=client.requests_count, op=op, key=key)
-        client.requests_count += 1
+        at_us = round(asyncio.get_running_loop().time() * 1e6)
+        index, client.requests_count = client.requests_count, client.requests_count + 1
+        request = Request(client=client.name, index=index, op=op, key=key, size=size, at_us=at_us)
         world.requests_count += 1
         fate = world.fates.of(request)
-        journey = _Journey(world, request, details, act)
+        # What is cut counts only where something was there to be cut.
+        if fate.kind and fate.share == 1.0:
+            world.struck[fate.kind] += 1
+        journey = _Journey(world, request, details, partial(act, fate.share))
         there, back = world.fates.delay_us(request), world.fates.delay_us(request)
         if fate.happened:
             journey.happen_in(there)
         elif fate.late_us is not None:
             journey.happen_in(there + back + fate.late_us)
+        if fate.stops_us:
+            client.stop(fate.stops_us / 1e6)
         await asyncio.sleep((there + back) / 1e6)
+        answer: T = self._end_of(request, fate, journey)
+        return answer
+
+    def _end_of(self, request: Request, fate: Fate, journey: _Journey) -> Any:
+        """Return the answer, if it comes; whoever has died meanwhile does not see it."""
+        client = self._client
         client.check_alive()
         if fate.dies:
             client.kill()
             if not fate.told:
                 raise Crashed(client.name)
         if fate.happened and fate.told:
-            answer: T = journey.answer()
-            return answer
+            return journey.answer()
         if client.is_dead:
             raise Crashed(client.name)
+        if fate.error is Told.SHORT:
+            journey.answer()  # What is not there is not cut short.
         raise failure_of(request, fate)
 
 
@@ -180,7 +314,11 @@ class _Journey:
     """A request on its way: it happens when it arrives, whoever waits for it."""
 
     def __init__(
-        self, world: World, request: Request, details: object, act: Callable[[], Awaitable[Any]]
+        self,
+        world: World,
+        request: Request,
+        details: object,
+        act: Callable[[MemoryStore, Sequence[Watcher]], Awaitable[Any]],
     ) -> None:
         self._world = world
         self._request = request
@@ -190,20 +328,39 @@ class _Journey:
         self._error: TidelogError | None = None
 
     def happen_in(self, delay_us: int) -> None:
-        asyncio.get_running_loop().call_later(delay_us / 1e6, self._happen)
+        loop = _loop()
+        if self._request.changes:
+            self._world.sent(self, loop.time() + delay_us / 1e6)
+        # It is the world's from here on, and goes on where its client is stopped.
+        loop.call_later(delay_us / 1e6, self._happen, context=contextvars.Context())
 
     def answer(self) -> Any:
         if self._error is not None:
             raise self._error
         return self._result
 
+    @property
+    def key(self) -> str:
+        return self._request.key
+
+    async def land(self, store: MemoryStore, watcher: Watcher) -> None:
+        with suppress(TidelogError):
+            await self._act(store, [watcher])
+
     def _happen(self) -> None:
+        self._world.arrived(self)
         try:
-            self._result = at_once(self._act())
+            self._result = at_once(self._act(self._world.store, self._world.watchers))
         except TidelogError as error:
             self._error = error
         told = self._result if self._error is None else type(self._error).__name__
         self._world.note(self._request, self._details, told)
+
+
+def _loop() -> SimLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop), "a world lives on a loop of its own kind"
+    return loop
 
 
 def at_once(work: Awaitable[T]) -> T:
@@ -216,14 +373,21 @@ def at_once(work: Awaitable[T]) -> T:
     raise RuntimeError("the shared store waited")
 
 
-def failure_of(request: Request, fate: Fate) -> LocationError:
+def failure_of(request: Request, fate: Fate) -> TidelogError:
     """Return what the caller of a failed request is told."""
+    facts: dict[str, Any] = {
+        "client": request.client,
+        "index": request.index,
+        "op": request.op,
+        "key": request.key,
+    }
+    if fate.error is Told.BUSY:
+        # As stores say it, whatever became of the try before the one that was told so.
+        return ContentionError("the store is busy with other conditional writes", **facts)
+    if fate.error is Told.DENIED:
+        return StoreRefused("the store denies this", **facts)
+    if fate.error is Told.SHORT:
+        return CorruptionError("the store gave other bytes than it announced", **facts)
     in_doubt = request.changes and not fate.told
-    return LocationError(
-        "the network failed",
-        outcome=Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED,
-        client=request.client,
-        index=request.index,
-        op=request.op,
-        key=request.key,
-    )
+    outcome = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+    return LocationError("the network failed", outcome=outcome, **facts)

@@ -8,152 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sim.checkers.invariants import demand
 from sim.checkers.linear_log import Read, check_log
 from sim.checkers.watch_log import LogWatch
 from sim.crash.points import VICTIM
-from sim.kernel.fates import Dice, Script, rates_of
+from sim.kernel.fates import Dice, Script
 from sim.kernel.hashed import HashedStore
 from sim.kernel.loop import run
 from sim.kernel.world import Client, World
-from sim.workloads.log import Plot, persist
+from sim.workloads.game import Game, Live, Report, cursors_of, pins_of
+from sim.workloads.log import fates_of
+from sim.workloads.plot import STEPS_MAX, Plot, persist
 from sim.workloads.slot import SlotPlot
 from tidelog.errors import (
     BusyError,
     ContentionError,
     CursorMoved,
-    LocationError,
     NameTaken,
     NoSuchCursor,
     NoSuchPin,
     PositionCollected,
+    TidelogError,
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.cursor import INTRINSIC
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
-from tidelog.wal.gc.collector import Collected, Collector
-from tidelog.wal.gc.cursors import Cursors, Witness
+from tidelog.wal.gc.cursors import Witness
 from tidelog.wal.gc.orphans import sweep
-from tidelog.wal.gc.pins import Pins
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.head import load_head
-from tidelog.wal.read.stream_selection import Selection
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
-from tidelog.wal.slot_protocol.reader import scan_pinned
-
-
-@dataclass(slots=True)
-class Report:
-    """What a run did."""
-
-    trace: str = ""
-    acknowledged: int = 0
-    reads: int = 0
-    refused: int = 0
-    holds: int = 0
-    pins: int = 0
-    backs: int = 0
-    collections: int = 0
-    fragments: int = 0
-    discarded: int = 0
-    left: int = 0
-    records: int = 0
-    deaths: int = 0
-    requests: int = 0
-
-
-@dataclass(slots=True)
-class Game:
-    """One run: a plot of writers and readers, and what collectors and cursors add to it."""
-
-    plot: Plot
-    watch: LogWatch
-    pace_us: int = 60_000
-    report: Report = field(default_factory=Report)
-
-    @property
-    def dice(self) -> random.Random:
-        return self.plot.dice
-
-    @property
-    def is_over(self) -> bool:
-        return not self.plot.writers_left
-
-    def collector(self, client: Client) -> Collector:
-        keep = Keep(share_max=1, records=self.dice.choice([0, 0, 3, 7]))
-        return Collector(
-            store=client.store,
-            clock=client.clock,
-            writer=client.name,
-            keep=keep,
-            grace_us=self.watch.grace_us,
-        )
-
-    async def collect(self, client: Client) -> None:
-        """Collect once; the store may fail over it, and others may be ahead for ever."""
-        with suppress(LocationError, ContentionError):
-            await roll_up_tail(client.store, clock=client.clock, writer=client.name)
-            found = await self.collector(client).collect()
-            self.report.collections += found.fragments > 0
-            self.report.discarded += found.discarded
-            demand(not found.spared, "a plan would have erased what the log names")
-
-    async def read(self, client: Client, start: int) -> None:
-        """Read from a position that may be gone."""
-        try:
-            await self.plot.read(client, start)
-        except PositionCollected:
-            self.report.refused += 1
-
-    async def read_held(self, client: Client, witness: Witness) -> None:
-        """Read from a cursor: what it holds is there, whatever happens meanwhile."""
-        try:
-            await self.plot.read(client, witness.position)
-        except PositionCollected as error:
-            raise AssertionError(f"{witness.name} did not hold {witness.position}") from error
-
-    async def place(self, client: Client) -> int:
-        """Return a position that the log has now, or has had."""
-        manifest = (await load_head(client.store)).manifest
-        return self.dice.randrange(max(1, manifest.oldest - 2), manifest.next + 1)
-
-    async def read_pinned(self, client: Client, name: str) -> None:
-        """Read what a pin holds: all of it is there, whatever was collected since."""
-        start, limit = self.watch.pinned[name]
-        pin = (await pins_of(client).load(name)).pin
-        found = scan_pinned(client.store, client.clock, pin, selection=Selection(control=True))
-        bodies = [row["body"] async for table in found for row in table.to_pylist()]
-        demand(bodies == self.watch.bodies[start - 1 : limit - 1], f"{name} did not hold")
-
-    async def forward(self, client: Client, witness: Witness, position: int) -> Witness:
-        """Move a cursor on; from the moment it is asked, nobody relies on what is before."""
-        self.watch.held[witness.name] = position
-        return await cursors_of(client).save(witness, position)
-
-    async def back(self, client: Client, witness: Witness, position: int) -> Witness:
-        """Set a cursor back, if what it would hold is there."""
-        try:
-            cursors = cursors_of(client)
-            moved = await cursors.save(witness, position, allow_back=True)
-        except PositionCollected:
-            self.report.refused += 1
-            return await _loaded(self, client, witness.name)
-        self.watch.hold(witness.name, position)
-        self.report.backs += 1
-        return moved
-
-
-def cursors_of(client: Client) -> Cursors:
-    return Cursors(store=client.store, clock=client.clock, writer=client.name)
-
-
-def pins_of(client: Client) -> Pins:
-    return Pins(store=client.store, clock=client.clock, writer=client.name)
 
 
 def simulate_collect_slots(seed: int) -> Report:
@@ -169,12 +56,11 @@ def simulate_collect(seed: int, plot_of: type[Plot] = Plot) -> Report:
         failed as it never should.
     """
     dice = random.Random(f"collect {seed}")
-    mortal = frozenset(["w0", "w1", "h0", "h1", "g0", "p0"])
-    fates = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
+    fates = fates_of(seed, "w0", "w1", "h0", "h1", "g0", "p0", "cutter")
     store = dice.choice([MemoryStore(), HashedStore()])
     world = World(seed, fates, store=store)
     game = _game(world, dice, plot_of, grace_us=dice.choice([0, 30_000, 300_000]))
-    run(lambda: _play(game), seed)
+    run(lambda: _play(game), seed, steps_max=STEPS_MAX)
     return _checked(game)
 
 
@@ -188,6 +74,9 @@ def _checked(game: Game) -> Report:
     plot, report = game.plot, game.report
     demand(not game.watch.violations, "; ".join(game.watch.violations[:3]))
     check_log(plot.history, game.watch.bodies)
+    if isinstance(plot, SlotPlot):
+        plot.truth.check()
+        demand(game.watch.bodies == plot.truth.bodies(), "manifests say otherwise than slots")
     report.trace = plot.world.trace()
     report.acknowledged = sum(a.position is not None for a in plot.history.appends)
     report.reads = len(plot.history.reads)
@@ -195,6 +84,8 @@ def _checked(game: Game) -> Report:
     report.records = len(game.watch.bodies)
     report.deaths = sum(client.is_dead for client in plot.world.clients.values())
     report.requests = plot.world.requests_count
+    report.rebuilt, report.rebuilds_refused = plot.rebuilt[True], plot.rebuilt[False]
+    report.struck = plot.world.struck
     return report
 
 
@@ -203,14 +94,15 @@ async def _play(game: Game) -> None:
     writers = [plot.world.client(f"w{n}") for n in range(game.dice.choice([1, 2]))]
     maker = plot.world.client("maker")
     await persist(maker, lambda: plot.make(maker))
-    plot.writers_left = len(writers)
+    plot.writing.update(writers)
     async with asyncio.TaskGroup() as group:
 
-        def start(name: str, live: Callable[[Game, Client], Awaitable[None]]) -> None:
-            group.create_task(_live(game, plot.world.client(name), live), name=name)
+        def start(name: str, live: Live) -> None:
+            client = plot.world.client(name)
+            client.start(group, _live(game, client, live))
 
         for client in writers:
-            group.create_task(_write_on(game, client), name=client.name)
+            client.start(group, _write_on(game, client))
         for number in range(game.dice.choice([1, 2, 3])):
             start(f"g{number}", _collect_on)
         for number in range(game.dice.choice([0, 1, 2])):
@@ -219,12 +111,11 @@ async def _play(game: Game) -> None:
             start(f"p{number}", _pin_on)
         start("consumer", _consume_on)
         start("reader", _read_on)
+        start("loser", _lose_on)
     await _finish(game)
 
 
-async def _live(
-    game: Game, client: Client, live: Callable[[Game, Client], Awaitable[None]]
-) -> None:
+async def _live(game: Game, client: Client, live: Live) -> None:
     async def living() -> None:
         await live(game, client)
 
@@ -236,7 +127,7 @@ async def _write_on(game: Game, client: Client) -> None:
     try:
         await _live(game, client, _write)
     finally:
-        game.plot.writers_left -= 1
+        game.plot.writing.discard(client)
 
 
 async def _write(game: Game, client: Client) -> None:
@@ -245,8 +136,17 @@ async def _write(game: Game, client: Client) -> None:
         await client.clock.sleep(game.dice.randrange(game.pace_us))
         sizes = range(game.dice.choice([1, 1, 2, 3]))
         bodies = [f"{client.name} {number} {n}".encode() for n in sizes]
-        await game.plot.append(client, writer, bodies)
-    await writer.close()
+        appending = game.plot.append(client, writer, bodies)
+        await game.plot.is_cancelled("append", appending)
+    await game.plot.close(client, writer)
+
+
+async def _lose_on(game: Game, client: Client) -> None:
+    """See at some moment what could be made of the log, if its manifest were lost then."""
+    dice = game.plot.cancel_dice
+    await client.clock.sleep(dice.randrange(1, 10 * game.pace_us))
+    if not game.is_over and dice.random() < 0.3:
+        await game.lose_manifest(client)
 
 
 async def _collect_on(game: Game, client: Client) -> None:
@@ -258,7 +158,7 @@ async def _collect_on(game: Game, client: Client) -> None:
 async def _read_on(game: Game, client: Client) -> None:
     while not game.is_over:
         await client.clock.sleep(game.dice.randrange(80_000))
-        with suppress(LocationError):
+        with game.plot.trouble():
             await game.read(client, game.dice.choice([1, 3, 9, await game.place(client)]))
 
 
@@ -268,7 +168,7 @@ async def _consume_on(game: Game, client: Client) -> None:
 
     async def take() -> Witness | None:
         try:
-            return await _loaded(game, client, INTRINSIC)
+            return await game.loaded(client, INTRINSIC)
         except NoSuchCursor:
             with suppress(CursorMoved, PositionCollected):
                 oldest = (await load_head(client.store)).manifest.oldest
@@ -287,29 +187,11 @@ async def _consume_on(game: Game, client: Client) -> None:
             await game.read_held(client, witness)
             place = max(witness.position, await game.place(client))
             witness = await game.forward(client, witness, place)
-        except LocationError:
-            witness = await persist(client, lambda: _retaken(game, client))
+        except TidelogError as error:
+            if not game.plot.is_failure(error):
+                raise
+            witness = await persist(client, lambda: game.retaken(client))
             game.watch.hold(INTRINSIC, witness.position)
-
-
-async def _loaded(game: Game, client: Client, name: str) -> Witness:
-    """Load a cursor; a plan that nobody works on may stand in the way: then collect.
-
-    In bad weather the many looks that it takes to know this may never all get through.
-    """
-    while True:
-        try:
-            return await cursors_of(client).load(name)
-        except (BusyError, LocationError):
-            await game.collect(client)
-
-
-async def _retaken(game: Game, client: Client) -> Witness:
-    """Load the cursor after a move in doubt, and write it, lest that move come about later."""
-    while True:
-        witness = await _loaded(game, client, INTRINSIC)
-        with suppress(CursorMoved):
-            return await cursors_of(client).save(witness, witness.position)
 
 
 async def _hold_on(game: Game, client: Client) -> None:
@@ -331,15 +213,17 @@ async def _hold_on(game: Game, client: Client) -> None:
                 witness = await move(client, witness, place)
         except PositionCollected:
             game.report.refused += 1
-        except LocationError:
-            pass  # It is not known where the cursor stands: nobody relies on it any more.
+        except TidelogError as error:
+            # It is not known where the cursor stands: nobody relies on it any more.
+            if not game.plot.is_failure(error):
+                raise
         game.watch.held.pop(name, None)
         await persist(client, lambda name=name: cursors.delete(name))  # type: ignore[misc]
 
 
 async def _pin_on(game: Game, client: Client) -> None:
     """Pin a range, read it, let go of it; and again, under names that come back."""
-    pins, number = pins_of(client), 0
+    number = 0
     while not game.is_over:
         await client.clock.sleep(game.dice.randrange(60_000))
         name, number = f"{client.name}_{number % 2}", number + 1
@@ -349,16 +233,18 @@ async def _pin_on(game: Game, client: Client) -> None:
                 continue
             start = game.dice.randrange(1, manifest.next)
             limit = game.dice.randrange(start + 1, manifest.next + 1)
-            held = await pins.create(name, start=start, limit=limit)
-            game.watch.pinned[name] = (held.pin.start, held.pin.limit)
-            game.report.pins += 1
+            await game.pin(client, name, start, limit)
             for _ in range(game.dice.randrange(3)):
                 await client.clock.sleep(game.dice.randrange(200_000))
                 await game.read_pinned(client, name)
         except PositionCollected:
             game.report.refused += 1
-        except (LocationError, NameTaken, BusyError, ContentionError):
-            pass  # Not made, or not known to be; or an earlier one was not swept yet.
+        except (NameTaken, BusyError, ContentionError):
+            pass  # An earlier one was not swept yet.
+        except TidelogError as error:
+            # Not made, or not known to be.
+            if not game.plot.is_failure(error):
+                raise
         game.watch.pinned.pop(name, None)
         await _let_go(client, name)
 
@@ -372,30 +258,41 @@ async def _let_go(client: Client, name: str) -> None:
 
 
 async def _finish(game: Game) -> None:
-    """Open the log as the next writer would, collect, and read what is there: all is well now."""
+    """See that all is well; and again once nothing is under way any more."""
+    world = game.plot.world
+    last, cutter = world.client("last"), world.client("cutter")
+    # Once more in the weather of the day: nothing is held any more, so much is deleted at once.
+    with game.plot.trouble(ContentionError, BusyError, PositionCollected):
+        await cutter.live(_collect_all(game, cutter))
+    await game.lose_manifest(last)
+    if isinstance(world.fates, Dice):
+        world.fates.calm = True
+    await _tidy(game, last)
+    await world.until_all_has_landed()
+    again = world.client("again")
+    await _look(game, again)
+    await game.lose_manifest(again)
+    await _tidy(game, again)
+
+
+async def _collect_all(game: Game, client: Client) -> None:
+    await _close_cursors(game, client)
+    await game.collect(client)
+
+
+async def _tidy(game: Game, client: Client) -> None:
+    """Open the log as the next writer would, collect, and read what is there."""
     plot = game.plot
-    client = plot.world.client("last")
-    if isinstance(plot.world.fates, Dice):
-        plot.world.fates.calm = True
     await plot.settle(client, client.store)
+    await game.lose_manifest(client)
     await roll_up_tail(client.store, clock=client.clock, writer=client.name)
     await _close_cursors(game, client)
     for name in await pins_of(client).list() if plot.has_pins else ():
         game.watch.pinned.pop(name, None)
         await pins_of(client).release(name)
-    found: Collected = await game.collector(client).collect()
+    found = await game.collector(client).collect()
     demand(not found.spared, "a plan would have erased what the log names")
-    reader = plot.reader(client, plot.world.store)
-    oldest = (await load_head(client.store)).manifest.oldest
-    begin = plot.now()
-    rows = [row async for table in reader.scan() for row in table.to_pylist()]
-    bodies = tuple(row["body"] for row in rows)
-    plot.history.reads.append(Read(start=oldest, begin=begin, end=plot.now(), bodies=bodies))
-    plot.final = bodies
-    whole = await plot.scrub(client)
-    demand(whole.is_clean, "the log is not whole", problems=whole.problems)
-    demand(whole.records == len(bodies), "scrub counts other records than a read gives")
-    game.report.left = sum(key.startswith(("log/", "snapshot/")) for key in whole.unnamed)
+    await _look(game, client)
     swept = await sweep(client.store, clock=client.clock, grace_us=0)
     demand(not swept.foreign, "an object is none of a log's", keys=swept.foreign)
     # A put of a writer who has given up may arrive only now: the next to open the log brings it in.
@@ -409,6 +306,22 @@ async def _finish(game: Game) -> None:
     demand(plan.is_empty, "a plan was left")
 
 
+async def _look(game: Game, client: Client) -> None:
+    """Read and scrub all that is left of the log."""
+    plot = game.plot
+    reader = plot.reader(client, plot.world.store)
+    oldest = (await load_head(client.store)).manifest.oldest
+    begin = plot.now()
+    rows = [row async for table in reader.scan() for row in table.to_pylist()]
+    plot.final = tuple(row["body"] for row in rows)
+    last = Read(start=oldest, begin=begin, end=plot.now(), bodies=plot.final)
+    plot.history.reads.append(last)
+    whole = await plot.scrub(client)
+    demand(whole.is_clean, "the log is not whole", problems=whole.problems)
+    demand(whole.records == len(plot.final), "scrub counts other records than a read gives")
+    game.report.left = sum(key.startswith(("log/", "snapshot/")) for key in whole.unnamed)
+
+
 async def _close_cursors(game: Game, client: Client) -> None:
     """Delete what dead clients left, so that the last collection has something to do."""
     cursors = cursors_of(client)
@@ -417,7 +330,7 @@ async def _close_cursors(game: Game, client: Client) -> None:
             game.watch.held.pop(name, None)
             await cursors.delete(name)
     try:
-        witness = await _loaded(game, client, INTRINSIC)
+        witness = await game.loaded(client, INTRINSIC)
     except NoSuchCursor:
         return
     except PositionCollected:
@@ -462,7 +375,7 @@ class CollectStory:
         for number in range(count):
             body = f"{client.name} {game.plot.now()} {number}".encode()
             await game.plot.append(client, writer, [body])
-        await writer.close()
+        await game.plot.close(client, writer)
 
     async def _beside(self, game: Game, client: Client) -> None:
         await game.collect(client)
@@ -485,11 +398,11 @@ class CollectStory:
 
         async def taken() -> Witness:
             try:
-                return await _loaded(game, client, INTRINSIC)
+                return await game.loaded(client, INTRINSIC)
             except NoSuchCursor:
                 return await cursors.create(INTRINSIC, 3)
 
-        with suppress(LocationError, CursorMoved, PositionCollected):
+        with game.plot.trouble(CursorMoved, PositionCollected):
             witness = await persist(client, taken)
             game.watch.hold(INTRINSIC, witness.position)
             witness = await game.forward(client, witness, max(witness.position, 7))

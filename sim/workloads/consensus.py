@@ -22,9 +22,10 @@ from sim.checkers.linear import (
     count_unsure,
 )
 from sim.checkers.watch import Watch
-from sim.kernel.fates import Dice, rates_of
+from sim.kernel.fates import Dice
 from sim.kernel.loop import run
 from sim.kernel.small import limited, limits_of
+from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from tidelog.consensus.port import Consensus
 from tidelog.errors import LocationError, Outcome

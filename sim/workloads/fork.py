@@ -9,30 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
 from sim.checkers.invariants import demand
 from sim.checkers.linear_log import Read, check_log
+from sim.checkers.liveness import Deadline
 from sim.checkers.watch_shelf import ShelfWatch
-from sim.kernel.fates import Dice, rates_of
+from sim.kernel.fates import Dice
 from sim.kernel.hashed import HashedStore
 from sim.kernel.loop import run
 from sim.kernel.world import Client, World
-from sim.workloads.log import persist
+from sim.workloads.log import fates_of
+from sim.workloads.plot import LONG_S, STEPS_MAX, persist
 from sim.workloads.slot import SlotPlot
 from tidelog.clock import Clock
 from tidelog.errors import (
     BusyError,
     ContentionError,
-    LocationError,
     LogSealed,
     NameTaken,
     NoSuchCursor,
     NoSuchLog,
     NoSuchPin,
     PositionCollected,
+    TidelogError,
     UsageError,
 )
 from tidelog.store.memory import MemoryStore
@@ -46,12 +49,11 @@ from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs, log_folder
 from tidelog.wal.read.stream_selection import Selection
 from tidelog.wal.slot_log import SlotLog
+from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 LOGS_MAX = 6
 EVERYTHING = Selection(control=True)
-LATE_US = 60_000_000  # Longer than any put is under way.
-TROUBLE = (LocationError, ContentionError, BusyError)
 
 
 @dataclass(slots=True)
@@ -71,6 +73,9 @@ class Report:
     has_forks: int = 0
     deaths: int = 0
     requests: int = 0
+    rebuilt: int = 0
+    rebuilds_refused: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
 
 
 class ClientIn:
@@ -80,6 +85,15 @@ class ClientIn:
         self.name = client.name
         self.clock: Clock = client.clock
         self.store = Within(client.store, log_folder(log))
+        self._client = client
+
+    @property
+    def is_dead(self) -> bool:
+        return self._client.is_dead
+
+    @property
+    def stopped_seconds(self) -> float:
+        return self._client.stopped_seconds
 
 
 @dataclass(slots=True)
@@ -91,12 +105,23 @@ class Game:
     watch: ShelfWatch
     grace_us: int
     plots: dict[str, SlotPlot] = field(default_factory=dict)
-    writers_left: int = 0
+    writing: set[Client] = field(default_factory=set)
     report: Report = field(default_factory=Report)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether no writer is left but such as stand still for long."""
+        return all(client.stopped_for > LONG_S for client in self.writing)
 
     def plot(self, name: str) -> SlotPlot:
         """Return the plot of a log, which knows what was called, and what came of it."""
-        return self.plots.setdefault(name, SlotPlot(self.world, self.dice))
+        if name not in self.plots:
+            self.plots[name] = SlotPlot(self.world, self.dice, truth=self.watch.slots(name))
+        return self.plots[name]
+
+    def trouble(self, *others: type[TidelogError]) -> AbstractContextManager[None]:
+        """Pass over failures of the store, and ``others``; see `Plot.trouble`."""
+        return self.plot("a").trouble(*others)
 
     def shelf(self, client: Client) -> Logs:
         return Logs(store=client.store, clock=client.clock, writer=client.name)
@@ -121,11 +146,12 @@ class Game:
         within = ClientIn(client, name)
         reader = SlotReader(store=within.store, clock=within.clock, reads=2)
         try:
-            rows = [
-                row
-                async for table in reader.scan(start, selection=EVERYTHING)
-                for row in table.to_pylist()
-            ]
+            async with Deadline(client, f"a read of {name} from {start}"):
+                rows = [
+                    row
+                    async for table in reader.scan(start, selection=EVERYTHING)
+                    for row in table.to_pylist()
+                ]
         except PositionCollected:
             self.report.refused += 1
             demand(start < folder.manifest.oldest, f"{name} refused {start}, and has it")
@@ -142,18 +168,23 @@ class Game:
     async def append(self, client: Client, name: str) -> None:
         """Append a few records to a log, by a writer of its own."""
         plot, within = self.plot(name), ClientIn(client, name)
-        writer = plot.writer(within)  # type: ignore[arg-type]
+        writer = plot.writer(within)
         for number in range(self.dice.randrange(1, 4)):
             await client.clock.sleep(self.dice.randrange(60_000))
             bodies = [
                 f"{client.name} {client.requests_count} {number} {n}".encode()
                 for n in range(self.dice.choice([1, 1, 2]))
             ]
-            await plot.append(within, writer, bodies)  # type: ignore[arg-type]
-        await writer.close()
+            appending = plot.append(within, writer, bodies)
+            await plot.is_cancelled("append", appending)
+        await plot.close(within, writer)
 
     async def collect(self, client: Client, name: str, *, is_all: bool = False) -> None:
         """Move the log's cursor on, and collect; others may do so at the same time."""
+        async with Deadline(client, f"a collection of {name}"):
+            await self._collect(client, name, is_all=is_all)
+
+    async def _collect(self, client: Client, name: str, *, is_all: bool) -> None:
         log = self.log(client, name)
         try:
             bounds = await log.bounds()
@@ -176,7 +207,8 @@ class Game:
         folder = self.watch.logs[source]
         places = range(folder.manifest.oldest, folder.manifest.next)
         start = self.dice.choice([0, *places[-6:]])
-        await self.shelf(client).fork(source, name, start=start)
+        async with Deadline(client, f"a fork of {source}"):
+            await self.shelf(client).fork(source, name, start=start)
         fork = self.watch.logs[name]
         demand(min(fork.bodies, default=fork.first) <= (start or fork.first), "it begins too late")
         self.report.forks += 1
@@ -185,7 +217,8 @@ class Game:
     async def pin(self, client: Client, name: str, pin: str) -> None:
         """Pin what a log has, read it, maybe after a while, and let go of it."""
         log = self.log(client, name)
-        held = (await log.create_pin(pin)).pin
+        async with Deadline(client, f"the making of a pin of {name}"):
+            held = (await log.create_pin(pin)).pin
         self.report.pins += 1
         await client.clock.sleep(self.dice.randrange(200_000))
         folder = self.watch.logs[name]
@@ -204,7 +237,8 @@ class Game:
     async def destroy(self, client: Client, name: str) -> Destroyed | None:
         """Destroy a log; None if it has forks."""
         try:
-            found = await self.shelf(client).destroy(name, grace_us=self.grace_us)
+            async with Deadline(client, f"the destruction of {name}"):
+                found = await self.shelf(client).destroy(name, grace_us=self.grace_us)
         except UsageError:
             self.report.has_forks += 1
             return None
@@ -220,11 +254,10 @@ def simulate_fork(seed: int) -> Report:
         failed as it never should.
     """
     dice = random.Random(f"fork {seed}")
-    mortal = frozenset(["w0", "w1", "f0", "f1", "g0", "d0"])
-    fates = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
+    fates = fates_of(seed, "w0", "w1", "f0", "f1", "g0", "d0")
     world = World(seed, fates, store=dice.choice([MemoryStore(), HashedStore()]))
     game = game_of(world, dice, grace_us=dice.choice([0, 30_000, 300_000]))
-    run(lambda: _play(game), seed)
+    run(lambda: _play(game), seed, steps_max=STEPS_MAX)
     return checked(game)
 
 
@@ -241,13 +274,18 @@ def checked(game: Game) -> Report:
     for name, folder in watch.logs.items():
         history = game.plot(name).history
         check_log(history, folder.own(), first=folder.first)
+        truth = watch.slots(name)
+        truth.check()
+        demand(folder.own() == truth.bodies(), f"manifests of {name} say otherwise than its slots")
         demand(folder.destroyed_at is not None, f"{name} was not destroyed in the end")
         for append in history.appends:
             late = append.position is not None and append.begin > (folder.destroyed_at or 0)
             demand(not late, f"{name} was destroyed, and took {append.bodies}")
         report.acknowledged += sum(a.position is not None for a in history.appends)
         report.reads += len(history.reads)
-    report.shared_deleted = watch.shared_deleted
+        report.rebuilt += game.plot(name).rebuilt[True]
+        report.rebuilds_refused += game.plot(name).rebuilt[False]
+    report.shared_deleted, report.struck = watch.shared_deleted, game.world.struck
     report.trace, report.requests = game.world.trace(), game.world.requests_count
     report.deaths = sum(client.is_dead for client in game.world.clients.values())
     return report
@@ -259,14 +297,16 @@ async def _play(game: Game) -> None:
     await persist(maker, lambda: make(game, maker))
     for _ in range(3):
         await game.append(maker, "a")
-    game.writers_left = writers = dice.choice([1, 2])
+    writers = [world.client(f"w{number}") for number in range(dice.choice([1, 2]))]
+    game.writing.update(writers)
     async with asyncio.TaskGroup() as group:
 
         def start(name: str, live: Callable[[Game, Client], Awaitable[None]]) -> None:
-            group.create_task(_live(game, world.client(name), live), name=name)
+            client = world.client(name)
+            client.start(group, _live(game, client, live))
 
-        for number in range(writers):
-            start(f"w{number}", _write_on)
+        for client in writers:
+            client.start(group, _live(game, client, _write_on))
         for number in range(dice.choice([1, 2])):
             start(f"g{number}", _collect_on)
         for number in range(dice.choice([1, 2])):
@@ -293,7 +333,7 @@ async def _live(
     try:
         await client.live(living())
     finally:
-        game.writers_left -= client.name.startswith("w")
+        game.writing.discard(client)
         game.bury(client)
 
 
@@ -305,45 +345,45 @@ async def _write_on(game: Game, client: Client) -> None:
 
 
 async def _collect_on(game: Game, client: Client) -> None:
-    while game.writers_left:
+    while not game.is_over:
         await client.clock.sleep(game.dice.randrange(100_000))
-        with suppress(*TROUBLE):
+        with game.trouble(ContentionError, BusyError):
             await game.collect(client, game.any_log())
 
 
 async def _fork_on(game: Game, client: Client) -> None:
     number = 0
-    while game.writers_left and len(game.watch.logs) < LOGS_MAX:
+    while not game.is_over and len(game.watch.logs) < LOGS_MAX:
         await client.clock.sleep(game.dice.randrange(200_000))
         name, number = f"{client.name}_{number}", number + 1
-        with suppress(*TROUBLE, PositionCollected, NoSuchLog, UsageError):
+        with game.trouble(ContentionError, BusyError, PositionCollected, NoSuchLog, UsageError):
             newest = game.watch.live()[-1:] if game.dice.random() < 0.5 else []
             await game.fork(client, [*newest, game.any_log()][0], name)
 
 
 async def _pin_on(game: Game, client: Client) -> None:
     number = 0
-    while game.writers_left:
+    while not game.is_over:
         await client.clock.sleep(game.dice.randrange(200_000))
         number += 1
-        with suppress(*TROUBLE, PositionCollected, NoSuchPin, NameTaken, UsageError):
+        with game.trouble(ContentionError, BusyError, PositionCollected, NoSuchPin, UsageError):
             await game.pin(client, game.any_log(), f"p{number}")
 
 
 async def _read_on(game: Game, client: Client) -> None:
-    while game.writers_left:
+    while not game.is_over:
         await client.clock.sleep(game.dice.randrange(80_000))
         name = game.any_log()
         manifest = game.watch.logs[name].manifest
-        with suppress(LocationError):
+        with game.trouble():
             place = game.dice.randrange(max(1, manifest.oldest - 1), manifest.next + 1)
             await game.read(client, name, place)
 
 
 async def _destroy_on(game: Game, client: Client) -> None:
-    while game.writers_left:
+    while not game.is_over:
         await client.clock.sleep(game.dice.randrange(400_000))
-        with suppress(*TROUBLE):
+        with game.trouble(ContentionError, BusyError):
             await game.destroy(client, game.any_log())
 
 
@@ -352,7 +392,10 @@ async def finish(game: Game) -> None:
     client = game.world.client("last")
     if isinstance(game.world.fates, Dice):
         game.world.fates.calm = True
-    await client.clock.sleep(LATE_US)
+    await _check(game, client)
+    await game.world.until_all_has_landed()
+    await _check(game, client)
+    await _lose_manifests(game, client)
     for name in game.watch.live():
         with suppress(LogSealed):  # Whoever was to destroy it died over it.
             await game.append(client, name)
@@ -373,10 +416,18 @@ async def _check(game: Game, client: Client) -> None:
         await game.read(client, name, game.watch.logs[name].manifest.oldest)
 
 
+async def _lose_manifests(game: Game, client: Client) -> None:
+    """Rebuild each log that begins by itself on a copy, with all that is pinned, shared or left."""
+    for name in game.watch.live():
+        manifest = game.watch.logs[name].manifest
+        if chain_of(manifest).origin is None:
+            await game.plot(name).lose_manifest(client, oldest=manifest.oldest)
+
+
 async def _fork_again(game: Game, client: Client) -> set[str]:
     """Make the forks that were begun by clients who died: their names can be used again.
 
-    Gives those for which it is too late: whoever destroyed their source was a little quicker.
+    Return those for which it is too late: whoever destroyed their source was a little quicker.
     """
     late: set[str] = set()
     for name in list(game.watch.logs):

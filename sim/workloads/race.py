@@ -15,12 +15,13 @@ from typing import ClassVar
 
 from sim.checkers.invariants import demand
 from sim.checkers.watch_log import LogWatch
-from sim.kernel.fates import Dice, Rates, Request, Script
+from sim.kernel.fates import Dice, Request, Script
 from sim.kernel.hashed import HashedStore
 from sim.kernel.loop import run
+from sim.kernel.weather import Rates
 from sim.kernel.world import Client, World
-from sim.workloads.collect import cursors_of
-from sim.workloads.log import Plot
+from sim.workloads.game import cursors_of
+from sim.workloads.plot import Plot
 from sim.workloads.slot import SlotPlot
 from tidelog.errors import ContentionError, CursorMoved, PositionCollected
 from tidelog.wal.format.cursor import INTRINSIC

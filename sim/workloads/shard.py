@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from sim.checkers.invariants import Observed, check_all, demand
 from sim.checkers.watch import Watch
-from sim.kernel.fates import Dice, rates_of
+from sim.kernel.fates import Dice
 from sim.kernel.loop import run
 from sim.kernel.small import limited, limits_of
+from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from tidelog.errors import (
     AsOfBeforeSince,

@@ -1,8 +1,9 @@
 """Logs of slot commits under fire: takeovers, several puts under way, roll-ups, a sealer.
 
-The same clients, history and checker as for logs in wal3's form (`sim.workloads.log`). In some runs
-writers open streams, append to those that any of them opened, and close them; their control records
-are appends to the checker, as all others are.
+The same clients, history and checker as for logs in wal3's form (`sim.workloads.log`), and a watch
+on the slots, which knows what is committed and who was fenced. In some runs writers open streams,
+append to those that any of them opened, and close them; their control records are appends to the
+checker, as all others are.
 """
 
 from __future__ import annotations
@@ -14,25 +15,26 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
 
 from sim.checkers.invariants import demand
+from sim.checkers.liveness import Deadline
+from sim.checkers.rebuilt import check_rebuilt
+from sim.checkers.watch_slots import SlotWatch
 from sim.crash.points import VICTIM
 from sim.kernel.fates import Dice
 from sim.kernel.world import Client
-from sim.workloads.log import (
-    LogReader,
-    LogStory,
-    LogWriter,
-    Plot,
-    Report,
-    finish,
-    persist,
-    simulate_log,
+from sim.workloads.log import LogStory, simulate_log
+from sim.workloads.plot import LogReader, LogWriter, Party, Plot, Report, finish, persist
+from tidelog.errors import (
+    ContentionError,
+    CorruptionError,
+    Fenced,
+    HandleError,
+    LogSealed,
+    UsageError,
 )
-from tidelog.errors import Fenced, LocationError, LogSealed, TidelogError, UsageError
 from tidelog.store.conditional import Resend
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Batching
@@ -44,8 +46,6 @@ from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.slot_protocol.fencing import Fencer, make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
-
-EXPECTED: Final[tuple[type[TidelogError], ...]] = (LocationError, Fenced, LogSealed, UsageError)
 
 
 def simulate_slots(seed: int) -> Report:
@@ -66,10 +66,10 @@ class Everything:
 
 @dataclass(slots=True)
 class Stubborn:
-    """A writer that opens the log again whenever another has taken it over."""
+    """A writer that opens the log again whenever another has taken it over, or its own is over."""
 
     plot: SlotPlot
-    client: Client
+    client: Party
     writer: SlotWriter
 
     async def append(self, records: Sequence[bytes], *, stream: bytes | None = None) -> int:
@@ -82,10 +82,12 @@ class Stubborn:
         writer = self.writer
         try:
             return await call(writer)
-        except Fenced:
+        except (HandleError, ContentionError, CorruptionError) as error:
             if self.writer is writer:
                 self.writer = self.plot.slot_writer(self.client)
-                await writer.close()
+                if isinstance(error, Fenced):
+                    await self.plot.demand_fenced(self.client, writer)
+                await self.plot.close(self.client, writer)
             raise
 
     async def close(self) -> None:
@@ -104,24 +106,54 @@ class SlotPlot(Plot):
     streams: list[bytes] = field(default_factory=list)
     named: int = 0
     has_pins: bool = True
+    truth: SlotWatch = field(default_factory=SlotWatch)
 
     def __post_init__(self) -> None:
+        Plot.__post_init__(self)
         self.stream_dice = random.Random(f"streams {self.world.seed}")
-        # Stories, told once for each request that they make, are long enough without.
         is_story = not isinstance(self.world.fates, Dice)
         self.has_streams = not is_story and self.stream_dice.random() < 0.25
+        if not self.truth.folder:  # The watch of a place of many logs tells each of its own.
+            self.world.watchers.append(self.truth)
 
-    async def append(self, client: Client, writer: LogWriter, bodies: list[bytes]) -> None:
+    def acknowledged(self, bodies: Sequence[bytes], position: int) -> None:
+        """What is durable stands below the fence that decides, with all slots before it."""
+        self.truth.acknowledged(bodies, position)
+
+    async def demand_fenced(self, client: Party, writer: SlotWriter) -> None:
+        """See that a writer that was fenced is over, and takes nothing more."""
+        late = [f"{client.name} after a fence {self.named}".encode()]
+        self.named += 1
+        await self.note(client, late, lambda: writer.append(late))
+        told = self.history.appends[-1]
+        demand(told.position is None, "a writer took a record after it was fenced", body=late)
+
+    async def check_truth(self, client: Party) -> None:
+        """Hold the log against its slots, and against one that is rebuilt from them."""
+        self.truth.check()
+        demand(self.final == tuple(self.truth.bodies()), "the log reads otherwise than its slots")
+        await self.lose_manifest(client, oldest=1)
+
+    async def lose_manifest(self, client: Party, *, oldest: int) -> None:
+        """Rebuild a copy of the log, as it is now, of which the manifest is lost."""
+        if not isinstance(self.world.fates, Dice):
+            return  # Stories, told once for each request that they make, are long enough without.
+        copy, dice = self.world.copy(), self.cancel_dice
+        is_made = await check_rebuilt(copy, self.truth, client.clock, oldest=oldest, dice=dice)
+        self.rebuilt[is_made] += 1
+
+    async def append(self, client: Party, writer: LogWriter, bodies: list[bytes]) -> None:
         """Append, to a stream or none; now and then, open, describe or close one first."""
         if not self.has_streams or not isinstance(writer, Stubborn):
-            await self.note(bodies, lambda: writer.append(bodies))
+            await self.note(client, bodies, lambda: writer.append(bodies))
             return
         dice = self.stream_dice
         if dice.random() < 0.5:
             control = self._control()
-            await self.note([encode_control(control)], lambda: writer.control(control), EXPECTED)
+            said = [encode_control(control)]
+            await self.note(client, said, lambda: writer.control(control), UsageError)
         stream = dice.choice([None, *self.streams])
-        await self.note(bodies, lambda: writer.append(bodies, stream=stream), EXPECTED)
+        await self.note(client, bodies, lambda: writer.append(bodies, stream=stream), UsageError)
 
     def _control(self) -> Control:
         """Return a control record like no other, so that the checker can tell them apart."""
@@ -139,17 +171,18 @@ class SlotPlot(Plot):
         self.streams.remove(stream)
         return Control(op=CLOSE, stream=stream)
 
-    def writer(self, client: Client) -> Stubborn:  # type: ignore[override]
+    def writer(self, client: Party) -> Stubborn:  # type: ignore[override]
         """Return a writer of the log."""
         return Stubborn(self, client, self.slot_writer(client))
 
-    def slot_writer(self, client: Client) -> SlotWriter:
-        """Return a writer that is over when another takes the log over."""
+    def slot_writer(self, client: Party) -> SlotWriter:
+        """Return a writer that is over when another takes the log over, with a name of its own."""
         dice = self.dice
+        opened = self.opened.setdefault(client.name, [])
         writer = SlotWriter(
             store=client.store,
             clock=client.clock,
-            writer=client.name,
+            writer=f"{client.name}.{len(opened)}",
             shape=Shape(
                 lanes=dice.choice([1, 1, 3]),
                 alpha=dice.choice([1, 2, 4]),
@@ -165,25 +198,25 @@ class SlotPlot(Plot):
             # Patience that ends now and then, so that writers take over from themselves.
             resend=Resend(attempts=dice.choice([1, 1, 2, 16])),
         )
-        self.opened.setdefault(client.name, []).append(writer)
+        opened.append(writer)
         return writer
 
-    def reader(self, client: Client, store: Store | None = None) -> LogReader:
+    def reader(self, client: Party, store: Store | None = None) -> LogReader:
         """Return a reader of the log, on another store than the client's if it is given."""
         return Everything(SlotReader(store=store or client.store, clock=client.clock, reads=2))
 
-    async def make(self, client: Client) -> None:
+    async def make(self, client: Party) -> None:
         """Make the log, unless it is there."""
         await make_log(client.store, clock=client.clock, writer=client.name)
 
-    async def settle(self, client: Client, store: Store) -> None:
+    async def settle(self, client: Party, store: Store) -> None:
         """Open the log on a store that is well: from then on, nothing of before is in doubt."""
         opener = Fencer(store=store, clock=client.clock, writer=client.name)
         with suppress(LogSealed):
             ended = await opener.open(lanes=1, alpha=2)
             self.takeovers = ended.tail.epoch.number
 
-    async def scrub(self, client: Client) -> Scrubbed:
+    async def scrub(self, client: Party) -> Scrubbed:
         """Check all that is stored, and the streams that records are in."""
         reader = SlotReader(store=self.world.store, clock=client.clock)
         chain = (await reader.manifest()).chain
@@ -200,13 +233,14 @@ class SlotPlot(Plot):
         """Have the log sealed in one run of five, at any moment."""
         if self.dice.random() < 0.2:
             client = self.world.client("sealer")
-            group.create_task(self._seal(client, self.dice.randrange(300_000)), name=client.name)
+            client.start(group, self._seal(client, self.dice.randrange(300_000)))
 
     async def _seal(self, client: Client, after_us: int) -> None:
         await client.clock.sleep(after_us)
         opener = Fencer(store=client.store, clock=client.clock, writer=client.name)
-        with suppress(LocationError, LogSealed):
-            await opener.seal(successor="next")
+        with self.trouble(LogSealed):
+            async with Deadline(client, "a seal"):
+                await opener.seal(successor="next")
 
 
 def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes) -> None:
@@ -257,5 +291,4 @@ class SealStory(LogStory):
         await persist(client, seal)
         writer = plot.writer(client)
         await plot.append(client, writer, [f"{client.name} too late".encode()])
-        with suppress(LogSealed):
-            await writer.close()
+        await plot.close(client, writer)

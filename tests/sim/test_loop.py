@@ -8,8 +8,9 @@ import random
 
 import pytest
 
-from sim.kernel.fates import Dice, Fate, Rates, Script
+from sim.kernel.fates import Dice, Fate, Script
 from sim.kernel.loop import Deadlock, Livelock, SimLoop, run
+from sim.kernel.weather import Rates
 from sim.kernel.world import Client, Crashed, World
 from tidelog.errors import LocationError, ObjectNotFound, Outcome
 

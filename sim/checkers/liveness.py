@@ -1,0 +1,88 @@
+"""Deadlines in virtual time: whatever is asked for ends, and who is too late is named.
+
+The time for which a client stood still does not count, since nothing of it ran; nor does a client
+that died ever end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from sim.checkers.invariants import Violated
+from sim.kernel.loop import SimLoop
+
+# Longer than any storm lasts: patience with a put is 7 seconds, and a resolution tries 16 times.
+CALL_S: Final = 900.0
+
+
+class Standing(Protocol):
+    """A client, as far as a deadline looks at it."""
+
+    name: str
+
+    @property
+    def is_dead(self) -> bool: ...
+
+    @property
+    def stopped_seconds(self) -> float: ...
+
+
+class Deadline:
+    """Within the block, what a client does must come to its end within ``seconds``.
+
+    Raises:
+        Violated: it did not; the sentence names the tasks that wait, and where.
+    """
+
+    def __init__(self, client: Standing, what: str, seconds: float = CALL_S) -> None:
+        self._client = client
+        self._what = what
+        self._seconds = seconds
+        self._granted = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._waiting = ""
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        self._granted = self._client.stopped_seconds
+        self._set(self._seconds)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._timer is not None
+        assert self._task is not None
+        self._timer.cancel()
+        if self._waiting:
+            self._task.uncancel()
+            raise Violated(
+                f"{self._what} of {self._client.name} did not end within {self._seconds:g} s; "
+                f"waiting: {self._waiting}"
+            ) from error
+
+    def _set(self, seconds: float) -> None:
+        # In nobody's context: the deadline does not stand still with the client.
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._expire, context=contextvars.Context())
+
+    def _expire(self) -> None:
+        stood = self._client.stopped_seconds
+        if self._client.is_dead:
+            return
+        if stood > self._granted:
+            more, self._granted = stood - self._granted, stood
+            self._set(more)
+            return
+        loop, task = asyncio.get_running_loop(), self._task
+        assert isinstance(loop, SimLoop)
+        assert task is not None
+        self._waiting = loop.names()
+        task.cancel()

@@ -1,0 +1,82 @@
+"""A log whose manifest is lost, and rebuilt: held against what its slots have ever said.
+
+On a copy of the store, so that the run goes on as if nothing had been lost. What was under way to
+the store lands on the copy too, before it is rebuilt or after.
+"""
+
+from __future__ import annotations
+
+import random
+
+from sim.checkers.invariants import demand
+from sim.checkers.watch_slots import SlotWatch
+from sim.kernel.world import Copy
+from tidelog.clock import Clock
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.store.port import Store
+from tidelog.store.within import Within
+from tidelog.wal.admin.rebuild import rebuild_log
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.read.stream_selection import Selection
+from tidelog.wal.scrub.slot_scrub import scrub_slots
+from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.writer import SlotWriter
+
+EVERYTHING = Selection(control=True)
+
+
+async def check_rebuilt(
+    copy: Copy, truth: SlotWatch, clock: Clock, *, oldest: int, dice: random.Random
+) -> bool:
+    """Rebuild a log on a copy, read and scrub it, and append to it; say whether it was rebuilt.
+
+    All from ``oldest`` on, where the lost manifest began, must be as it was, and what is appended
+    goes on from there. A refusal must have a reason: something lies past the end, and no fence says
+    that it is void.
+
+    Raises:
+        Violated: a record was lost or changed, a position would be given out twice, or a log that
+        is whole was refused.
+    """
+    truth = truth.copy()
+    store: Store = copy.store
+    if truth.folder:
+        store = Within(store, truth.folder.rstrip("/"))
+    await store.delete([MANIFEST])
+    manifest_key = f"{truth.folder}{MANIFEST}"
+    if dice.random() < 0.5:
+        await copy.land_all(truth, but=manifest_key)
+    try:
+        manifest = await rebuild_log(store, clock=clock, writer="rebuilder")
+    except UsageError:
+        demand(not truth.is_opened, "a log was taken for none")
+        return False
+    except CorruptionError as error:
+        demand(truth.unvoided(), f"a whole log was not rebuilt: {error}")
+        return False
+    ends, begins = manifest.next, manifest.oldest
+    demand(ends == truth.position, "a rebuilt log ends elsewhere", at=ends, of=truth.position)
+    demand(begins <= oldest, "a rebuilt log begins too late", at=begins, of=oldest)
+    await copy.land_all(truth, but=manifest_key)
+    await _check_goes_on(store, clock, truth, max(oldest, manifest.oldest))
+    return True
+
+
+async def _check_goes_on(store: Store, clock: Clock, truth: SlotWatch, start: int) -> None:
+    expected = truth.bodies(start)
+    reader = SlotReader(store=store, clock=clock)
+    demand(await _read(reader, start) == expected, "a rebuilt log holds other records")
+    found = await scrub_slots(reader)
+    demand(found.is_clean, "a rebuilt log is not whole", problems=found.problems)
+    if truth.is_sealed:
+        return
+    writer = SlotWriter(store=store, clock=clock, writer="after")
+    position = await writer.append([b"after"])
+    await writer.close()
+    demand(position == truth.position, "a position was given out twice", position=position)
+    demand(await _read(reader, start) == [*expected, b"after"], "what is appended is elsewhere")
+
+
+async def _read(reader: SlotReader, start: int) -> list[bytes]:
+    found = reader.scan(start, selection=EVERYTHING)
+    return [row["body"] async for records in found for row in records.to_pylist()]

@@ -1,0 +1,172 @@
+"""A watch on a log's slots: what the log is, by the one rule there is, whatever manifests say.
+
+The first fence in slot order ends an epoch, and what has data in this slot and in every one before
+it is committed. The watch follows that slot by slot, as objects land, and keeps what was collected.
+It knows who opened which epoch, and so whether a writer that was fenced came back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sim.checkers.invariants import demand
+from tidelog.wal.format.epoch import EPOCHS, Epoch, place_of
+from tidelog.wal.format.link import DataLink, FenceLink, Link
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.format.slot_object import decode_data, decode_link
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An epoch that the log went through, by its opener; ``fence`` is where it was opened."""
+
+    epoch: str
+    opener: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A slot's data that is in the log: the positions ``[start, limit)``."""
+
+    start: int
+    limit: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class SlotWatch:
+    """See the module. ``folder`` is where the log lies, with a slash at its end, or nothing.
+
+    It begins with the first manifest that it sees; a fork's begins where its source's records end.
+    ``holding`` are the epochs into which somebody wrote data, in the log or not.
+    """
+
+    folder: str = ""
+    violations: list[str] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    committed: list[Committed] = field(default_factory=list)
+    holding: set[str] = field(default_factory=set)
+    is_sealed: bool = False
+    first: int = 1
+    slot: int = 0
+    position: int = 0
+    _seen: dict[str, bytes] = field(default_factory=dict)
+    _ahead: dict[tuple[str, int], tuple[Link, bytes]] = field(default_factory=dict)
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self.turns)
+
+    @property
+    def is_opened(self) -> bool:
+        """Say whether anybody ever opened the log for writing."""
+        return len(self.turns) > 1 or self.is_sealed
+
+    def copy(self) -> SlotWatch:
+        """Return what it knows now; what comes later changes it no more."""
+        return replace(
+            self,
+            violations=list(self.violations),
+            turns=list(self.turns),
+            committed=list(self.committed),
+            holding=set(self.holding),
+            _seen=dict(self._seen),
+            _ahead=dict(self._ahead),
+        )
+
+    def on_put(self, key: str, data: bytes) -> None:
+        if not key.startswith(self.folder):
+            return
+        path = key.removeprefix(self.folder)
+        if path == MANIFEST and not self.is_begun:
+            self._begin(decode_manifest(data))
+        place = place_of(path)
+        if place is None:
+            return
+        if self._seen.setdefault(key, data) != data:
+            self.violations.append(f"{key} was created once, and then was another")
+        link = decode_link(data, path=path)
+        if isinstance(link, DataLink):
+            self.holding.add(place.epoch)
+        if place.slot >= self.slot:
+            self._ahead[place.epoch, place.slot] = link, data
+            self._go_on()
+
+    def on_delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._seen.pop(key, None)
+
+    def bodies(self, start: int = 0) -> list[bytes]:
+        """Return the records that were ever committed, from a position on."""
+        found: list[bytes] = []
+        for one in self.committed:
+            if one.limit > start:
+                rows = decode_data(one.data, path="")[1].to_pylist()
+                found += [row["body"] for row in rows if row["position"] >= start]
+        return found
+
+    def unvoided(self) -> list[int]:
+        """Return the slots of the last epoch that hold data past the first that is missing."""
+        last = self.turns[-1].epoch
+        held = [(slot, link) for (epoch, slot), (link, _) in self._ahead.items() if epoch == last]
+        return [slot for slot, link in held if isinstance(link, DataLink) and slot > self.slot]
+
+    def acknowledged(self, bodies: Sequence[bytes], position: int) -> None:
+        """Check that what a caller was just told is durable is in the log already."""
+        if position + len(bodies) > self.position:
+            self.violations.append(f"{bodies} was acknowledged, and is not committed")
+
+    def check(self) -> None:
+        """Check what was seen.
+
+        Raises:
+            Violated: a slot was written twice, something was acknowledged too early, or a writer
+            that was deposed deposed its successor.
+        """
+        demand(not self.violations, "; ".join(self.violations[:3]))
+        deposed: dict[str, int] = {}
+        has_data: set[str] = set()
+        for before, after in zip(self.turns, self.turns[1:], strict=False):
+            if before.epoch in self.holding:
+                has_data.add(before.opener)
+            if before.opener != after.opener and before.opener in has_data:
+                deposed.setdefault(before.opener, after.fence)
+            demand(
+                after.opener not in deposed,
+                "a writer was fenced by another, and took over again",
+                writer=after.opener,
+                fenced_at=deposed.get(after.opener),
+                again_at=after.fence,
+            )
+
+    def _begin(self, manifest: object) -> None:
+        last: Epoch = manifest.chain.last  # type: ignore[attr-defined]
+        self.slot = manifest.next_seq_no  # type: ignore[attr-defined]
+        self.first = self.position = manifest.next  # type: ignore[attr-defined]
+        # Its first epoch is nobody's: whoever opens the log first deposes no one.
+        self.turns.append(Turn(last.name, "", self.slot))
+
+    def _go_on(self) -> None:
+        while not self.is_sealed and self.is_begun:
+            link, data = self._ahead.pop((self.turns[-1].epoch, self.slot), (None, b""))
+            if isinstance(link, DataLink):
+                self._commit(link, data)
+            elif isinstance(link, FenceLink) and link.next is not None:
+                self.turns.append(Turn(link.next.name, link.next.opener, self.slot))
+            elif isinstance(link, FenceLink):
+                self.is_sealed = True
+            else:
+                return
+
+    def _commit(self, link: DataLink, data: bytes) -> None:
+        if link.start != self.position:
+            self.violations.append(f"slot {self.slot} begins at {link.start}, not {self.position}")
+        self.committed.append(Committed(link.start, link.limit, data))
+        self.slot, self.position = self.slot + 1, link.limit
+
+
+def is_slot(key: str, folder: str = "") -> bool:
+    """Say whether an object is one of a log's slots."""
+    return key.startswith(f"{folder}{EPOCHS}")

@@ -1,0 +1,130 @@
+"""Weather: how often each kind of fault strikes in a run, drawn from its seed. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+MINUTE_US: Final = 60_000_000
+STORMS: Final = (0.0, 0.02, 0.06, 0.15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How often things go wrong, of all requests; and how long a way takes.
+
+    Units: ``.._us`` microseconds; a slow way is one of ``slow_us``.
+    """
+
+    refused: float = 0.0
+    lost_before: float = 0.0
+    lost_after: float = 0.0
+    late: float = 0.0
+    dies: float = 0.0
+    slow: float = 0.0
+    delay_us: int = 5_000
+    slow_us: int = 1_500_000
+    late_us: int = 5_000_000
+    deaths_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worse:
+    """How often what is rarer goes wrong, of the requests that it can befall.
+
+    ``busy``: a put is told 409. ``short``: a get gives a prefix, and says so or not. ``denied``:
+    the store refuses the client. ``cut``: a deletion of several is done in part. ``stops``: the
+    client stands still. ``dies_late``: of deaths at a change, those after which it still lands.
+    ``cancels``: of appends and closes, those that are cancelled. ``spells``: of what is busy or
+    denied, what goes on.
+
+    Units: microseconds, each at the most: a spell, a stop, how late after a death, a jump of the
+    clocks, and the time within which they jump.
+    """
+
+    busy: float = 0.0
+    short: float = 0.0
+    denied: float = 0.0
+    cut: float = 0.0
+    stops: float = 0.0
+    dies_late: float = 0.0
+    cancels: float = 0.0
+    spells: float = 0.0
+    stops_max: int = 0
+    spell_us: int = MINUTE_US
+    stop_us: int = MINUTE_US
+    late_us: int = 10 * MINUTE_US
+    jump_us: int = 0
+    jumps_within_us: int = MINUTE_US
+
+
+CALM: Final = Worse()
+
+# What a day can be, beside the old weather: one thing alone is understood when it fails.
+DAYS: Final[dict[str, Worse]] = {
+    "as before": CALM,
+    "busy": Worse(busy=0.1, spells=0.1),
+    "short": Worse(short=0.1),
+    "denied": Worse(denied=0.03, spells=0.3),
+    "cut": Worse(cut=0.5, dies_late=0.5),
+    "stops": Worse(stops=0.02, stops_max=3, dies_late=0.5),
+    "cancels": Worse(cancels=0.3),
+    "jumps": Worse(jump_us=60 * MINUTE_US, jumps_within_us=2_000_000),
+    "all": Worse(
+        busy=0.02,
+        short=0.02,
+        denied=0.01,
+        cut=0.2,
+        stops=0.005,
+        dies_late=0.5,
+        cancels=0.1,
+        spells=0.1,
+        stops_max=2,
+        jump_us=MINUTE_US,
+    ),
+}
+
+
+def rates_of(seed: int, *, storms: tuple[float, ...] = STORMS) -> Rates:
+    """Return a seed its weather: on some days only the order of things goes against you."""
+    dice = random.Random(f"weather {seed}")
+    storm = dice.choice(storms)
+    return Rates(
+        refused=storm * dice.random(),
+        lost_before=storm * dice.random(),
+        lost_after=storm * dice.random(),
+        late=storm * dice.random(),
+        dies=dice.choice([0.0, 0.01, 0.04]),
+        slow=dice.choice([0.0, 0.05, 0.3]),
+        delay_us=dice.choice([10, 5_000, 50_000]),
+        late_us=dice.choice([10_000, 1_000_000, 20_000_000]),
+        deaths_max=dice.choice([0, 1, 2, 3]),
+    )
+
+
+def day_of(seed: int) -> str:
+    """Name the day of a seed, of `DAYS`."""
+    return random.Random(f"day {seed}").choice(tuple(DAYS))
+
+
+def seeds_of(day: str, count: int, *, first: int = 0) -> list[int]:
+    """Return the seeds of a day, from the first on."""
+    found: Iterator[int] = (seed for seed in itertools.count(first) if day_of(seed) == day)
+    return list(itertools.islice(found, count))
+
+
+def worse_of(seed: int) -> Worse:
+    """Return what is worse on a seed's day; stops and spells are short ones or of a minute."""
+    worse = DAYS[day_of(seed)]
+    if worse is CALM:
+        return worse
+    dice = random.Random(f"worse {seed}")
+    return replace(
+        worse,
+        spell_us=dice.choice([300_000, 5_000_000, MINUTE_US]),
+        stop_us=dice.choice([300_000, 3_000_000, MINUTE_US]),
+        late_us=dice.choice([1, 10]) * MINUTE_US,
+    )
