@@ -23,6 +23,7 @@ from tidelog.errors import NameTaken, NoSuchLog, TidelogError, UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.logs import Logs
 from tidelog.wal.read.head import load_head
@@ -64,7 +65,7 @@ def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
         await within.put(dangling, (await within.get(data)).data)
         beside = await contents(kind, neighbour)
         found = await shelf_on(store).destroy("a", grace_us=0)
-        stone = {MANIFEST} if kind is SLOTS else set()
+        stone = {MANIFEST, GARBAGE} if kind is SLOTS else set()
         assert await keys(within) == (await fences_of(within) | stone if stone else set())
         assert found.deleted > 20
         assert found.foreign == []
@@ -98,7 +99,7 @@ def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:
         found = await shelf_on(store).destroy("a", grace_us=0)
         strange = {"notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"}
         assert set(found.foreign) == strange
-        assert await keys(within) == {MANIFEST, *strange, *await fences_of(within)}
+        assert await keys(within) == {MANIFEST, GARBAGE, *strange, *await fences_of(within)}
 
     asyncio.run(work())
 
@@ -148,7 +149,7 @@ def test_a_log_with_forks_is_not_destroyed(store: Store) -> None:
         assert await contents(SLOTS, Within(store, "log/c")) == whole
         for name in "cba":
             await shelf_on(store).destroy(name, grace_us=0)
-        left = {key for key in await keys(store) if not key.endswith(MANIFEST)}
+        left = {key for key in await keys(store) if not key.endswith((MANIFEST, GARBAGE))}
         assert left == {f"log/a/{path}" for path in await fences_of(within)} | {
             f"log/{name}/{path}"
             for name in "bc"

@@ -24,6 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
+from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.link import Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
@@ -108,12 +109,18 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
         LocationError: as everywhere.
     """
     target: Tail | None = None
+    is_sealed = False
     for attempt in range(TRIES_MAX):
         if attempt:
             await clock.sleep(backoff_us(attempt - 1, clock))
         head = await load_head(store)
         # Where a writer is busy it rolls up itself: what was there at first is all that is asked.
-        if head.manifest.chain is None or (target and _is_past(head.manifest, target)):
+        chain = head.manifest.chain
+        if chain is None or (
+            target is not None
+            and _is_past(head.manifest, target)
+            and (chain.seal is not None or not is_sealed)  # A seal has the slot that comes next.
+        ):
             return head
         tail, steps = tail_of(head.manifest), list[Step]()
         walker = ChainReader(store=store, clock=clock)
@@ -125,7 +132,8 @@ async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
             if (await load_head(store)).e_tag == head.e_tag:
                 raise
             continue
-        target = target or tail
+        if target is None:
+            target, is_sealed = tail, any(isinstance(one, Seal) for one in steps)
         # What a sleeper put into slots that had been collected is no part of the log.
         if (await load_head(store)).e_tag == head.e_tag:
             with suppress(ContentionError):
