@@ -26,6 +26,10 @@ HOLDING: Final[tuple[Scope, ...]] = (
     SlotScope(records=1, openers=1, resolving=True),
     SlotScope(records=1, openers=1, closing=True, reader=True),
     SlotScope(records=2, openers=1, ghosts=1, alpha=1, lying=True),
+    # Fences where the protocol puts them: all of them end, in so many steps, when they run alone.
+    SlotScope(records=2, openers=1, signs=2, closing=True, alone=18),
+    SlotScope(records=2, openers=1, signs=1, lying=True, alone=16),
+    SlotScope(records=2, openers=1, ghosts=1, alpha=1, signs=1, alone=19),
     collection.Scope(collectors=1, cursors=2),
     collection.Scope(collectors=2, cursors=1),
     collection.Scope(records=3, collectors=1, cursors=1, pins=1),
@@ -47,6 +51,7 @@ CANARIES: Final[tuple[Scope, ...]] = (
     SlotScope(records=2, openers=1, ghosts=1, alpha=1, broken="crosses"),
     SlotScope(records=1, openers=1, ghosts=1, broken="ignorant"),
     SlotScope(records=1, openers=1, resolving=True, broken="deposes"),
+    SlotScope(records=1, openers=1, signs=1, lying=True, alone=16, broken="trustful"),
     SlotScope(records=2, openers=1, broken="before"),
     SlotScope(records=1, openers=1, broken="hasty"),
     SlotScope(records=1, openers=1, broken="forgetful"),

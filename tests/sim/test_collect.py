@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kit.sim_days import CANCEL, REBUILD, SHORT, Tally, days, has_struck
+from kit.sim_days import REBUILD, SHORT, Tally, days, has_struck
 from sim.canaries.builds import Canary, caught_by
 from sim.canaries.collect import (
     FOR_COLLECTION,
@@ -26,8 +26,6 @@ FAULTS = {
     "short": SHORT,
 }
 SLOT_FAULTS = {
-    "short": SHORT,
-    "cancels": CANCEL,
     "all": REBUILD,
 }
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
-from sim.models import collection, slot_commit
+from sim.models import collection, slot_commit, takeover
 from sim.models.__main__ import main
 from sim.models.explore import Explored, explore
 from sim.models.scopes import CANARIES, HOLDING, Scope, command_of, visit
@@ -193,6 +194,34 @@ def test_the_model_comes_to_seals_and_whole_reads() -> None:
     assert any(world.manifest.epoch == SEAL and world.manifest.tail == 1 for world in sealed)
     assert any(world.manifest.epoch != SEAL for world in sealed)
     assert any(read.ended and read.must and read.records == (0,) for read in reads)
+
+
+def test_an_opener_that_runs_alone_needs_no_fewer_steps_than_is_stated() -> None:
+    """A bound that is far too wide would hide that openers go in circles for a while."""
+    stated = SlotScope(records=2, openers=1, signs=1, alpha=1, alone=13)
+
+    assert visit(stated, states_max=10_000).violation is None
+    assert visit(replace(stated, alone=12), states_max=10_000).violation is not None
+
+
+def test_a_takeover_is_within_its_bounds_where_a_get_is_not_slow() -> None:
+    """With three signs that is so below two puts a get; with seven, up to five puts and more."""
+    below = [ratio for ratio in takeover.RATIOS if ratio < 2]
+
+    assert all(
+        takeover.worst(placing, ratio=ratio, alpha=alpha).is_within
+        for placing, ratios in ((takeover.DECIDED, below), (takeover.PROPOSED, takeover.RATIOS))
+        for ratio in ratios
+        for alpha in takeover.ALPHAS
+    )
+
+
+def test_three_signs_are_too_few_where_a_get_is_slow() -> None:
+    """The first round may be outrun then, and the second sends as many fences again."""
+    slow = takeover.worst(takeover.DECIDED, ratio=Fraction(5), alpha=32)
+
+    assert slow.rounds == 2
+    assert slow.requests > 4 * 32 + 20
 
 
 @pytest.mark.parametrize("rule", ["withdraws", "usurps", "tidies"])
