@@ -54,7 +54,7 @@ BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [
     (canaries.ingester_commits_at_any_upper, IngestStory()),
     (canaries.ingester_feeds_back_too_old, IngestStory()),
     (log_opens_without_looking, LogStory()),
-    pytest.param(
+    pytest.param(  # type: ignore[list-item]
         slot_takes_doubt_for_a_loss,
         LogStory(name="slot log", plot_of=SlotPlot),
         # The story's victim no longer comes to a doubt that ends so; see issue 9, canaries.
