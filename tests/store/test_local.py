@@ -18,6 +18,7 @@ from tidelog.errors import (
     ObjectNotFound,
     Outcome,
 )
+from tidelog.store import conditional
 from tidelog.store.local import disk as local_disk
 from tidelog.store.local import files as local_files
 from tidelog.store.local.store import LocalStore
@@ -252,3 +253,91 @@ def test_a_file_that_changes_under_its_reader(
     changes = 100
     with pytest.raises(LocationError, match="changed in place"):
         asyncio.run(store.get("growing"))
+
+
+class Syncs:
+    """Syncs of directories: those of ``failing`` fail so many times; what was done is kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: int) -> None:
+        self.left = failing
+        self.done: list[str] = []
+        self._real = local_files.sync_directory
+        monkeypatch.setattr(local_files, "sync_directory", self._sync)
+
+    def _sync(self, path: str) -> None:
+        if self.left and os.path.basename(path) == "slots":
+            self.left -= 1
+            raise OSError(errno.EIO, "no")
+        self._real(path)
+        self.done.append(os.path.basename(path))
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+@pytest.mark.parametrize("how", ["create", "replace", "create_or_read"])
+async def test_what_is_read_back_is_durable(
+    how: str, failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put whose last sync failed is there, and finding it must not pass for a sync."""
+    clock = SwiftClock()
+    store = LocalStore(tmp_path, clock=clock)
+    e_tag = await store.put("slots/old", b"old")
+    syncs = Syncs(monkeypatch, failing=failing)
+
+    if how == "create":
+        await conditional.create(store, "slots/k", b"ours", clock=clock)
+    elif how == "replace":
+        await conditional.replace(store, "slots/old", b"ours", e_tag=e_tag, clock=clock)
+    else:
+        assert await conditional.create_or_read(store, "slots/k", b"ours", clock=clock) == b"ours"
+
+    assert syncs.left == 0
+    assert "slots" in syncs.done
+
+
+async def test_who_is_told_that_an_object_exists_can_build_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have died between making its name and syncing that."""
+    one, other = (LocalStore(tmp_path, clock=CLOCK) for _ in range(2))
+    await other.put("slots/first", b"1")
+    syncs = Syncs(monkeypatch, failing=1)
+    with pytest.raises(LocationError):
+        await one.put("slots/k", b"theirs", if_absent=True)
+    assert "slots" not in syncs.done
+
+    with pytest.raises(ObjectExists):
+        await other.put("slots/k", b"ours", if_absent=True)
+    assert syncs.done.count("slots") == 1
+    syncs.left = 1
+    with pytest.raises(LocationError) as failed:
+        await other.put("slots/k", b"ours", if_match="another")
+    assert failed.value.outcome is Outcome.UNKNOWN
+
+
+async def test_reading_costs_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a sync failed there, and once it has succeeded, no more."""
+    store = LocalStore(tmp_path, clock=CLOCK)
+    await store.put("slots/k", b"1")
+    syncs = Syncs(monkeypatch, failing=1)
+    await store.get("slots/k")
+    assert syncs.done == []
+
+    with pytest.raises(LocationError):
+        await store.put("slots/k", b"2")
+    for _ in range(3):
+        assert (await store.get("slots/k")).data == b"2"
+
+    assert syncs.done == ["slots"]
+
+
+async def test_a_deletion_that_may_not_last_is_an_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none of Python's own."""
+    store = LocalStore(tmp_path, clock=CLOCK)
+    await store.put("slots/k", b"1")
+    Syncs(monkeypatch, failing=1)
+
+    with pytest.raises(LocationError) as failed:
+        await store.delete(["slots/k"])
+    assert failed.value.outcome is Outcome.UNKNOWN

@@ -7,11 +7,11 @@ clock set back by exactly the right time; reading, and deleting what is missing,
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 from tidelog.errors import LocationError, ObjectChanged, ObjectExists, ObjectNotFound, Outcome
@@ -44,6 +44,8 @@ class Disk:
         self._temporary = os.path.join(root, PRIVATE, "tmp")
         self._locks = os.path.join(root, PRIVATE, "locks")
         self._durable: set[str] = set()  # Directories known to survive a power loss.
+        self._unsynced: dict[str, int] = {}  # Those whose last sync failed, by which failure.
+        self._failures = itertools.count()
 
     def read(
         self, key: str, *, start: int = 0, limit: int | None = None, unless: str | None = None
@@ -51,6 +53,9 @@ class Disk:
         """Read a file, or a range of it; None if it is still the version ``unless``."""
         path = self._path(key)
         try:
+            if os.path.dirname(path) in self._unsynced:
+                # Whoever reads back what they put has to find what is durable.
+                self._sync(path)
             for _ in range(_TRIES_MAX):
                 found = _read_once(path, start, limit, unless)
                 if found != "changed":
@@ -69,6 +74,16 @@ class Disk:
     def put(self, wanted: Put) -> str | None:
         """Store an object, and return its e_tag; None if the lock that this needs is held."""
         path = self._path(wanted.key)
+        try:
+            return self._put(wanted, path)
+        except (ObjectExists, ObjectChanged):
+            # Whoever put what is there may have failed to sync its name, or died before: from now
+            # on others build upon it.
+            if os.path.isdir(os.path.dirname(path)):
+                self._sync_or_fail(wanted.key, path)
+            raise
+
+    def _put(self, wanted: Put, path: str) -> str | None:
         try:
             self._check_condition(wanted, path)
             files.make_directory(os.path.dirname(path), root=self.root, known=self._durable)
@@ -105,14 +120,20 @@ class Disk:
                     error, outcome=Outcome.UNKNOWN, key=key, store=self.url
                 ) from error
         for directory in directories:
-            with suppress(FileNotFoundError):
+            try:
                 files.sync_directory(directory)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise files.location_error(
+                    error, outcome=Outcome.UNKNOWN, path=directory, store=self.url
+                ) from error
         return held_elsewhere
 
     def page(self, entries: Iterator[Entry], count: int) -> Sequence[Entry]:
         """Return the next ``count`` entries of a walk."""
         try:
-            return list(islice(entries, count))
+            return list(itertools.islice(entries, count))
         except OSError as error:
             raise files.location_error(error, path=error.filename, store=self.url) from error
 
@@ -165,13 +186,29 @@ class Disk:
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
+        self._sync_or_fail(wanted.key, path)
+        return e_tag
+
+    def _sync_or_fail(self, key: str, path: str) -> None:
         try:
-            files.sync_directory(os.path.dirname(path))
+            self._sync(path)
         except OSError as error:
             raise files.location_error(
-                error, outcome=Outcome.UNKNOWN, key=wanted.key, store=self.url
+                error, outcome=Outcome.UNKNOWN, key=key, store=self.url
             ) from error
-        return e_tag
+
+    def _sync(self, path: str) -> None:
+        """Make the name of a file durable, and remember if that failed."""
+        directory = os.path.dirname(path)
+        failure = self._unsynced.get(directory)
+        try:
+            files.sync_directory(directory)
+        except OSError:
+            self._unsynced[directory] = next(self._failures)
+            raise
+        # One that failed meanwhile may have been for a name that this one does not cover.
+        if failure is not None and self._unsynced.get(directory) == failure:
+            self._unsynced.pop(directory, None)
 
     def _unlink(self, key: str, path: str) -> bool:
         os.makedirs(self._locks, exist_ok=True)
