@@ -16,6 +16,7 @@ from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.streams import Control, StreamInfo
+from tidelog.wal.format.wal3_records import check_shown
 from tidelog.wal.log import LOG_RECORDS, Log
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
@@ -163,7 +164,12 @@ async def _all_as_log_records(tables: AsyncIterator[pa.Table]) -> AsyncIterator[
 
 
 def as_log_records(records: pa.Table) -> pa.Table:
-    """Return the records of a fragment of wal3's as those of any log."""
+    """Return the records of a fragment of wal3's as those of any log.
+
+    Raises:
+        UsageError: see `check_shown`.
+    """
+    check_shown(records)
     streams: Any = pa.nulls(records.num_rows, pa.binary())
     columns = [
         records.column("position").cast(pa.int64()),

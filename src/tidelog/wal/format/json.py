@@ -11,14 +11,21 @@ import base64
 import binascii
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
-from tidelog.errors import CorruptionError
+from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 
 U64_MAX: Final = 2**64 - 1
+DEPTH_MAX: Final = 128  # What wal3's own reader goes down to.
+# The closing quote may be missing: of what is cut off each quote would begin another search.
+_TEXT: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # An escape of half a character, or of two.
 CHECK: Final = "check"  # A field of our own: the sum of an object without it.
 
 
@@ -109,10 +116,16 @@ def parse(data: bytes, *, where: str) -> Fields:
     """Read a JSON object.
 
     Raises:
-        CorruptionError: it is none, or a field comes twice in it.
+        CorruptionError: it is none, or a field comes twice in it, or it is nested deeper than wal3
+            reads, or a text in it has half a character, which could not be written back.
     """
     try:
-        found = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
+        text = data.decode("utf-8")
+        if _depth_of(data) > DEPTH_MAX:
+            raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        if _HALF.search(data) and not _is_whole(found):
+            raise ValueError("a text in it has half a character")
     except (ValueError, RecursionError) as error:
         raise CorruptionError(
             f"this is no JSON object: restore it ({error})", path=where
@@ -123,8 +136,19 @@ def parse(data: bytes, *, where: str) -> Fields:
 
 
 def render(found: Mapping[str, Any]) -> bytes:
-    """Write a JSON object as wal3 does, to the byte."""
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    """Write a JSON object as wal3 does, to the byte.
+
+    Raises:
+        UsageError: a text in it has half a character, which no file can have.
+    """
+    text = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise UsageError(
+            "a text has half a character, and cannot be stored: leave it out", found=half
+        ) from error
 
 
 def render_bytes(value: bytes) -> str:
@@ -134,10 +158,7 @@ def render_bytes(value: bytes) -> str:
 
 def check_of(found: Mapping[str, Any]) -> str:
     """Return a checksum of an object without the field that will hold it."""
-    try:
-        return hashlib.blake2b(render(found), digest_size=16).hexdigest()
-    except UnicodeEncodeError:
-        return ""  # Half a character, by an escape that we never write.
+    return hashlib.blake2b(render(found), digest_size=16).hexdigest()
 
 
 def position(offset: int) -> dict[str, int]:
@@ -153,3 +174,24 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _depth_of(data: bytes) -> int:
+    """Return how deep lists and objects are nested, or 0 where there are too few for it to matter.
+
+    Python's own limit depends on how deep its caller stands, and what was just read might not be
+    written again.
+    """
+    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:
+        return 0
+    brackets = _TEXT.sub(b"", data).translate(None, delete=_NO_BRACKETS)
+    return max(accumulate(1 if byte in b"[{" else -1 for byte in brackets), default=0)
+
+
+def _is_whole(found: Any) -> bool:
+    """Say whether all texts can be written back."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -13,6 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.errors import UsageError
+
+POSITION_MAX: Final = 2**63 - 1
+
 # What is laid out at once, so that it stays in the cache.
 PIECE_BYTES: Final = 1024 * 1024
 PIECE_ROWS: Final = 1_024
@@ -54,3 +58,18 @@ def has_positions(records: pa.Table, start: int, limit: int) -> bool:
         return False
     ends = (int(found[0]), int(found[-1]))
     return ends == (start, limit - 1) and bool((np.diff(found) == 1).all())
+
+
+def positions_from(start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the positions of records that follow each other.
+
+    Raises:
+        UsageError: the last of them is over 2^63-1, and no reader of logs could show it.
+    """
+    if start + count > POSITION_MAX + 1:
+        raise UsageError(
+            "the log has come to the last position that can be read: go on in another",
+            start=start,
+            count=count,
+        )
+    return np.arange(start, start + count, dtype=np.int64)

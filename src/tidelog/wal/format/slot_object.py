@@ -29,7 +29,7 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import parse, render
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.format.parquet import RecordFile, open_records
-from tidelog.wal.format.record_items import has_positions, items_of
+from tidelog.wal.format.record_items import has_positions, items_of, positions_from
 from tidelog.wal.format.stream_set import StreamSet, stream_set_of
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
@@ -60,8 +60,12 @@ _HEAD: Final = np.dtype([("position", ">u8"), ("time", ">u8"), ("stream", ">u2")
 def place_slot_records(
     bodies: pa.BinaryArray, *, start: int, times: Times, streams: pa.BinaryArray | None = None
 ) -> pa.Table:
-    """Return bodies as records that follow each other, each with its time, and in its stream."""
-    positions = pa.array(np.arange(start, start + len(bodies), dtype=np.int64))
+    """Return bodies as records that follow each other, each with its time, and in its stream.
+
+    Raises:
+        UsageError: see `positions_from`.
+    """
+    positions = pa.array(positions_from(start, len(bodies)))
     in_none: Any = pa.nulls(len(bodies), pa.binary())
     columns = [positions, pa.array(times), in_none if streams is None else streams, bodies]
     return pa.table(columns, schema=SLOT_RECORDS)

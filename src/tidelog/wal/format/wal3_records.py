@@ -22,7 +22,7 @@ from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.parquet import open_records
-from tidelog.wal.format.record_items import has_positions, items_of
+from tidelog.wal.format.record_items import POSITION_MAX, has_positions, items_of, positions_from
 
 OFFSET: Final = "offset"
 _FIELDS: list[pa.Field[Any]] = [
@@ -36,9 +36,13 @@ _COLUMNS: Final = [OFFSET, "timestamp_us", "body"]
 
 
 def place_records(bodies: pa.BinaryArray, *, start: int, timestamp_us: int) -> pa.Table:
-    """Return bodies as the records of one fragment."""
+    """Return bodies as the records of one fragment.
+
+    Raises:
+        UsageError: see `positions_from`: wal3 itself would go on to 2^64-1.
+    """
     count = len(bodies)
-    positions = pa.array(np.arange(start, start + count, dtype=np.uint64))
+    positions = pa.array(positions_from(start, count).astype(np.uint64))
     times = pa.array(np.full(count, timestamp_us, dtype=np.uint64))
     return pa.table([positions, times, bodies], schema=RECORDS)
 
@@ -102,6 +106,22 @@ def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> No
             f"a fragment is not what was written ({'; '.join(problems)}): restore it",
             path=fragment.path,
         )
+
+
+def check_shown(records: pa.Table) -> None:
+    """Refuse records that wal3 has and a log's face cannot show, whose columns are signed.
+
+    Raises:
+        UsageError: a position or a time is over 2^63-1.
+    """
+    for name in ("position", "timestamp_us"):
+        greatest = pc.max(records.column(name)).as_py()
+        if greatest is not None and greatest > POSITION_MAX:
+            raise UsageError(
+                f"a record's {name} is over 2^63-1, which wal3 has and no other reader here: read "
+                "it by tidelog.wal.read.tree_reader.Wal3Reader",
+                found=greatest,
+            )
 
 
 def setsum_of_records(records: pa.Table) -> Setsum:

@@ -1,0 +1,122 @@
+"""JSON objects as wal3 writes them: what is none is refused in a sentence, however it is broken."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.wal.format.json import DEPTH_MAX, _depth_of, check_of, parse, render
+
+
+def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
+    """Return an object that holds so many lists, or objects, in a field that nobody knows."""
+    return b'{"x":' + opening * (depth - 1) + closing * (depth - 1) + b"}"
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 990, 100_000])
+def test_what_is_nested_too_deep_is_refused(depth: int) -> None:
+    """At one depth, wherever the caller stands: reading it and writing it back may not differ."""
+    with pytest.raises(CorruptionError, match="nested deeper than 128"):
+        parse(nested(depth), where="x")
+    with pytest.raises(CorruptionError, match="nested deeper than 128"):
+        parse(nested(depth, b'{"a":', b"}").replace(b":}", b":1}"), where="x")
+
+
+def test_what_is_nested_as_deep_as_wal3_reads_is_read_and_written() -> None:
+    """Brackets within texts are no nesting."""
+    data = nested(DEPTH_MAX)
+    many = render({"a": "[{" * 500, "b": ['"[', "\\", "\\\\[" * 300], "c": [[]] * 300})
+
+    assert render(parse(data, where="x").found) == data
+    assert check_of(parse(data, where="x").found)
+    assert render(parse(many, where="x").found) == many
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('[]{}"\\a'), max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text("[}", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=30,
+)
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+@given(value=VALUES)
+def test_the_depth_is_that_of_lists_and_objects(value: Any) -> None:
+    """Counted from the bytes; only where there are many brackets does it matter."""
+    wide = {"a": value, "b": [[]] * DEPTH_MAX}
+
+    assert _depth_of(render(wide)) == depth_of(wide)
+    assert _depth_of(b"{}") == 0
+
+
+def test_counting_takes_time_in_proportion() -> None:
+    """Of texts that never end, too: a few kilobytes must not take minutes."""
+    begun = time.process_time()
+    for hostile in (b'"' + b'\\"' * 200_000, b'"\\' * 200_000, b'"' * 200_001):
+        _depth_of(b"[" * 200 + hostile)
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b'{"x":' + b"9" * 10_000 + b"}", "Exceeds the limit"),
+        (b'{"x":{"a":1,"a":2}}', "comes twice"),
+        (b'{"writer":"w","writer":"v"}', "comes twice"),
+        (b'{"x":"\\ud800"}', "half a character"),
+        (b'{"x":[{"\\uDfFf":1}]}', "half a character"),
+        (b'{"x":"\\ude00\\ud83d"}', "half a character"),
+        (b'{"x":"\xed\xa0\x80"}', "can't decode"),
+        (b'\xef\xbb\xbf{"x":1}', "BOM"),
+        (b'{"x":NaN}', "NaN is not JSON"),
+        (b"[1]", "no JSON object"),
+        (b"", "no JSON object"),
+    ],
+)
+def test_what_is_no_object_is_refused(data: bytes, why: str) -> None:
+    """Also in fields that are passed over: what cannot be written back is not kept either."""
+    with pytest.raises(CorruptionError, match=why):
+        parse(data, where="x")
+
+
+def test_characters_of_two_escapes_are_read() -> None:
+    """As JSON has it; an escaped backslash before a u is no escape."""
+    assert parse(b'{"x":"\\ud83d\\ude00"}', where="x").text("x") == "\U0001f600"
+    assert parse(b'{"x":"\\\\ud800"}', where="x").text("x") == "\\ud800"
+
+
+def test_half_a_character_is_not_written() -> None:
+    """A name can come so from a command line; the error is the caller's, and of this library."""
+    for found in ({"writer": "a\ud800"}, {"\udfff": 1}):
+        with pytest.raises(UsageError, match="half a character"):
+            render(found)
+        with pytest.raises(UsageError, match="half a character"):
+            check_of(found)
+
+
+@given(value=st.dictionaries(st.text(max_size=4), VALUES, max_size=4))
+def test_objects_come_back(value: dict[str, Any]) -> None:
+    """As Python's own writer and reader have them."""
+    assert parse(render(value), where="x").found == value
+    assert json.loads(render(value)) == value
+
+
+@given(data=st.binary(max_size=40))
+def test_garbage_is_refused(data: bytes) -> None:
+    """Or it is an object: no other error comes of it."""
+    with suppress(CorruptionError):
+        assert isinstance(parse(data, where="x").found, dict)
