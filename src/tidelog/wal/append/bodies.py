@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 # Of all bodies of one object: offsets have 31 bits.
@@ -50,12 +51,12 @@ def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
     return made
 
 
-def checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
+def checked(bodies: pa.BinaryArray, *, stream: bytes | None = None) -> pa.BinaryArray:
     """Return the bodies of an append, in an array that keeps no more than them in memory.
 
     Raises:
         UsageError: it is no array of type binary; there are no records, one is null, or one or all
-        of them are too large.
+        of them are too large, or there are more than readers take from one object.
     """
     given: object = bodies
     if isinstance(given, pa.ChunkedArray):
@@ -74,6 +75,7 @@ def checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
     if bodies.null_count:
         raise UsageError("a record is bytes, never null")
     _check_size(bodies)
+    _check_count(len(bodies), stream)
     # A slice keeps the whole of what it was cut from: what waits is bounded by what it counts.
     if bodies.get_total_buffer_size() > 2 * bodies.nbytes + _KEPT_BYTES_MAX:
         copied: pa.BinaryArray = pa.concat_arrays([bodies])
@@ -100,6 +102,25 @@ def _check_size(bodies: pa.BinaryArray) -> None:
             )
     if bodies.nbytes > APPEND_BYTES_MAX:
         raise _too_large(bodies.nbytes)
+
+
+def size_of(bodies: pa.BinaryArray, stream: bytes | None) -> int:
+    """Return what an append counts for: its stream's id stands beside each record."""
+    return bodies.nbytes + len(bodies) * len(stream or b"")
+
+
+def _check_count(count: int, stream: bytes | None) -> None:
+    """Refuse what would be acknowledged, and then refused by every reader."""
+    if count > RECORDS_MAX:
+        raise UsageError(
+            f"one append has over {RECORDS_MAX} records: make several of it", records=count
+        )
+    if count * len(stream or b"") > BYTES_MIN:
+        raise UsageError(
+            f"the id of the stream, once for each record, comes to over {BYTES_MIN} bytes: make "
+            "several appends of it, or take a shorter id",
+            records=count,
+        )
 
 
 def _too_large(size_bytes: int) -> UsageError:

@@ -22,9 +22,10 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.errors import BusyError, HandleError, LocationError, Outcome, TidelogError, UsageError
-from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined
+from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, size_of
 from tidelog.wal.append.signal import Signal
 from tidelog.wal.append.telling import copy_of, told_sent, told_unsent
+from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
 
 SHARE_BYTES: Final = 1024 * 1024  # Below that, a batch more costs more than it gains.
@@ -128,14 +129,15 @@ class Queue:
             UsageError: they are no append. BusyError: ``wait`` is False, and there is no room.
             HandleError: the queue is closed. Whatever ended it, if something did.
         """
-        bodies = checked(bodies)
+        bodies = checked(bodies, stream=stream)
+        size = size_of(bodies, stream)
         if self.is_closing:
             raise self._ended()
-        is_full = bool(self._in_line) or self._is_full(bodies.nbytes)
+        is_full = bool(self._in_line) or self._is_full(size)
         if is_full and not wait:
             raise BusyError("too much is waiting to be appended: back off, then retry")
         done = asyncio.get_running_loop().create_future()
-        work = Work(bodies, bodies.nbytes, timestamp_us, done, stream, control, self._looks)
+        work = Work(bodies, size, timestamp_us, done, stream, control, self._looks)
         if is_full:
             self._in_line[work] = None
         else:
@@ -153,12 +155,16 @@ class Queue:
         is not settled: while one is sent, the next is encoded already.
         """
         share = max(SHARE_BYTES, self._bytes // shares)
-        most = min(self.batching.batch_bytes, share, APPEND_BYTES_MAX)
+        # Readers take no more from one object, whatever the settings are.
+        most = min(self.batching.batch_bytes, share, APPEND_BYTES_MAX, BYTES_MIN)
         batch = [self._waiting.popleft()]
-        size = batch[0].size
-        while self._waiting and size + self._waiting[0].size <= most:
+        size, count = batch[0].size, len(batch[0].bodies)
+        while self._waiting:
+            size += self._waiting[0].size
+            count += len(self._waiting[0].bodies)
+            if size > most or count > RECORDS_MAX:
+                break
             batch.append(self._waiting.popleft())
-            size += batch[-1].size
         self._let_in()
         return batch
 
