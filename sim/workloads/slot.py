@@ -71,6 +71,7 @@ class Stubborn:
     plot: SlotPlot
     client: Party
     writer: SlotWriter
+    is_closed: bool = False
 
     async def append(self, records: Sequence[bytes], *, stream: bytes | None = None) -> int:
         return await self._call(lambda writer: writer.append(records, stream=stream))
@@ -83,7 +84,7 @@ class Stubborn:
         try:
             return await call(writer)
         except (HandleError, ContentionError, CorruptionError) as error:
-            if self.writer is writer:
+            if self.writer is writer and not self.is_closed:
                 self.writer = self.plot.slot_writer(self.client)
                 if isinstance(error, Fenced):
                     await self.plot.demand_fenced(self.client, writer)
@@ -91,6 +92,7 @@ class Stubborn:
             raise
 
     async def close(self) -> None:
+        self.is_closed = True  # Or nobody would close what is opened from now on.
         await self.writer.close()
 
 

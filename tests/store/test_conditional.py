@@ -329,8 +329,9 @@ async def test_what_is_no_answer_is_read_back(store: Told) -> None:
         Told((True, lost()), *[StoreRefused("denied")] * 99, gets=(lost(),) * 99),
         Told((True, lost()), gets=(short(),) * 99),
         Told((True, lost()), gets=(2,) * 99),
+        Told((True, busy()), *[StoreRefused("denied")] * 99, gets=(lost(),) * 99),
     ],
-    ids=["busy", "refused", "short", "cut"],
+    ids=["busy", "refused", "short", "cut", "busy and done"],
 )
 async def test_what_was_sent_and_cannot_be_read_back_is_unknown(store: Told) -> None:
     """It may be there, so nobody may be told that it is not; and the reason is told with it."""
@@ -380,8 +381,23 @@ async def test_what_another_created_is_read() -> None:
     store.puts = [busy(), StoreRefused("denied")]
     clock = SwiftClock()
 
-    with pytest.raises(StoreRefused):
-        await conditional.create_or_read(store, "k", b"ours", clock=clock)
     assert await conditional.create_or_read(store, "k", b"ours", clock=clock) == b"theirs"
     assert not await conditional.occupy(store, "k", b"ours", clock=clock)
     assert await conditional.occupy(store, "other", b"ours", clock=clock)
+
+
+async def test_a_conflict_whose_put_had_landed_is_no_lost_race() -> None:
+    """Others may have replaced ours since: a store tells of the last try, not of those before."""
+
+    class Busy(MemoryStore):
+        async def put(
+            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        ) -> str:
+            await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
+            await MemoryStore.put(self, key, b"theirs, on ours")
+            raise busy()
+
+    old = await MemoryStore.put(store := Busy(), "k", b"old")
+
+    with pytest.raises(OutcomeUnknown):
+        await conditional.replace(store, "k", b"ours", e_tag=old, clock=SwiftClock())

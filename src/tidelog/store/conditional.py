@@ -181,6 +181,7 @@ class _Write:
         self._looks = looks
         self._in_doubt = False  # An attempt may have landed, or may yet.
         self._is_unseen = False  # The condition did not hold, and nobody saw what is there.
+        self._is_open = False  # A conflict was told, and nobody saw what had become of the put.
         self._last: TidelogError | None = None
         self._there: Object | None = None
 
@@ -216,22 +217,27 @@ class _Write:
     def _note(self, error: TidelogError) -> None:
         self._last = error
         self._in_doubt = self._in_doubt or error.outcome is not Outcome.NOT_APPLIED
+        if isinstance(error, ObjectExists | ObjectChanged):
+            self._is_unseen = True
+        elif isinstance(error, ContentionError):
+            # It is over, but a client below may have sent it before, and that may have landed.
+            self._is_open = True
 
     def _is_refused(self, error: TidelogError) -> bool:
         """Say whether to send again cannot help, and nothing that was sent can have landed."""
         may_help = isinstance(error, ContentionError | LocationError)
-        return not self._in_doubt and (not may_help or isinstance(error, StoreRefused))
+        is_final = not may_help or isinstance(error, StoreRefused)
+        return is_final and not (self._in_doubt or self._is_open or self._is_unseen)
 
     async def _has_ended(self) -> bool:
         """Look, after an attempt that was not answered as done, unless it never got there."""
         if not self._looks:
             return isinstance(self._last, ObjectExists)
-        if not self._in_doubt and not isinstance(self._last, ContentionError):
+        if not (self._in_doubt or self._is_open or self._is_unseen):
             return False
         found = await self._look()
-        self._is_unseen = found is _Found.UNSEEN and isinstance(
-            self._last, ObjectExists | ObjectChanged
-        )
+        if found is _Found.BEFORE:
+            self._is_open = self._is_unseen = False
         return found in (_Found.OURS, _Found.OTHERS)
 
     async def _look(self) -> _Found:
@@ -261,7 +267,7 @@ class _Write:
 
     def lost(self, found: Object | None, *, replaceable: bool) -> TidelogError:
         """Return the error of a write in whose place ``found`` is there, or nothing."""
-        if self._in_doubt and replaceable:
+        if (self._in_doubt or self._is_open) and replaceable:
             return OutcomeUnknown(
                 "an attempt was left in doubt, and somebody else's object is there now, "
                 "perhaps in place of ours: look into it for traces of ours"
@@ -275,7 +281,7 @@ class _Write:
         return ObjectChanged("somebody else replaced the object, or deleted it", key=self._key)
 
     def _given_up(self) -> TidelogError:
-        if self._in_doubt or self._is_unseen or self._last is None:
+        if self._in_doubt or self._is_open or self._is_unseen or self._last is None:
             return LocationError(
                 "the store does not answer, and whether the put landed is not known: "
                 "read back before deciding again",
