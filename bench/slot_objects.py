@@ -33,7 +33,7 @@ from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.link import Tail, fragment_of
 from tidelog.wal.format.slot_object import encode_data, place_slot_records, setsum_of_slot_records
 from tidelog.wal.logs import create_log
-from tidelog.wal.slot_protocol.reader import checked_data
+from tidelog.wal.read.codec import checked_data
 
 OBJECT_BYTES: Final = 1_000_000
 SIZES: Final = (100, 1_024, 65_536)

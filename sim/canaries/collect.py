@@ -25,7 +25,7 @@ from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import apply_garbage, cutoff_of, is_collected, paths_to_delete
 from tidelog.wal.read.head import load_head
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.read.tree_reader import TreeReader
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def collector_believes_plans() -> Iterator[None]:
     def past(*_: object) -> bool:
         return True
 
-    async def nothing(reader: Wal3Reader) -> tuple[Manifest, set[str]]:
+    async def nothing(reader: TreeReader) -> tuple[Manifest, set[str]]:
         return await reader.manifest(), set()
 
     with (

@@ -13,7 +13,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.manifest_protocol.committer import Committer
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.read.tree_reader import TreeReader
 
 
 @contextmanager
@@ -63,12 +63,12 @@ def log_replaces_whatever_is_there() -> Iterator[None]:
 @contextmanager
 def log_reader_skips_snapshots() -> Iterator[None]:
     """Only what the manifest itself names is read."""
-    real = Wal3Reader.fragments_of
+    real = TreeReader.fragments_of
 
-    async def shallow(self: Wal3Reader, manifest: Manifest, **bounds: Any) -> list[Fragment]:
+    async def shallow(self: TreeReader, manifest: Manifest, **bounds: Any) -> list[Fragment]:
         return await real(self, replace(manifest, snapshots=()), **bounds)
 
-    with patch.object(Wal3Reader, "fragments_of", shallow):
+    with patch.object(TreeReader, "fragments_of", shallow):
         yield
 
 

@@ -59,7 +59,8 @@ async def records(store: Store, name: str) -> dict[int, bytes]:
 
 
 async def fragments(store: Store, name: str) -> list[Fragment]:
-    return await slot_reader(log_in(store, name)).tree.fragments()
+    tree = slot_reader(log_in(store, name)).tree
+    return await tree.fragments_of(await tree.manifest())
 
 
 @pytest.mark.parametrize("count", [0, 1, 17])

@@ -13,8 +13,8 @@ from tidelog.store.port import Store
 from tidelog.wal.append.queue import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
-from tidelog.wal.read.tree_reader import Wal3Reader
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.scrub.tree_scrub import scrub

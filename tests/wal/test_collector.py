@@ -61,7 +61,7 @@ async def plan_for(store: Store, cutoff: int) -> Garbage:
     level = list(manifest.snapshots)
     while level:
         for pointer in level:
-            known[pointer.path] = await reader.snapshot(pointer)
+            known[pointer.path] = await reader.tree.snapshot(pointer)
         level = [below for p in level for below in known[p.path].snapshots]
     return plan_collection(manifest, known, cutoff=cutoff)
 
@@ -97,7 +97,7 @@ def test_what_a_cursor_holds_is_read_as_before(
         assert report.oldest is not None
         assert report.oldest <= held
         assert held - report.oldest < 4, "less than a fragment that could have gone is left"
-        manifest, named = await paths_named(wal3_reader(store))
+        manifest, named = await paths_named(wal3_reader(store).tree)
         assert set(await keys_in(store, "log/")) | set(await keys_in(store, "snapshot/")) == named
         assert report.fragments == len(sizes) - len(await keys_in(store, "log/"))
         await append(store, [2] * 7, fragments=fragments, snapshots=snapshots)
@@ -129,7 +129,7 @@ def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
         orphans = 3 if name == "g_orphan" else 0
         await append(store, [1] * 5)
         assert len(await contents(WAL3, store)) == len(after) + orphans + 5
-        _, named = await paths_named(wal3_reader(store))
+        _, named = await paths_named(wal3_reader(store).tree)
         assert set(await keys_in(store, "log/")) == {path for path in named if path[:4] == "log/"}
 
     asyncio.run(work())

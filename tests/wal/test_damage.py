@@ -15,7 +15,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
 from tidelog.wal.format.snapshot import decode_snapshot
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.scrub.tree_scrub import scrub
 
 # A manifest, a fragment; and one with snapshots, cursors, and a plan of what to collect.

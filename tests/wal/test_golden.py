@@ -25,7 +25,8 @@ from tidelog.wal.format.manifest import (
 )
 from tidelog.wal.format.snapshot import decode_snapshot, encode_snapshot
 from tidelog.wal.format.wal3_records import RECORDS
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.scrub.tree_scrub import scrub
 
@@ -140,7 +141,9 @@ def test_scrub_finds_them_whole(name: str) -> None:
 @EVERY
 def test_cursors_are_read(name: str) -> None:
     """By name."""
-    found = asyncio.run(reader_of(name).cursors())
+    reader = reader_of(name)
+    cursors = Cursors(store=reader.store, clock=reader.clock, writer="w")
+    found = asyncio.run(cursors.list()).cursors
 
     wanted = {
         path.removeprefix("cursor/").removesuffix(".json"): cursor["json"]["position"]["offset"]

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -94,9 +93,7 @@ def test_damage_is_told_by_the_ranges_that_hold_it(kind: Kind) -> None:
     async def work() -> None:
         store = MemoryStore()
         await written(kind, store, 30)
-        reader = kind.reader(store)
-        tree: Any = getattr(reader, "tree", reader)
-        fragments = await tree.fragments()
+        fragments = await fragments_of(kind, store)
         broken = fragments[7]
         await store.delete([broken.path])
         log = await opened(store)
@@ -302,8 +299,8 @@ def test_damage_is_told_whatever_is_collected_meanwhile(kind: Kind, name: str) -
 
 
 async def fragments_of(kind: Kind, store: Store) -> list[Fragment]:
-    reader = wal3_reader(store) if kind is WAL3 else slot_reader(store).tree
-    return await reader.fragments()
+    tree = (wal3_reader if kind is WAL3 else slot_reader)(store).tree
+    return await tree.fragments_of(await tree.manifest())
 
 
 def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:

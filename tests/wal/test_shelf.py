@@ -27,7 +27,7 @@ from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
 from tidelog.wal.append.queue import Batching
 from tidelog.wal.log import Log
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
 
 
 @settings(max_examples=15)

@@ -24,7 +24,7 @@ from tidelog.wal.gc.orphans import Verdict, judge_fragment
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.head import load_head
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import tree_reader
+from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.burst import SIGNS
 from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
@@ -85,7 +85,7 @@ def test_what_a_cursor_holds_is_read_as_before(
         assert after == {n: body for n, body in before.items() if n >= (report.oldest or 0)}
         assert report.oldest is not None
         assert report.oldest <= position
-        manifest, named = await paths_named(tree_reader(store, CLOCK))
+        manifest, named = await paths_named(TreeReader(store=store, clock=CLOCK))
         chain = manifest.chain
         assert chain is not None
         ended = await fences(store, manifest)

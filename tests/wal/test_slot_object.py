@@ -27,8 +27,8 @@ from tidelog.wal.format.slot_object import (
     place_slot_records,
     problems_of_data,
 )
+from tidelog.wal.read.codec import checked_data
 from tidelog.wal.slot_protocol.chain import tail_of
-from tidelog.wal.slot_protocol.reader import checked_data
 
 GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
 EMPTY = Manifest(writer="w", chain=Chain(epochs=(GENESIS,)))

@@ -35,9 +35,9 @@ from tidelog.wal.format.slot_object import (
     place_slot_records,
     setsum_of_slot_records,
 )
+from tidelog.wal.read.codec import checked_data
 from tidelog.wal.slot_protocol.chain import Step, extend, has_passed, step, tail_of
 from tidelog.wal.slot_protocol.checkpoint import check_continues, roll_all
-from tidelog.wal.slot_protocol.reader import checked_data
 
 GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
 EMPTY = Manifest(writer="w", chain=Chain(epochs=(GENESIS,)))

@@ -24,8 +24,9 @@ from tidelog.spark.worker import use_one_core
 from tidelog.store.within import Within
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.logs import log_folder
-from tidelog.wal.read.head import load_head
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
+from tidelog.wal.read.head import read_head
+from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.scrub.report import Before, Scrubbed
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.scrub.tree_scrub import Check, TreeScrub, scrub
@@ -98,7 +99,7 @@ def check_fragments(
     """Check fragments, in an executor; an error of ours is given instead of raised."""
     use_one_core()
     clock = SystemClock()
-    run = TreeScrub(Wal3Reader(store=place.open(clock), clock=clock), Scrubbed(), check)
+    run = TreeScrub(TreeReader(store=place.open(clock), clock=clock), Scrubbed(), check)
     work = [partial(run.fragment, fragment, before) for fragment, before in fragments]
     try:
         asyncio.run(run_all(work, at_once=run.reader.reads))
@@ -110,7 +111,7 @@ def check_fragments(
 async def _scrub(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
     location = await open_location(location_url)
     store, clock = Within(location.store, log_folder(name)), location.clock
-    is_slots = (await load_head(store)).manifest.chain is not None
+    is_slots = (await read_head(store)).manifest.chain is not None
     place = LogPlace(
         location_url=url_for_executors(location_url, location.store), name=name, is_slots=is_slots
     )

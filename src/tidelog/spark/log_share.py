@@ -24,8 +24,8 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.logs import log_folder
 from tidelog.wal.manifest_log import as_log_records
 from tidelog.wal.read.head import missing
+from tidelog.wal.read.record_reader import RecordReader, records_between
 from tidelog.wal.read.stream_selection import ALL
-from tidelog.wal.read.tree_reader import Wal3Reader, records_between
 
 SHARE_BYTES: Final = 32 * 1024 * 1024
 WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -109,12 +109,12 @@ def batches_of(records: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]
         yield from records.slice(first, step).cast(target).combine_chunks().to_batches()
 
 
-async def _fetch(fragments: Sequence[Fragment], reader: Wal3Reader) -> list[pa.Table]:
+async def _fetch(fragments: Sequence[Fragment], reader: RecordReader) -> list[pa.Table]:
     try:
         work = [partial(reader.fetch, fragment) for fragment in fragments]
         return await run_all(work, at_once=WINDOW_READS)
     except ObjectNotFound as error:
-        manifest = await reader.manifest()
+        manifest = await reader.tree.manifest()
         if manifest.oldest > fragments[0].start:
             raise collected_error(fragments[0].start, manifest) from error
         raise missing(error) from error

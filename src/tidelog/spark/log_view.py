@@ -18,11 +18,12 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, plain
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import overlaps
+from tidelog.wal.read.codec import checked_data, checked_fragment
 from tidelog.wal.read.head import Head, load_head, missing, renew_head
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.read.record_reader import RecordReader
+from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
-from tidelog.wal.slot_protocol.reader import checked_data
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +88,7 @@ class LogView:
             manifest = self.head.manifest
             if start < manifest.oldest:
                 raise collected_error(start, manifest)
-            tree = reader_of(self.store, self.clock, is_slots=self.is_slots)
+            tree = TreeReader(store=self.store, clock=self.clock)
             try:
                 found = await tree.fragments_of(manifest, start=start, limit=limit)
             except ObjectNotFound as error:
@@ -119,9 +120,10 @@ async def open_view(store: Store, *, clock: Clock, beyond: Sequence[Fragment] = 
     return LogView(store=store, clock=clock, head=await load_head(store), beyond=beyond)
 
 
-def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> Wal3Reader:
+def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> RecordReader:
     """Return what reads the tree and the fragments of a log of either protocol."""
-    return Wal3Reader(store=store, clock=clock, decode=checked_data if is_slots else None)
+    tree = TreeReader(store=store, clock=clock)
+    return RecordReader(tree=tree, codec=checked_data if is_slots else checked_fragment)
 
 
 def collected_error(start: int, manifest: Manifest) -> PositionCollected:

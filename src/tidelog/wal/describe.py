@@ -19,7 +19,7 @@ from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.head import load_head
-from tidelog.wal.read.tree_reader import Wal3Reader, tree_reader
+from tidelog.wal.read.tree_reader import TreeReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ async def outline_log(store: Store, clock: Clock, *, deep: bool = False) -> Outl
         gone, maybe collected just now.
     """
     manifest = (await load_head(store)).manifest
-    reader = tree_reader(store, clock) if deep else None
+    reader = TreeReader(store=store, clock=clock) if deep else None
     chain = manifest.chain
     return Outline(
         tree=await _tree(manifest.children, reader),
@@ -188,7 +188,7 @@ async def outline_log(store: Store, clock: Clock, *, deep: bool = False) -> Outl
 
 
 async def _tree(
-    children: Sequence[Pointer | Fragment], reader: Wal3Reader | None
+    children: Sequence[Pointer | Fragment], reader: TreeReader | None
 ) -> tuple[TreeNode, ...]:
     below: dict[Pointer, tuple[TreeNode, ...]] = {}
     pointers = [child for child in children if isinstance(child, Pointer)]

@@ -34,8 +34,8 @@ from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.committer import Committer
-from tidelog.wal.read.head import load_head, refuse_slots
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
+from tidelog.wal.read.head import load_head, read_head, refuse_slots
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -238,7 +238,7 @@ async def create_log(
         committer = Committer(store=store, clock=clock, writer=writer)
         made = await committer.make()
     if not made:
-        manifest = (await load_head(store)).manifest
+        manifest = (await read_head(store)).manifest
         if manifest.chain is not None and manifest.chain.is_destroyed:
             raise NameTaken(
                 f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
@@ -264,7 +264,7 @@ async def open_log(
     Raises:
         NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
     """
-    manifest = (await load_head(store)).manifest
+    manifest = (await read_head(store)).manifest
     if manifest.chain is not None and manifest.chain.is_destroyed:
         raise NoSuchLog(f"the log {name!r} was destroyed")
     kind = ManifestLog if manifest.chain is None else SlotLog

@@ -5,7 +5,8 @@ Source: wal3, "Interface"; design page 3, "Manifest commit".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,11 +20,12 @@ from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.format.wal3_records import check_shown
 from tidelog.wal.log import LOG_RECORDS, Log
 from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.read.limits import Limits, check_time_us
-from tidelog.wal.read.tree_reader import Wal3Reader, limited
+from tidelog.wal.read.record_reader import limited
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.scrub.tree_scrub import scrub
 from tidelog.wal.slot_protocol.seek import first_at
@@ -82,7 +84,7 @@ class ManifestLog(Log):
         """See `Log`; there are no streams, and no control records."""
         if stream is not None:
             raise self._no_streams()
-        found = _all_as_log_records(self._reader.scan(start, limit=limit, eager=limits is None))
+        found = _all_as_log_records(self._reader.scan(start, limit=limit))
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
@@ -97,8 +99,8 @@ class ManifestLog(Log):
         head = await load_head(self.store)
         reached, wait_us = start or head.manifest.oldest, POLL_FIRST_US
         while True:
-            async for records in self._reader.scan_of(head.manifest, reached):
-                reached += records.num_rows
+            async for after, records in self._reader.records.scan(head.manifest, reached):
+                reached = after
                 wait_us = POLL_FIRST_US
                 yield as_log_records(records)
             head = await self._newer(head)
@@ -112,13 +114,13 @@ class ManifestLog(Log):
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """See `Log`."""
-        return as_log_records(await self._reader.fetch(fragment))
+        return as_log_records(await self._reader.records.fetch(fragment))
 
     async def position_at(self, time_us: int) -> int:
         """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
         check_time_us(time_us)
         manifest = await self._reader.manifest()
-        async for records in self._reader.scan_of(manifest):
+        async for _, records in self._reader.records.scan(manifest):
             if (found := first_at(records, time_us)) is not None:
                 return found
         return manifest.next
@@ -158,9 +160,12 @@ class ManifestLog(Log):
         return await load_head(self.store)
 
 
-async def _all_as_log_records(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
-    async for records in tables:
-        yield as_log_records(records)
+async def _all_as_log_records(
+    tables: AsyncGenerator[pa.Table, None],
+) -> AsyncGenerator[pa.Table, None]:
+    async with aclosing(tables):
+        async for records in tables:
+            yield as_log_records(records)
 
 
 def as_log_records(records: pa.Table) -> pa.Table:

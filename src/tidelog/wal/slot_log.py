@@ -17,8 +17,8 @@ from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.log import Log
 from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.limits import Limits
+from tidelog.wal.read.record_reader import limited
 from tidelog.wal.read.stream_selection import select
-from tidelog.wal.read.tree_reader import limited
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.slot_protocol.fencing import Fencer
@@ -77,7 +77,7 @@ class SlotLog(Log):
     ) -> AsyncIterator[pa.Table]:
         """See `Log`. What holds none of a stream's records is not read."""
         selection = select(stream, control=control)
-        found = self._reader.scan(start, limit=limit, selection=selection, eager=limits is None)
+        found = self._reader.scan(start, limit=limit, selection=selection)
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
@@ -92,7 +92,7 @@ class SlotLog(Log):
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """See `Log`."""
-        return await self._reader.tree.fetch(fragment)
+        return await self._reader.records.fetch(fragment)
 
     async def position_at(self, time_us: int) -> int:
         """See `Log`; takes a request for each level of the manifest's tree, and a few more."""

@@ -29,8 +29,9 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.manifest_update import check_manifest
 from tidelog.wal.format.snapshot import sum_of
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
+from tidelog.wal.read.codec import checked_fragment
 from tidelog.wal.read.head import missing
-from tidelog.wal.read.tree_reader import Wal3Reader, checked_fragment
 
 COPIER: Final = "copy task"  # As in Chroma's copies.
 COPIER_OF_NOTHING: Final = "zero-copy task"
@@ -73,7 +74,7 @@ async def copy_log(source: Wal3Reader, target: Store, *, start: int = 0) -> Mani
     _demand_kept(manifest, start)
     await demand_no_log(target)
     try:
-        fragments = await source.fragments_of(manifest, start=start)
+        fragments = await source.tree.fragments_of(manifest, start=start)
         copied = manifest_of_copy(manifest, fragments)
         check_manifest(copied)
         work = [partial(_copy_fragment, source, fragment, target) for fragment in fragments]

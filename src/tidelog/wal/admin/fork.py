@@ -39,7 +39,7 @@ from tidelog.wal.format.snapshot import Pointer, encode_snapshot, overlaps, sum_
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import collected, load_head
-from tidelog.wal.read.tree_reader import tree_reader
+from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -158,7 +158,7 @@ class Fork:
         children = _inside(pin.children, pin)
         while children and isinstance(last := children[-1], Pointer):
             # The source went on meanwhile, and rolled it up.
-            snapshot = await tree_reader(self.store, self.clock).snapshot(last)
+            snapshot = await TreeReader(store=self.store, clock=self.clock).snapshot(last)
             children = [*children[:-1], *_inside(snapshot.children, pin)]
         return children
 
@@ -167,7 +167,7 @@ class Fork:
     ) -> Pointer | Fragment:
         if isinstance(child, Fragment):
             return replace(child, path=path_of(child.seq_no, chain))
-        snapshot = await tree_reader(self.store, self.clock).snapshot(child)
+        snapshot = await TreeReader(store=self.store, clock=self.clock).snapshot(child)
         kept = await self._carry(target, snapshot.children, chain, pin)
         if isinstance(kept[0], Pointer) and len(kept) == 1:
             return kept[0]

@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
+from tidelog.store.keys import check_key
+from tidelog.store.within import BESIDE
+from tidelog.wal.format.epoch import place_of
 from tidelog.wal.format.json import Fields, position
 from tidelog.wal.format.stream_set import StreamSet, encode_stream_set, stream_set_in
 
@@ -44,11 +47,20 @@ def fragment_path(seq_no: int) -> str:
     return f"log/Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
 
 
+def has_path_of_its_number(fragment: Fragment) -> bool:
+    """Say whether a fragment lies where one of its number can, in a log of either protocol."""
+    _, _, shared = fragment.path.removeprefix(BESIDE).partition("/")
+    place = place_of(shared if fragment.path.startswith(BESIDE) else fragment.path)
+    if place is not None:
+        return place.slot == fragment.seq_no
+    return fragment.path == fragment_path(fragment.seq_no)
+
+
 def decode_fragment(found: Fields) -> Fragment:
     """Take a fragment from the fields of an object, which may be part of a larger one."""
     last_us = last_us_in(found)
     return Fragment(
-        path=found.text("path"),
+        path=path_in(found, "path"),
         seq_no=seq_no_in(found, "seq_no"),
         start=found.position("start"),
         limit=found.position("limit"),
@@ -75,6 +87,23 @@ def encode_fragment(fragment: Fragment) -> dict[str, Any]:
         if fragment.streams:
             fields["streams"] = encode_stream_set(fragment.streams)
     return fields
+
+
+def path_in(found: Fields, name: str) -> str:
+    """Take a path, which may be that of an object in the log, or in one that it shares with.
+
+    Raises:
+        CorruptionError: it leads elsewhere, or no object can have it.
+    """
+    path = found.text(name)
+    beside, _, rest = path.removeprefix(BESIDE).partition("/")
+    parts = [beside, rest] if path.startswith(BESIDE) else [path]
+    for part in parts:
+        try:
+            check_key(part)
+        except UsageError as error:
+            raise found.wrong(name, f"is no path in the log ({error})") from error
+    return path
 
 
 def last_us_in(found: Fields) -> int | None:

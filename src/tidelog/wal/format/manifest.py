@@ -21,10 +21,17 @@ from tidelog.wal.format.fragment import (
     decode_fragment,
     encode_fragment,
     fragment_path,
+    has_path_of_its_number,
     seq_no_in,
 )
 from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, render
-from tidelog.wal.format.snapshot import Pointer, decode_pointer, encode_pointer, gaps, sum_of
+from tidelog.wal.format.snapshot import (
+    Pointer,
+    decode_pointer,
+    encode_pointer,
+    problems_of_children,
+    sum_of,
+)
 
 MANIFEST: Final = "manifest/MANIFEST"
 FIRST_POSITION: Final = 1
@@ -127,11 +134,13 @@ def _decode_chain(found: Fields) -> Chain:
 def problems_of_manifest(manifest: Manifest) -> list[str]:
     """Return all that is wrong with a manifest, as far as it alone shows."""
     children = manifest.children
-    problems = list(gaps(children))
+    problems = list(problems_of_children(children))
     if sum_of(children) + manifest.collected != manifest.setsum:
         problems.append("its setsum is not what was collected plus what it names")
     if manifest.initial_offset is not None and manifest.initial_offset != manifest.oldest:
         problems.append("its initial_offset is not where its oldest fragment starts")
+    if _begins_elsewhere(manifest):
+        problems.append("its initial_seq_no is not the number of its oldest fragment")
     size = sum(child.num_bytes for child in children)
     # Of what was collected, no size is kept.
     known = size if manifest.collected == Setsum.zero() else max(size, manifest.acc_bytes)
@@ -142,12 +151,22 @@ def problems_of_manifest(manifest: Manifest) -> list[str]:
         f"the fragment {fragment.seq_no} has another path than its number says"
         for fragment in manifest.fragments
         if (chain is None or chain.knows(fragment.seq_no))
+        and has_path_of_its_number(fragment)
         and fragment.path != path_of(fragment.seq_no, chain)
     ]
     if chain is not None:
         problems += problems_of_chain(chain, manifest.next_seq_no)
         problems += _problems_of_streams(chain, manifest)
     return problems
+
+
+def _begins_elsewhere(manifest: Manifest) -> bool:
+    if manifest.initial_seq_no is None or not manifest.fragments:
+        return False
+    # Those in snapshots have lower numbers.
+    first = manifest.fragments[0].seq_no
+    is_lower = bool(manifest.snapshots) and manifest.initial_seq_no < first
+    return manifest.initial_seq_no != first and not is_lower
 
 
 def path_of(seq_no: int, chain: Chain | None) -> str:

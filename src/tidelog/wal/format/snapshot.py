@@ -15,8 +15,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from tidelog.setsum import Setsum
-from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment, last_us_in
+from tidelog.setsum import PRIMES, Setsum
+from tidelog.wal.format.fragment import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+    has_path_of_its_number,
+    last_us_in,
+    path_in,
+)
 from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, render
 
 DEPTH_MAX: Final = 255
@@ -86,7 +93,7 @@ def snapshot_of(found: Fields) -> Snapshot:
     if (has_times or CHECK in found.found) and found.text(CHECK) != _check_of_children(found.found):
         raise found.wrong(CHECK, "is not that of what the snapshot names")
     return Snapshot(
-        path=found.text("path"),
+        path=path_in(found, "path"),
         depth=found.whole("depth", most=DEPTH_MAX),
         setsum=found.setsum("setsum"),
         writer=found.text("writer"),
@@ -118,7 +125,7 @@ def decode_pointer(found: Fields) -> Pointer:
     """Take a pointer from the fields of an object, which may be part of a larger one."""
     return Pointer(
         setsum=found.setsum("setsum"),
-        path=found.text("path_to_snapshot"),
+        path=path_in(found, "path_to_snapshot"),
         depth=found.whole("depth", most=DEPTH_MAX),
         start=found.position("start"),
         limit=found.position("limit"),
@@ -147,7 +154,7 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
     child's name, and the first to be written under a name stays.
     """
     children = snapshot.children
-    problems = list(gaps(children))
+    problems = list(problems_of_children(children))
     if snapshot.snapshots and snapshot.fragments:
         problems.append("it names both snapshots and fragments")
     if not children:
@@ -182,10 +189,10 @@ def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
 
 def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:
     """Add up the setsums of fragments and snapshots."""
-    total = Setsum.zero()
-    for child in children:
-        total = total + child.setsum
-    return total
+    columns = list(zip(*(child.setsum.columns for child in children), strict=True))
+    if not columns:
+        return Setsum.zero()
+    return Setsum(tuple(sum(c) % prime for c, prime in zip(columns, PRIMES, strict=True)))
 
 
 def last_us_of(children: Iterable[Pointer | Fragment]) -> int | None:
@@ -195,10 +202,19 @@ def last_us_of(children: Iterable[Pointer | Fragment]) -> int | None:
     return max(known) if known and len(known) == len(times) else None
 
 
-def gaps(children: Sequence[Pointer | Fragment]) -> Iterator[str]:
+def problems_of_children(children: Sequence[Pointer | Fragment]) -> Iterator[str]:
+    """Yield all that is wrong with what a manifest or a snapshot names, in its order."""
     for child in children:
         if child.start >= child.limit:
-            yield f"{child.path} covers no position"
+            yield f"{child.path} covers no position: its start is not below its limit"
+        if isinstance(child, Pointer):
+            if not is_named_by_its_sum(child):
+                yield f"the path {child.path} is not that of its setsum"
+        elif not has_path_of_its_number(child):
+            yield f"the fragment {child.seq_no} has another path than its number says"
     for one, other in pairwise(children):
         if one.limit != other.start:
             yield f"between {one.path} and {other.path} positions are missing or come twice"
+    for before, after in pairwise([child for child in children if isinstance(child, Fragment)]):
+        if after.seq_no != before.seq_no + 1:
+            yield f"the seq_no {after.seq_no} does not follow {before.seq_no}"

@@ -68,7 +68,7 @@ from tidelog.wal.gc.plan import (
 from tidelog.wal.read.epoch_history import with_epochs_of
 from tidelog.wal.read.head import Head, load_head, load_past
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import Wal3Reader, tree_reader
+from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.stream_history import read_controls
 
 TRIES_MAX: Final = 50
@@ -347,5 +347,5 @@ class Collector:
         data = encode_manifest(manifest)
         await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
 
-    def _reader(self) -> Wal3Reader:
-        return tree_reader(self.store, self.clock)
+    def _reader(self) -> TreeReader:
+        return TreeReader(store=self.store, clock=self.clock)

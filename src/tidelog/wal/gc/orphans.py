@@ -27,7 +27,7 @@ from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import tree_reader
+from tidelog.wal.read.tree_reader import TreeReader
 
 _FRAGMENT: Final = re.compile(r"log/.*FragmentSeqNo=([0-9a-f]{16})\.parquet")
 SNAPSHOT: Final = re.compile(r"snapshot/SNAPSHOT\.(?:[0-9a-f]{2}\.)?[0-9a-f]{64}")
@@ -68,7 +68,7 @@ async def sweep(store: Store, *, clock: Clock, grace_us: int = GRACE_US) -> Swep
         NoSuchLog: there is none. CorruptionError: it names what is not there; nothing was deleted.
         LocationError: the store failed; some may have been deleted.
     """
-    manifest, named = await paths_named(tree_reader(store, clock))
+    manifest, named = await paths_named(TreeReader(store=store, clock=clock))
     if manifest.chain is not None:
         named |= await paths_pinned(store, clock)
         manifest = replace(manifest, chain=(await with_all_epochs(store, manifest.chain)).chain)

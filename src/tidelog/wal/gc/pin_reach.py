@@ -24,7 +24,7 @@ from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.gc.pins import PinWitness, each_pin, read_pin, replace_pin
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import tree_reader
+from tidelog.wal.read.tree_reader import TreeReader
 
 
 async def paths_pinned(store: Store, clock: Clock) -> set[str]:
@@ -72,7 +72,7 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
     due = [found async for found in each_pin(store) if found.pin.swept < found.pin.start]
     if not due:
         return
-    manifest, named = await paths_named(tree_reader(store, clock))
+    manifest, named = await paths_named(TreeReader(store=store, clock=clock))
     named |= await paths_pinned(store, clock)
     await clock.sleep(grace_us)
     dead = set[Pointer | Fragment]()
@@ -98,7 +98,7 @@ async def reached_by(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Poin
 
     A snapshot may be missing: what it named was deleted before; or the pin never came to be sure.
     """
-    reader = tree_reader(store, clock)
+    reader = TreeReader(store=store, clock=clock)
 
     async def below(children: list[Pointer | Fragment]) -> AsyncIterator[Pointer | Fragment]:
         for child in children:

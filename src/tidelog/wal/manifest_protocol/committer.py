@@ -45,7 +45,7 @@ from tidelog.wal.format.wal3_records import (
 )
 from tidelog.wal.read.head import Head, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore, NewObject
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 100
 
@@ -186,7 +186,7 @@ class Committer:
 
     async def _is_named(self, fragment: Fragment) -> bool:
         """Say whether the log has a fragment whose number is past."""
-        reader = Wal3Reader(store=self.store, clock=self.clock)
+        reader = TreeReader(store=self.store, clock=self.clock)
         for _ in range(TRIES_MAX):
             manifest = await reader.manifest()
             if fragment.start < manifest.oldest:

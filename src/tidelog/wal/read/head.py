@@ -7,6 +7,7 @@ have put it into a slot that was empty only because what it held had been collec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tidelog.errors import (
     CorruptionError,
@@ -16,7 +17,14 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.store.port import Store
-from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest
+from tidelog.wal.format.manifest import (
+    MANIFEST,
+    Manifest,
+    decode_manifest,
+    problems_of_manifest,
+)
+
+TOLD_MAX: Final = 5  # Of its problems; scrub tells them all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,20 @@ class Head:
 
 
 async def load_head(store: Store) -> Head:
-    """Read the manifest.
+    """Read the manifest, which must be whole as far as it alone shows.
 
     Raises:
-        NoSuchLog: there is none. CorruptionError: it cannot be read. LocationError: the store
-        failed.
+        NoSuchLog: there is none. CorruptionError: it cannot be read, or contradicts itself.
+        LocationError: the store failed.
+    """
+    return _checked(await read_head(store))
+
+
+async def read_head(store: Store) -> Head:
+    """Read the manifest as it stands, for whoever tells all that is wrong, or believes none of it.
+
+    Raises:
+        NoSuchLog, LocationError: see `load_head`. CorruptionError: it cannot be read.
     """
     try:
         found = await store.get(MANIFEST)
@@ -51,7 +68,17 @@ async def renew_head(store: Store, head: Head) -> Head:
         found = await store.refresh(MANIFEST, head.e_tag)
     except ObjectNotFound:
         raise no_such_log(store) from None
-    return head if found is None else Head(decode_manifest(found.data), found.e_tag)
+    return head if found is None else _checked(Head(decode_manifest(found.data), found.e_tag))
+
+
+def _checked(head: Head) -> Head:
+    # A number that was changed would make records vanish, or be given out under new positions.
+    if problems := problems_of_manifest(head.manifest):
+        raise CorruptionError(
+            f"the log's manifest contradicts itself ({'; '.join(problems[:TOLD_MAX])}): restore it",
+            path=MANIFEST,
+        )
+    return head
 
 
 async def load_past(

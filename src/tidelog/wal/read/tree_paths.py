@@ -14,10 +14,10 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.read.head import load_past
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.read.tree_reader import TreeReader
 
 
-async def paths_named(reader: Wal3Reader) -> tuple[Manifest, set[str]]:
+async def paths_named(reader: TreeReader) -> tuple[Manifest, set[str]]:
     """Return the manifest, and the paths of all snapshots and fragments that it names.
 
     Every snapshot is read: one request for each, and each must be what its parent says.
@@ -33,7 +33,7 @@ async def paths_named(reader: Wal3Reader) -> tuple[Manifest, set[str]]:
             manifest = await load_past(reader.store, manifest, error)
 
 
-async def _named(reader: Wal3Reader, children: Sequence[Pointer | Fragment]) -> set[str]:
+async def _named(reader: TreeReader, children: Sequence[Pointer | Fragment]) -> set[str]:
     named: set[str] = set()
     while children:
         named.update(child.path for child in children)

@@ -27,8 +27,9 @@ from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
 from tidelog.wal.format.manifest import MANIFEST, Manifest, problems_of_manifest
 from tidelog.wal.format.snapshot import Pointer, decode_snapshot, problems_of_snapshot
 from tidelog.wal.format.wal3_records import decode_fragment, problems_of_fragment
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.head import collected
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.scrub.report import Before, Problem, Range, Scrubbed
 
 RUNS_MAX: Final = 5
@@ -56,13 +57,13 @@ async def scrub(
     within = Range(start, limit)
 
     async def once(manifest: Manifest) -> Scrubbed:
-        run = (run_by or TreeScrub)(reader, Scrubbed(), problems_and_records, within)
+        run = (run_by or TreeScrub)(reader.tree, Scrubbed(), problems_and_records, within)
         await run.tree(manifest)
         await run.forgive(manifest)
         await run.others()
         return run.found
 
-    return await scrub_again(reader.manifest, once)
+    return await scrub_again(partial(reader.manifest, checked=False), once)
 
 
 async def scrub_again(
@@ -94,7 +95,7 @@ class TreeScrub:
     ``check`` gives what is wrong with a fragment's bytes, and how many records it has.
     """
 
-    reader: Wal3Reader
+    reader: TreeReader
     found: Scrubbed
     check: Check
     within: Range = field(default_factory=Range)
@@ -120,7 +121,7 @@ class TreeScrub:
                 await self.children(manifest.children, Before(manifest.collected, gone))
                 break
             except _Missing as missing:
-                newer = await self.reader.manifest()
+                newer = await self.reader.manifest(checked=False)
                 if newer.oldest > manifest.oldest:
                     # A collection went past, and what was checked may be gone since.
                     manifest, is_all = newer, False
@@ -141,7 +142,7 @@ class TreeScrub:
         """
         if not self.found.problems:
             return
-        newer = await self.reader.manifest()
+        newer = await self.reader.manifest(checked=False)
         if newer.oldest <= manifest.oldest or problems_of_manifest(newer):
             return
         self._refuse_collected(newer)
@@ -267,7 +268,7 @@ class _Missing(Exception):
         self.pointer = pointer
 
 
-StartScrub: TypeAlias = Callable[[Wal3Reader, Scrubbed, Check, Range], TreeScrub]
+StartScrub: TypeAlias = Callable[[TreeReader, Scrubbed, Check, Range], TreeScrub]
 
 
 def problems_and_records(data: bytes, fragment: Fragment, _: Before) -> tuple[list[str], int]:

@@ -10,7 +10,7 @@ a seal believed before the manifest, read after it was met, has been seen not to
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -158,7 +158,7 @@ class ChainReader:
         later, here = await run_all(listings, at_once=2)
         return Seen(tail, {**here, **later})
 
-    async def links(self, tail: Tail, seen: Seen) -> AsyncIterator[Passed]:
+    async def links(self, tail: Tail, seen: Seen) -> AsyncGenerator[Passed, None]:
         """Yield object after object as `walk` does, to the end of what was seen, by links alone."""
 
         async def read(path: str) -> _Found:
@@ -168,7 +168,7 @@ class ChainReader:
         async for passed in self._walk(tail, read, seen, window=LINKS_MAX, most=LINKS_MAX):
             yield passed
 
-    async def walk(self, tail: Tail, *, seen: Seen | None = None) -> AsyncIterator[Passed]:
+    async def walk(self, tail: Tail, *, seen: Seen | None = None) -> AsyncGenerator[Passed, None]:
         """Yield object after object from ``tail`` on, to the first slot that is missing, or a seal.
 
         With ``seen`` no object is read that was not there.
@@ -186,7 +186,7 @@ class ChainReader:
 
     async def _walk(
         self, tail: Tail, read: _Read, seen: Seen | None, *, window: int, most: int
-    ) -> AsyncIterator[Passed]:
+    ) -> AsyncGenerator[Passed, None]:
         while paths := _paths(tail, window) if seen is None else seen.paths(tail, window):
             window = min(2 * window, most)
             for found in await run_all([partial(_tried, read, p) for p in paths], at_once=most):

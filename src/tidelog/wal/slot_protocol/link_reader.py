@@ -7,7 +7,7 @@ from typing import Final
 from tidelog.store.port import Store
 from tidelog.wal.format.link import Link
 from tidelog.wal.format.parquet_meta import footer_bytes
-from tidelog.wal.format.slot_object import decode_link, decode_link_at_end
+from tidelog.wal.format.slot_object import decode_link
 
 END_BYTES: Final = 16 * 1024  # Holds the link of nearly every slot's object.
 
@@ -29,5 +29,4 @@ async def read_link(store: Store, path: str, size_bytes: int = 0) -> tuple[Link,
         end = (await store.get(path, start=start)).data
     if start and start + len(end) != size_bytes:
         start, end = 0, (await store.get(path)).data
-    decode = decode_link_at_end if start else decode_link
-    return decode(end, path=path), start + len(end)
+    return decode_link(end, path=path), start + len(end)

@@ -8,63 +8,64 @@ Source: wal3-draft, "Reading"; design page 3, "Read".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.errors import ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, plain
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.pin import Pin
-from tidelog.wal.format.slot_object import SLOT_RECORDS, decode_data, problems_of_data
 from tidelog.wal.format.snapshot import overlaps
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds
+from tidelog.wal.read.codec import checked_data
 from tidelog.wal.read.head import load_past
+from tidelog.wal.read.lookahead import AT_ONCE_MAX, BYTES_MAX
+from tidelog.wal.read.record_reader import Leaf, RecordReader, records_between
 from tidelog.wal.read.stream_selection import ALL, Selection
-from tidelog.wal.read.tree_reader import READS_MAX, WINDOW_BYTES, Wal3Reader, records_between
+from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader, Seen, WalkedEnd, has_gone_on
 
 MANIFEST_EVERY_US: Final = 5_000_000
-_NOTHING: Final = SLOT_RECORDS.empty_table()
 
 
 @dataclass(slots=True, kw_only=True)
 class SlotReader:
-    """A reader of the log at the root of ``store``; see `Wal3Reader` for its limits."""
+    """A reader of the log at the root of ``store``.
+
+    Units: about ``window_bytes`` of fragments, and at most ``reads`` of them, are read ahead.
+    """
 
     store: Store
     clock: Clock
-    reads: int = READS_MAX
-    window_bytes: int = WINDOW_BYTES
-    tree: Wal3Reader = field(init=False)
+    reads: int = AT_ONCE_MAX
+    window_bytes: int = BYTES_MAX
+    tree: TreeReader = field(init=False)
+    records: RecordReader = field(init=False)
     walker: ChainReader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tree = Wal3Reader(
-            store=self.store,
-            clock=self.clock,
-            reads=self.reads,
-            window_bytes=self.window_bytes,
-            decode=checked_data,
+        self.tree = TreeReader(store=self.store, clock=self.clock, reads=self.reads)
+        self.records = RecordReader(
+            tree=self.tree, codec=checked_data, window_bytes=self.window_bytes
         )
         self.walker = ChainReader(store=self.store, clock=self.clock, reads=self.reads)
 
-    async def manifest(self) -> Manifest:
-        """Read the manifest.
+    async def manifest(self, *, checked: bool = True) -> Manifest:
+        """Read the manifest; see `TreeReader.manifest`.
 
         Raises:
-            NoSuchLog: there is none. UsageError: the log is of the other protocol. CorruptionError:
-            it cannot be read. LocationError: the store failed.
+            UsageError: the log is of the other protocol.
         """
-        manifest = await self.tree.manifest()
+        manifest = await self.tree.manifest(checked=checked)
         tail_of(manifest)
         return manifest
 
@@ -99,11 +100,10 @@ class SlotReader:
         *,
         limit: int | None = None,
         selection: Selection = ALL,
-        eager: bool = True,
-    ) -> AsyncIterator[pa.Table]:
+    ) -> AsyncGenerator[pa.Table, None]:
         """Yield the records of the positions ``[start, limit)`` that there are now, in order.
 
-        Fragments that hold none of the ``selection`` are not read; for ``eager`` see `Wal3Reader`.
+        Fragments that hold none of the ``selection`` are not read.
 
         Shape: tables as `tidelog.wal.format.slot_object` says, none of them empty, each with
             records of one fragment. Start 0 is the oldest record that is left.
@@ -112,16 +112,17 @@ class SlotReader:
             PositionCollected: records from ``start`` on were collected, maybe meanwhile.
             CorruptionError: an object is missing, or is not what was written.
         """
-        reading = _Reading(self, await self.manifest(), start, limit, selection, eager=eager)
+        reading = _Reading(self, await self.manifest(), start, limit, selection)
         while True:
-            async for records in reading.go(bounded=True):
-                yield records
+            async with aclosing(reading.go(bounded=True)) as found:
+                async for records in found:
+                    yield records
             if reading.is_done() or not reading.renew(await self.manifest()):
                 return
 
     async def follow(
         self, start: int = 0, *, selection: Selection = ALL
-    ) -> AsyncIterator[pa.Table]:
+    ) -> AsyncGenerator[pa.Table, None]:
         """Yield records as `scan` does, and those to come as they come, until the log is sealed.
 
         An idle log is asked for its next slot, ever more seldom, and now and then for its manifest.
@@ -129,9 +130,10 @@ class SlotReader:
         reading = _Reading(self, await self.manifest(), start, None, selection)
         seen_us, wait_us = self.clock.monotonic_us(), POLL_FIRST_US
         while True:
-            async for records in reading.go():
-                yield records
-                wait_us = POLL_FIRST_US
+            async with aclosing(reading.go()) as found:
+                async for records in found:
+                    yield records
+                    wait_us = POLL_FIRST_US
             if reading.is_done():
                 return
             if self.clock.monotonic_us() - seen_us >= MANIFEST_EVERY_US:
@@ -155,8 +157,6 @@ class _Reading:
         start: int,
         limit: int | None,
         selection: Selection,
-        *,
-        eager: bool = True,
     ) -> None:
         self._reader = reader
         self._manifest: Manifest | None = manifest
@@ -164,7 +164,6 @@ class _Reading:
         self._reached = start or manifest.oldest
         self._limit = limit
         self._selection = selection
-        self._eager = eager
         self._seal = _seal_of(manifest)
         self._seen: Seen | None = None
 
@@ -186,7 +185,7 @@ class _Reading:
         self._manifest, self._tail, self._seal = manifest, tail_of(manifest), _seal_of(manifest)
         return True
 
-    async def go(self, *, bounded: bool = False) -> AsyncIterator[pa.Table]:
+    async def go(self, *, bounded: bool = False) -> AsyncGenerator[pa.Table, None]:
         """Read what the manifest names, if that was not read, and on to the first missing slot."""
         if self._manifest is not None:
             async for records in self._named(self._manifest):
@@ -212,43 +211,51 @@ class _Reading:
         if self._seen is None and (self._limit is None or self._limit > self._tail.position):
             self._seen = await self._reader.walker.look(self._tail)
 
-    async def _past(self, seen: Seen | None) -> AsyncIterator[pa.Table]:
-        """Read on from the tail to the first missing slot, or to the end of what was seen."""
-        async for passed in self._reader.walker.walk(self._tail, seen=seen):
-            self._tail = passed.tail
-            if isinstance(passed.step, Seal):
-                self._seal = passed.step
-            if not isinstance(passed.step, Fragment) or passed.step.limit <= self._reached:
-                continue
-            if (records := await self._of(passed.step, passed.data)).num_rows:
-                yield records
-            if self.is_done():
-                return
-
     async def _named(self, manifest: Manifest) -> AsyncIterator[pa.Table]:
         """Read what a manifest names."""
-        found = self._reader.tree.scan_of(
-            manifest,
-            self._reached,
-            limit=self._limit,
-            wanted=self._selection.may_be_in,
-            eager=self._eager,
+        found = self._reader.records.scan(
+            manifest, self._reached, limit=self._limit, wanted=self._selection.may_be_in
         )
-        async for records in found:
-            self._reached = records.column("position")[-1].as_py() + 1
-            if (selected := self._selection.of(records)).num_rows:
-                yield selected
-        limit = manifest.next if self._limit is None else min(self._limit, manifest.next)
-        self._reached = max(self._reached, limit)  # What it names last may not have been wanted.
+        async with aclosing(found):
+            async for reached, records in found:
+                self._reached = reached
+                if (selected := self._selection.of(records)).num_rows:
+                    yield selected
+        self._pass(manifest.next)
 
-    async def _of(self, fragment: Fragment, data: bytes) -> pa.Table:
-        """Return what is wanted of an object that was walked past."""
-        limit = fragment.limit if self._limit is None else min(self._limit, fragment.limit)
-        start, self._reached = self._reached, limit
-        if not self._selection.may_be_in(fragment):
-            return _NOTHING
-        records = await self._reader.clock.offload(partial(checked_data, data, fragment))
-        return self._selection.of(records_between(records, fragment, start, limit))
+    async def _past(self, seen: Seen | None) -> AsyncIterator[pa.Table]:
+        """Read on from the tail to the first missing slot, or to the end of what was seen."""
+        start = self._reached
+        found = self._reader.records.read(self._leaves(seen))
+        async with aclosing(found):
+            async for fragment, records in found:
+                limit = fragment.limit if self._limit is None else self._limit
+                part = records_between(records, fragment, start, limit)
+                self._pass(fragment.limit)
+                if (selected := self._selection.of(part)).num_rows:
+                    yield selected
+        self._pass(self._tail.position)
+
+    async def _leaves(self, seen: Seen | None) -> AsyncGenerator[Leaf, None]:
+        """Walk ahead of what is read, and yield what is wanted of it."""
+        start = self._reached
+        walked = self._reader.walker.walk(self._tail, seen=seen)
+        async with aclosing(walked):
+            async for passed in walked:
+                self._tail = passed.tail
+                if isinstance(passed.step, Seal):
+                    self._seal = passed.step
+                if not isinstance(passed.step, Fragment) or passed.step.limit <= start:
+                    continue
+                if self._selection.may_be_in(passed.step):
+                    yield Leaf(passed.step, passed.data)
+                if self._limit is not None and passed.tail.position >= self._limit:
+                    return
+
+    def _pass(self, position: int) -> None:
+        """Note how far the read has come: what was not wanted lies before that, too."""
+        limit = position if self._limit is None else min(position, self._limit)
+        self._reached = max(self._reached, limit)
 
 
 async def scan_pinned(
@@ -259,27 +266,14 @@ async def scan_pinned(
     Raises:
         CorruptionError: an object is missing, or is not what was written.
     """
-    reader = SlotReader(store=store, clock=clock).tree
+    reader = SlotReader(store=store, clock=clock)
     begun = await reader.manifest()
     held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
-    async for records in reader.scan_of(held, pin.start, limit=pin.limit):
-        if (selected := selection.of(records)).num_rows:
-            yield selected
-
-
-def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
-    """Return the records of a slot's object.
-
-    Raises:
-        CorruptionError: it cannot be read, or they are not what the log says.
-    """
-    link, records = decode_data(data, path=fragment.path)
-    if problems := problems_of_data(records, link, len(data), fragment):
-        raise CorruptionError(
-            f"a slot's object is not what was written ({'; '.join(problems)}): restore it",
-            path=fragment.path,
-        )
-    return records
+    found = reader.records.scan(held, pin.start, limit=pin.limit)
+    async with aclosing(found):
+        async for _, records in found:
+            if (selected := selection.of(records)).num_rows:
+                yield selected
 
 
 def _seal_of(manifest: Manifest) -> Seal | None:

@@ -16,7 +16,7 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.read.head import load_head, load_past
 from tidelog.wal.read.limits import check_time_us
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.read.record_reader import RecordReader
 from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.reader import SlotReader
 
@@ -35,13 +35,13 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
     tail_of(head.manifest)
     while True:
         try:
-            found = await _below(reader.tree, head.manifest.children, time_us)
+            found = await _below(reader.records, head.manifest.children, time_us)
             if found is not None:
                 return found
             end = await reader.walker.end(head)
             # What is past the manifest, or was when this began.
             since = [one for one in end.manifest.children if one.limit > head.manifest.next]
-            found = await _below(reader.tree, [*since, *end.fragments], time_us)
+            found = await _below(reader.records, [*since, *end.fragments], time_us)
             return end.tail.position if found is None else found
         except ObjectNotFound as error:
             await load_past(reader.store, head.manifest, error)
@@ -49,15 +49,15 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
 
 
 async def _below(
-    tree: Wal3Reader, children: Sequence[Pointer | Fragment], time_us: int
+    records: RecordReader, children: Sequence[Pointer | Fragment], time_us: int
 ) -> int | None:
     for child in children:
         if child.last_us is not None and child.last_us < time_us:
             continue
         if isinstance(child, Pointer):
-            found = await _below(tree, (await tree.snapshot(child)).children, time_us)
+            found = await _below(records, (await records.tree.snapshot(child)).children, time_us)
         else:
-            found = first_at(await tree.fetch(child), time_us)
+            found = first_at(await records.fetch(child), time_us)
         if found is not None:
             return found
     return None

@@ -14,7 +14,7 @@ from tidelog.wal.format.slot_object import controls_of
 from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.format.streams import CONTROL, Controls, Streams, apply_controls
 from tidelog.wal.read.head import load_past
-from tidelog.wal.read.tree_reader import READS_MAX
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.reader import SlotReader
 
@@ -52,7 +52,7 @@ async def _controls_below(reader: SlotReader, manifest: Manifest, position: int)
 
 
 async def read_controls(
-    store: Store, clock: Clock, fragments: Sequence[Fragment], *, at_once: int = READS_MAX
+    store: Store, clock: Clock, fragments: Sequence[Fragment], *, at_once: int = AT_ONCE_MAX
 ) -> Controls:
     """Read what the control records of fragments say, which their links repeat.
 

@@ -1,0 +1,42 @@
+"""From the bytes of an object to its records, which must be what the log says; in each protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidelog.errors import CorruptionError
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.slot_object import decode_data, problems_of_data
+from tidelog.wal.format.wal3_records import check_fragment
+from tidelog.wal.format.wal3_records import decode_fragment as decode_records
+
+Codec: TypeAlias = Callable[[bytes, Fragment], pa.Table]
+
+
+def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:
+    """Return the records of a fragment of wal3's.
+
+    Raises:
+        CorruptionError: they are not what the log says.
+    """
+    records = decode_records(data, path=fragment.path)
+    check_fragment(records, len(data), fragment)
+    return records
+
+
+def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
+    """Return the records of a slot's object.
+
+    Raises:
+        CorruptionError: it cannot be read, or they are not what the log says.
+    """
+    link, records = decode_data(data, path=fragment.path)
+    if problems := problems_of_data(records, link, len(data), fragment):
+        raise CorruptionError(
+            f"a slot's object is not what was written ({'; '.join(problems)}): restore it",
+            path=fragment.path,
+        )
+    return records

@@ -1,0 +1,142 @@
+"""Work on one item after the other, several under way at once, and the results in order.
+
+A read waits for the store most of the time, and has threads check what came for the rest. So items
+are taken from their source, and worked on, ahead of whoever reads. How far is bounded by their
+number and their bytes, whatever the reader does meanwhile. It begins with one item, and allows
+twice as many after each result, since many a reader wants the first alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+AT_ONCE_MAX: Final = 8
+BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+async def in_order(
+    source: AsyncGenerator[S, None],
+    work: Callable[[S], Coroutine[Any, Any, T]],
+    *,
+    size_of: Callable[[S], int],
+    at_once: int = AT_ONCE_MAX,
+    bytes_max: int = BYTES_MAX,
+) -> AsyncGenerator[tuple[S, T], None]:
+    """Yield each item of a source with what ``work`` makes of it, in order.
+
+    Units: at most ``at_once`` items, of about ``bytes_max`` bytes, are under way or with whoever
+    reads; one always may be, whatever its size.
+
+    Raises:
+        what the source or the work raises, when it is that item's turn.
+    """
+    ahead = _Ahead(source, work, size_of, _Budget(at_once, bytes_max))
+    ahead.begin()
+    try:
+        async for pair in ahead.results():
+            yield pair
+    finally:
+        await ahead.stop()
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How much is taken from the source, and how much may be."""
+
+    count_max: int
+    bytes_max: int
+    allowed: int = 1
+    count: int = 0
+    size_bytes: int = 0
+    returned: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait_for_room(self, size_bytes: int = 0) -> None:
+        while not self._has_room(size_bytes):
+            self.returned.clear()
+            await self.returned.wait()
+
+    def take(self, size_bytes: int) -> None:
+        self.count += 1
+        self.size_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        self.allowed = min(2 * self.allowed, self.count_max)
+        self.count -= 1
+        self.size_bytes -= size_bytes
+        self.returned.set()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        is_small = self.size_bytes + size_bytes <= self.bytes_max
+        return not self.count or (self.count < self.allowed and is_small)
+
+
+class _Ahead(Generic[S, T]):
+    """What was taken from a source, and is worked on."""
+
+    def __init__(
+        self,
+        source: AsyncGenerator[S, None],
+        work: Callable[[S], Coroutine[Any, Any, T]],
+        size_of: Callable[[S], int],
+        budget: _Budget,
+    ) -> None:
+        self._source = source
+        self._work = work
+        self._size_of = size_of
+        self._budget = budget
+        self._taken: deque[tuple[S, asyncio.Task[T]]] = deque()
+        self._news = asyncio.Event()
+        self._feeding: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._feeding = asyncio.create_task(self._feed())
+        self._feeding.add_done_callback(lambda _: self._news.set())
+
+    async def results(self) -> AsyncGenerator[tuple[S, T], None]:
+        while await self._has_next():
+            item, task = self._taken[0]
+            result = await task
+            self._taken.popleft()
+            yield item, result
+            del result, task  # Not to be kept while one waits for the next.
+            self._budget.give_back(self._size_of(item))
+
+    async def stop(self) -> None:
+        """Cancel what is under way, and wait until it is over."""
+        tasks = [task for _, task in self._taken]
+        if self._feeding is not None:
+            self._feeding.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *filter(None, [self._feeding]), return_exceptions=True)
+        await self._source.aclose()
+
+    async def _has_next(self) -> bool:
+        assert self._feeding is not None, "it has begun"
+        while not self._taken:
+            if self._feeding.done():
+                await self._feeding  # Raises what the source did.
+                return False
+            self._news.clear()
+            await self._news.wait()
+        return True
+
+    async def _feed(self) -> None:
+        """Take items from the source as there is room, and begin to work on each."""
+        while True:
+            await self._budget.wait_for_room()  # Before the source is asked: that takes requests.
+            try:
+                item = await anext(self._source)
+            except StopAsyncIteration:
+                return
+            await self._budget.wait_for_room(self._size_of(item))
+            self._budget.take(self._size_of(item))
+            self._taken.append((item, asyncio.create_task(self._work(item))))
+            self._news.set()
