@@ -12,23 +12,13 @@ from fuzz.specimens import Specimen
 Rule = Callable[[Complaint, Sequence[Mutation], Specimen], bool]
 
 
-def wal3_manifest(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """Readers believe a wal3 manifest or snapshot whose own bounds, sums and counts do not fit."""
-    return any(each.role in ("manifest", "snapshot") and each.kind == "json" for each in done)
-
-
-def asserted(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
-    """Scrub asserts that an epoch which ended is followed by something."""
-    return "an epoch that ended is followed by something" in complaint.told
-
-
 def pins(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
     """A pin that is a copy of another is believed, and scrub reads no pins."""
     is_of_pins = "pin" in complaint.step or (complaint.kind == BLIND and "pin" in complaint.told)
     return is_of_pins and any(each.role == "pin" for each in done)
 
 
-RULES: Final[tuple[Rule, ...]] = (wal3_manifest, asserted, pins)
+RULES: Final[tuple[Rule, ...]] = (pins,)
 
 
 def known_as(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> str:

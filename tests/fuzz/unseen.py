@@ -65,6 +65,21 @@ def an_empty_log(complaint: Complaint, done: Sequence[Mutation], specimen: Speci
     )
 
 
+def the_ends_of_fragments(
+    complaint: Complaint, done: Sequence[Mutation], specimen: Specimen
+) -> bool:
+    """The newest fragment's limit, and the oldest's start where there is no initial_offset.
+
+    Whoever reads that fragment tells; these look at the manifest alone.
+    """
+    return (
+        complaint.kind == CHANGED
+        and complaint.step in BOUNDS
+        and specimen.logs[complaint.log].protocol == "manifest"
+        and any(each.role == "manifest" and _is_of_an_end(each.told) for each in done)
+    )
+
+
 def an_orphan(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
     """What a writer of wal3's left without a manifest, the next one believes as it lies."""
     truth = specimen.logs[complaint.log]
@@ -87,6 +102,7 @@ RULES: Final[tuple[Rule, ...]] = (
     a_signature,
     another_logs_manifest,
     an_empty_log,
+    the_ends_of_fragments,
 )
 
 
@@ -106,3 +122,8 @@ def _is_ahead(key: str, specimen: Specimen) -> bool:
         return False
     manifest = decode_manifest(specimen.objects[f"{log_folder(name)}/{MANIFEST}"])
     return place.slot >= manifest.next_seq_no
+
+
+def _is_of_an_end(told: str) -> bool:
+    """Say whether a change was of a fragment's or a pointer's start or limit."""
+    return "limit.offset" in told or "0.start.offset" in told

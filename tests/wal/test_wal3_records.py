@@ -24,7 +24,7 @@ from tidelog.wal.format.wal3_records import (
 )
 from tidelog.wal.logs import open_log
 from tidelog.wal.manifest_log import as_log_records
-from tidelog.wal.read.tree_reader import Wal3Reader
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
 
 CLOCK = SystemClock()
 LAST = 2**63 - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import numpy as np
@@ -149,3 +150,21 @@ async def test_objects_are_checked_side_by_side() -> None:
     found = [reached async for reached, _ in reader.scan(await tree.manifest())]
 
     assert found == list(range(2, 23))
+
+
+@pytest.mark.parametrize("read", [1, 5])
+def test_a_loop_that_ends_closes_a_scan_that_was_left(read: int) -> None:
+    """Whoever breaks out of a scan and ends the program sees no error of a generator's."""
+    told = list[str]()
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: told.append(str(said)))
+        store = await log_of(40, objects=40, rollover=Rollover(fragments=4, snapshots=4))
+        left.append(SlotReader(store=store, clock=CLOCK).scan())
+        for _ in range(read):
+            await anext(left[0])
+
+    left = list[AsyncGenerator[pa.Table, None]]()
+    asyncio.run(main())
+
+    assert told == []

@@ -119,7 +119,7 @@ def check_shown(records: pa.Table) -> None:
         if greatest is not None and greatest > POSITION_MAX:
             raise UsageError(
                 f"a record's {name} is over 2^63-1, which wal3 has and no other reader here: read "
-                "it by tidelog.wal.read.tree_reader.Wal3Reader",
+                "it by tidelog.wal.manifest_protocol.reader.Wal3Reader",
                 found=greatest,
             )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -110,12 +110,7 @@ class _Ahead(Generic[S, T]):
 
     async def stop(self) -> None:
         """Cancel what is under way, and wait until it is over."""
-        tasks = [task for _, task in self._taken]
-        if self._feeding is not None:
-            self._feeding.cancel()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *filter(None, [self._feeding]), return_exceptions=True)
+        await cancelled([*filter(None, [self._feeding]), *(task for _, task in self._taken)])
         await self._source.aclose()
 
     async def _has_next(self) -> bool:
@@ -140,3 +135,18 @@ class _Ahead(Generic[S, T]):
             self._budget.take(self._size_of(item))
             self._taken.append((item, asyncio.create_task(self._work(item))))
             self._news.set()
+
+
+async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they are over; what they came to is of no interest any more.
+
+    Where all are over there is no wait: a loop that ends closes the generators that a reader left
+    behind all at once, and none may wait for another then.
+    """
+    for task in tasks:
+        task.cancel()
+    if running := [task for task in tasks if not task.done()]:
+        await asyncio.gather(*running, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # Else the loop would tell of it as of one that nobody saw.

@@ -27,7 +27,7 @@ from tidelog.wal.format.snapshot import (
     problems_of_snapshot,
 )
 from tidelog.wal.read.head import load_head, read_head
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
+from tidelog.wal.read.lookahead import AT_ONCE_MAX, cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +89,7 @@ class TreeReader:
                         if following is None and after is not None:
                             following = asyncio.create_task(self.snapshot(after))
         finally:
-            if following is not None:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+            await cancelled([*filter(None, [following])])
         for child in found:
             if isinstance(child, Fragment):  # Newer than all snapshots beside them.
                 yield child

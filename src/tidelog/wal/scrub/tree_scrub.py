@@ -104,6 +104,8 @@ class TreeScrub:
     limits: dict[str, int] = field(default_factory=dict)  # By the paths of these fragments.
     reached: int = 0  # What lies before this was checked.
     lost: set[str] = field(default_factory=set)  # Snapshots that are missing, and were told.
+    visited: set[str] = field(default_factory=set)  # Snapshots, on the way down.
+    told: set[Problem] = field(default_factory=set)
 
     async def tree(self, manifest: Manifest) -> None:
         """Check a manifest, and all of the range that it reaches.
@@ -113,6 +115,7 @@ class TreeScrub:
         """
         is_all = self.within.is_all
         while True:
+            self.visited.clear()
             self._refuse_collected(manifest)
             for why in problems_of_manifest(manifest):
                 self.tell(MANIFEST, why)
@@ -172,6 +175,11 @@ class TreeScrub:
         """Check a snapshot, and what it names."""
         if pointer.path in self.lost:
             return
+        if pointer.path in self.visited:
+            # Where each names the next one twice, the ways down soon are too many to be gone.
+            self.tell(pointer.path, "it is named twice")
+            return
+        self.visited.add(pointer.path)
         try:
             data = (await self.reader.store.get(pointer.path)).data
         except ObjectNotFound as error:
@@ -256,7 +264,8 @@ class TreeScrub:
     def tell(self, path: str, why: str) -> None:
         """Report a problem."""
         problem = Problem(path, why)
-        if problem not in self.found.problems:
+        if problem not in self.told:
+            self.told.add(problem)
             self.found.problems.append(problem)
 
 
