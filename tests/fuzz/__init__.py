@@ -1,6 +1,6 @@
 """Hostile and damaged bytes: whatever is stored, a log says what was written, or says no.
 
-``python -m fuzz --seed N --cases M`` from the folder ``tests`` is the long form of `test_fuzz`.
+``make fuzz FUZZ_ARGS="--seed N --cases M"`` is the long form of `test_fuzz`.
 
 - `specimens`: logs of both protocols, made by the code itself or by Chroma's, and what is in them
 - `mutation`: one change of one object; `json_changes`, `byte_changes`, `parquet_changes` make it

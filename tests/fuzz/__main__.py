@@ -1,6 +1,6 @@
-"""The long form: ``python -m fuzz --seed N --cases M``, from the folder ``tests``.
+"""The long form: ``PYTHONPATH=tests python -m fuzz --seed N --cases M``.
 
-One case again, in this process and with its traceback: ``python -m fuzz --seed N --case K``.
+One case again, in this process and with its traceback: ``--seed N --case K``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
     report = run(given.seed, given.first, given.first + given.cases)
     print(report)
     if report.failed:
-        print(f"one again: python -m fuzz --seed {given.seed} --case K")
+        print(f"one again: PYTHONPATH=tests python -m fuzz --seed {given.seed} --case K")
     return 1 if report.failed else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 TESTS: Final = Path(__file__).resolve().parents[1]
-SILENT_SECONDS: Final = 60.0  # Far more than a case may take: then the worker itself is stuck.
+SILENT_SECONDS: Final = 150.0  # Far more than a case may take: then the worker itself is stuck.
 # So that the memory that the worker may have is what the cases take, not what allocators reserve.
 SPARING: Final = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -35,9 +36,11 @@ class Report:
     known: Counter[str] = field(default_factory=Counter)
     specimens: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # Of all processes, their making of specimens included.
 
     def __str__(self) -> str:
-        lines = [f"{self.cases} cases in {self.seconds:.0f} s, {len(self.failed)} failed"]
+        took = f"{self.seconds:.0f} s, {self.cpu_seconds:.0f} s of them computing"
+        lines = [f"{self.cases} cases in {took}, {len(self.failed)} failed"]
         for title, counts in (("cannot be seen", self.unseen), ("known", self.known)):
             lines += [f"  {title}: {count} x {name}" for name, count in counts.most_common()]
         return "\n".join([*lines, *self.failed])
@@ -45,11 +48,16 @@ class Report:
 
 def run(seed: int, first: int, limit: int) -> Report:
     """Run the cases ``[first, limit)`` of a seed."""
-    report, began = Report(), time.monotonic()
+    report, began, spent = Report(), time.monotonic(), _spent()
     while first < limit:
         first = _run_until_it_ends(report, seed, first, limit)
-    report.seconds = time.monotonic() - began
+    report.seconds, report.cpu_seconds = time.monotonic() - began, _spent() - spent
     return report
+
+
+def _spent() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _run_until_it_ends(report: Report, seed: int, first: int, limit: int) -> int:

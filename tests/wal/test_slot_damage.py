@@ -146,14 +146,16 @@ def meaning(key: str, data: bytes) -> Any:
 def test_every_bit_counts_or_changes_nothing(role: str) -> None:
     """One is flipped in each byte: scrub tells, or it means the same; reads give it right or not.
 
-    What goes unnoticed in a Parquet file is what its reader does not need; of a snapshot, who
-    wrote it; and all of a void object. The manifest has a sum of its own.
+    Of Parquet files in some of them, since there are many; tests/fuzz changes others. What goes
+    unnoticed in a Parquet file is what its reader does not need; of a snapshot, who wrote it; and
+    all of a void object. The manifest has a sum of its own.
     """
     key = key_of(role)
     data, silent = LOG[key], list[int]()
+    places = range(0, len(data), {"manifest": 1, "snapshot": 1, "void": 50}.get(role, 7))
 
     async def work() -> None:
-        for place in range(0, len(data), 50 if role == "void" else 1):
+        for place in places:
             changed = flip(data, place)
             seen = await look_at({**LOG, key: changed})
             assert seen.rows in (None, WHOLE.rows), f"{role} at {place} is read as something else"
@@ -173,9 +175,9 @@ def test_every_bit_counts_or_changes_nothing(role: str) -> None:
             other = [n for n in silent if n not in names and chr(data[n]) not in "abcdef"]
             assert other == []
         case "void":
-            assert len(silent) == len(range(0, len(data), 50))
+            assert len(silent) == len(places)
         case _:
-            assert len(silent) < len(data) / 2
+            assert len(silent) < len(places) / 2
 
 
 def lengths_of(data: bytes) -> Iterator[int]:

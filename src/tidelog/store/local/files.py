@@ -11,8 +11,9 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
-from tidelog.errors import LocationError, Outcome
+from tidelog.errors import CorruptionError, LocationError, Outcome
 
 _SENTENCES = {
     errno.ENOSPC: "the disk is full: free some space, then try again",
@@ -28,6 +29,7 @@ _SENTENCES = {
     errno.EIO: "the disk reports an input/output error: check the disk",
 }
 _COARSE_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+HOLES_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 def location_error(
@@ -158,8 +160,20 @@ def is_object(status: os.stat_result) -> bool:
 
 
 def read_range(descriptor: int, size_bytes: int, start: int, limit: int | None) -> bytes:
-    """Read the bytes ``[start, limit)`` of a file of that size; fewer if it was cut meanwhile."""
+    """Read the bytes ``[start, limit)`` of a file of that size; fewer if it was cut meanwhile.
+
+    Raises:
+        CorruptionError: there is next to nothing in it, however large it says it is.
+    """
     limit = size_bytes if limit is None else min(limit, size_bytes)
+    # A file of nothing but a size takes no room on a disk, and all there is in memory.
+    if (
+        limit - start >= HOLES_MAX_BYTES
+        and _holes_bytes(descriptor, start, limit) >= HOLES_MAX_BYTES
+    ):
+        raise CorruptionError(
+            "a file has holes where its bytes should be: restore it, or move it away"
+        )
     pieces = []
     while start < limit:
         piece = os.pread(descriptor, limit - start, start)
@@ -168,3 +182,20 @@ def read_range(descriptor: int, size_bytes: int, start: int, limit: int | None) 
         pieces.append(piece)
         start += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _holes_bytes(descriptor: int, start: int, limit: int) -> int:
+    """Return how many bytes of a range were never written, where the file system knows."""
+    total = 0
+    while start < limit:
+        hole = os.lseek(descriptor, start, os.SEEK_HOLE)
+        if hole >= limit:
+            break
+        try:
+            start = os.lseek(descriptor, hole, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            start = limit  # There is nothing after it.
+        total += min(start, limit) - hole
+    return total

@@ -45,6 +45,7 @@ class LocalStore:
         Raises:
             ObjectNotFound: there is none.
             LocationError: the file system failed, or the file changes in place all the while.
+            CorruptionError: large parts of it were never written.
             UsageError: it is no key.
         """
         read = partial(self._disk.read, key, start=start, limit=limit)

@@ -19,6 +19,7 @@ from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import SHA_256
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.json import Fields
+from tidelog.wal.format.paths import log_in, own_path_in
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
 LANES_MAX: Final = 4_096
@@ -285,7 +286,7 @@ def decode_chain(found: Fields) -> Chain:
     origin = None
     if found.has("origin"):
         child = found.child("origin")
-        origin = Origin(log=child.text("log"), pin=child.text("pin"))
+        origin = Origin(log=log_in(child, "log"), pin=child.text("pin"))
     return Chain(
         epochs=epochs,
         past=tuple(map(decode_past, found.children("past"))) if found.has("past") else (),
@@ -317,7 +318,7 @@ def decode_epochs_of_chain(found: Fields) -> tuple[Epoch, ...]:
     epochs = tuple(
         replace(
             decode_epoch(child, first_slot=child.whole("first_slot"), reach=child.whole("reach")),
-            log=child.text("log") if child.has("log") else "",
+            log=log_in(child, "log"),
         )
         for child in found.children("epochs")
     )
@@ -338,7 +339,7 @@ def decode_past(found: Fields) -> PastEpochs:
         CorruptionError: it is none.
     """
     return PastEpochs(
-        path=found.text("path"),
+        path=own_path_in(found, "path"),
         depth=found.whole("depth", most=DEPTH_MAX),
         first=found.whole("first"),
         limit=found.whole("limit"),

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
-from tidelog.store.keys import check_key
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.epoch import place_of
 from tidelog.wal.format.json import Fields, position
+from tidelog.wal.format.paths import path_in
 from tidelog.wal.format.stream_set import StreamSet, encode_stream_set, stream_set_in
 
 BUCKET_FRAGMENTS: Final = 4_096
@@ -87,23 +87,6 @@ def encode_fragment(fragment: Fragment) -> dict[str, Any]:
         if fragment.streams:
             fields["streams"] = encode_stream_set(fragment.streams)
     return fields
-
-
-def path_in(found: Fields, name: str) -> str:
-    """Take a path, which may be that of an object in the log, or in one that it shares with.
-
-    Raises:
-        CorruptionError: it leads elsewhere, or no object can have it.
-    """
-    path = found.text(name)
-    beside, _, rest = path.removeprefix(BESIDE).partition("/")
-    parts = [beside, rest] if path.startswith(BESIDE) else [path]
-    for part in parts:
-        try:
-            check_key(part)
-        except UsageError as error:
-            raise found.wrong(name, f"is no path in the log ({error})") from error
-    return path
 
 
 def last_us_in(found: Fields) -> int | None:

@@ -29,6 +29,7 @@ from tidelog.wal.format.snapshot import (
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
 GARBAGE: Final = "gc/GARBAGE"
+ERASED_MAX: Final = 2**22  # Fragments of one plan: a path is made of each.
 # These only in slot logs, which wal3 does not read.
 STREAMS: Final = "tidelog_streams_at_start"
 STREAMS_BEFORE: Final = "tidelog_streams_before"
@@ -82,18 +83,24 @@ def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
     """Read a plan.
 
     Raises:
-        CorruptionError: it is none. UsageError: it is one of wal3's replicated logs.
+        CorruptionError: it is none, or erases more than a plan may. UsageError: it is one of wal3's
+        replicated logs.
     """
     found = parse(data, where=where)
     if found.flag("fragments_are_uuids", default=False):
         raise UsageError("this is a log of wal3's replicated kind: it cannot be read", path=where)
     rooted = found.has("snapshot_for_root")
+    start, limit = (found.whole(f"fragments_to_drop_{end}") for end in ("start", "limit"))
+    if not start <= limit <= start + ERASED_MAX:
+        raise found.wrong(
+            "fragments_to_drop_limit", f"is not from 0 to {ERASED_MAX} after the start"
+        )
     return Garbage(
         snapshots_to_drop=tuple(decode_pointer(c) for c in found.children("snapshots_to_drop")),
         snapshots_to_make=tuple(snapshot_of(c) for c in found.children("snapshots_to_make")),
         root=decode_pointer(found.child("snapshot_for_root")) if rooted else None,
-        fragments_start=found.whole("fragments_to_drop_start"),
-        fragments_limit=found.whole("fragments_to_drop_limit"),
+        fragments_start=start,
+        fragments_limit=limit,
         discarded=found.setsum("setsum_to_discard"),
         first_to_keep=found.position("first_to_keep"),
         streams_at_start=streams_in(found, STREAMS) if found.has(STREAMS) else None,

@@ -22,9 +22,9 @@ from tidelog.wal.format.fragment import (
     encode_fragment,
     has_path_of_its_number,
     last_us_in,
-    path_in,
 )
 from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, render
+from tidelog.wal.format.paths import path_in
 
 DEPTH_MAX: Final = 255
 

@@ -27,7 +27,7 @@ from tidelog.errors import (
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.epoch import Chain
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.gc_plan import Garbage
+from tidelog.wal.format.gc_plan import ERASED_MAX, Garbage
 from tidelog.wal.format.manifest import Manifest, path_of, problems_of_manifest
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.snapshot import Pointer, Snapshot, is_named_by_its_sum, sum_of
@@ -115,12 +115,18 @@ def plan_collection(
 
     Raises:
         CorruptionError: the log's fragments do not follow each other, its sums do not add up, or
-        its control records do not fit each other.
+        its control records do not fit each other. VerificationError: they are more than one plan
+        may erase.
     """
     cut = _Cut(cutoff, snapshots, names_depth=manifest.chain is not None)
     kept = cut.split(manifest.children)
     if not cut.erased:
         return Garbage()
+    if len(cut.erased) > ERASED_MAX:
+        raise VerificationError(
+            f"one collection erases at most {ERASED_MAX} fragments: keep more, and collect again",
+            found=len(cut.erased),
+        )
     pointers = [child for child in kept if isinstance(child, Pointer)]
     plan = Garbage(
         snapshots_to_drop=tuple(cut.dropped),

@@ -25,7 +25,12 @@ from tidelog.wal.format.cursor import CURSORS, cursor_name, decode_cursor
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
 from tidelog.wal.format.manifest import MANIFEST, Manifest, problems_of_manifest
-from tidelog.wal.format.snapshot import Pointer, decode_snapshot, problems_of_snapshot
+from tidelog.wal.format.snapshot import (
+    Pointer,
+    Snapshot,
+    decode_snapshot,
+    problems_of_snapshot,
+)
 from tidelog.wal.format.wal3_records import decode_fragment, problems_of_fragment
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.head import collected
@@ -181,13 +186,7 @@ class TreeScrub:
             return
         self.visited.add(pointer.path)
         try:
-            data = (await self.reader.store.get(pointer.path)).data
-        except ObjectNotFound as error:
-            raise _Missing(pointer) from error
-        self.found.snapshots += pointer.path not in self.named
-        self.named.add(pointer.path)
-        try:
-            snapshot = decode_snapshot(data, where=pointer.path)
+            snapshot = await self._snapshot(pointer)
         except CorruptionError as error:
             self.tell(pointer.path, str(error))
             return
@@ -198,6 +197,15 @@ class TreeScrub:
         depth = min(snapshot.depth, pointer.depth)
         deep = [child for child in snapshot.snapshots if child.depth < depth]
         await self.children([*deep, *snapshot.fragments], before)
+
+    async def _snapshot(self, pointer: Pointer) -> Snapshot:
+        try:
+            found = await self.reader.store.get(pointer.path)
+        except ObjectNotFound as error:
+            raise _Missing(pointer) from error
+        self.found.snapshots += pointer.path not in self.named
+        self.named.add(pointer.path)
+        return decode_snapshot(found.data, where=pointer.path)
 
     async def fragment(self, fragment: Fragment, before: Before) -> None:
         """Check a fragment."""
@@ -259,7 +267,9 @@ class TreeScrub:
         except ObjectNotFound:
             if not missing_is_fine:
                 self.tell(path, "it is not there")
-            return None
+        except CorruptionError as error:
+            self.tell(path, str(error))
+        return None
 
     def tell(self, path: str, why: str) -> None:
         """Report a problem."""
