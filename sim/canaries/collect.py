@@ -17,7 +17,6 @@ from tidelog.wal.format.cursor import Cursor
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
-from tidelog.wal.format.pin import pin_path
 from tidelog.wal.gc import collector, cursors, pins
 from tidelog.wal.gc.collector import Collected, Collector
 from tidelog.wal.gc.cursors import Cursors
@@ -252,8 +251,7 @@ def pins_do_not_look() -> Iterator[None]:
 
     async def trusting(self: Pins, name: str, *, start: int, limit: int, **_: object) -> Any:
         manifest = (await load_head(self.store)).manifest
-        pin = changed(self._pin(manifest, start, limit, ""), is_sure=True)
-        return await self._put(name, pin, await self._free(name, pin_path(name)))
+        return await self._put(changed(self._pin(name, manifest, start, limit, ""), is_sure=True))
 
     with patch.object(Pins, "create", trusting):
         yield

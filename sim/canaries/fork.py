@@ -15,7 +15,6 @@ from tidelog.wal.admin import destroy
 from tidelog.wal.format.epoch import Chain
 from tidelog.wal.format.gc_plan import Garbage
 from tidelog.wal.format.manifest import Manifest, path_of
-from tidelog.wal.format.pin import pin_path
 from tidelog.wal.gc import collector
 from tidelog.wal.gc import pin_reach as pinned
 from tidelog.wal.gc.orphans import Verdict, judge_fragment
@@ -36,9 +35,8 @@ def fork_does_not_see_whether_its_pin_held() -> Iterator[None]:
         if not holder:
             return await real(self, name, start=start, limit=limit)
         manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
-        pin = self._pin(manifest, start or manifest.oldest, limit or manifest.next, holder)
-        sure = changed(pin, is_sure=True)
-        return await self._put(name, sure, await self._free(name, pin_path(name)))
+        pin = self._pin(name, manifest, start or manifest.oldest, limit or manifest.next, holder)
+        return await self._put(changed(pin, is_sure=True))
 
     with patch.object(Pins, "create", trusting):
         yield

@@ -57,7 +57,7 @@ class Folder:
 
 @dataclass(slots=True)
 class ShelfWatch:
-    """See the module. ``logs`` by name; ``pins`` by the log's name and the pin's."""
+    """See the module. ``logs`` by name; ``pins`` by the log's name and their path in it."""
 
     store: MemoryStore
     logs: dict[str, Folder] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class ShelfWatch:
         self.slots(name).on_put(key, data)
         if relative == MANIFEST:
             self._on_manifest(name, decode_manifest(data))
-        elif (pin := pin_name(relative)) is not None:
-            self.pins[name, pin] = decode_pin(data, where=key)
+        elif pin_name(relative) is not None:
+            self.pins[name, relative] = decode_pin(data, where=relative)
 
     def on_delete(self, keys: Sequence[str]) -> None:
         needed = dict(self._needed())

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, SLOTS, contents, make_slots, slot_writer
+from kit.stores import Interposed, keys_in
 from tidelog.errors import (
     BusyError,
     CorruptionError,
     LocationError,
     NameTaken,
     NoSuchPin,
+    Outcome,
+    OutcomeUnknown,
     PositionCollected,
     UsageError,
 )
@@ -25,7 +28,7 @@ from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
 from tidelog.wal.format.manifest import MANIFEST
-from tidelog.wal.format.pin import Pin, decode_pin, encode_pin, pin_path
+from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin
 from tidelog.wal.gc.orphans import sweep
 from tidelog.wal.gc.pins import Pins, each_pin
 from tidelog.wal.gc.plan import Keep
@@ -112,8 +115,8 @@ def test_what_is_pinned_is_read_and_then_goes(
     asyncio.run(work())
 
 
-def test_a_name_is_free_again_once_all_is_swept() -> None:
-    """Not before: what the old one held would be forgotten."""
+def test_a_name_is_free_again_once_the_pin_was_let_go_of() -> None:
+    """What the old one held is swept all the same, for each pin has an object of its own."""
 
     async def work() -> None:
         store = await log_of(20)
@@ -121,12 +124,14 @@ def test_a_name_is_free_again_once_all_is_swept() -> None:
         await log.create_pin("p", start=3, limit=5)
         with pytest.raises(NameTaken):
             await log.create_pin("p")
+        await collect_to(store, 7)
         await log.release_pin("p")
-        with pytest.raises(BusyError, match="collect"):
-            await log.create_pin("p")
-        await log.collect(grace_us=0)
         await log.create_pin("p", start=7, limit=9)
         assert await pinned(store, "p") == [7, 8]
+        await log.collect(grace_us=0)
+        assert await pinned(store, "p") == [7, 8]
+        assert (await sweep(store, clock=CLOCK, grace_us=0)).deleted == []
+        assert len(await keys_in(store, PINS)) == 1
 
     asyncio.run(work())
 
@@ -163,7 +168,7 @@ class Meddled(MemoryStore):
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        if key == self.key and self.before is not None:
+        if key.startswith(self.key) and self.before is not None:
             act, self.before = self.before, None
             await act()
         return await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
@@ -182,7 +187,7 @@ def test_a_collection_right_before_the_pin_is_written(cutoff: int) -> None:
 
     async def work() -> None:
         store = await meddled(20)
-        store.key, store.before = pin_path("p"), lambda: collect_to(store, cutoff)
+        store.key, store.before = PINS, lambda: collect_to(store, cutoff)
         if cutoff > 9:
             with pytest.raises(PositionCollected):
                 await log_on(store).create_pin("p", start=9, limit=14)
@@ -292,16 +297,124 @@ def test_every_byte_of_a_pin_counts() -> None:
     async def work() -> None:
         store = await log_of(20)
         await log_on(store).create_pin("p", start=3, limit=9)
-        data = (await store.get(pin_path("p"))).data
-        assert encode_pin(decode_pin(data, where="p")) == data
+        (path,) = await keys_in(store, PINS)
+        data = (await store.get(path)).data
+        assert encode_pin(decode_pin(data, where=path)) == data
         for place in range(len(data)):
             for mask in (1, 32):
                 flipped = data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :]
                 with pytest.raises(CorruptionError):
-                    decode_pin(flipped, where="p")
-        wrong = Pin(start=9, limit=3, swept=9, epoch_us=1, writer="x")
+                    decode_pin(flipped, where=path)
+        wrong = Pin(name="p", id="0" * 16, start=9, limit=3, swept=9, epoch_us=1, writer="x")
         with pytest.raises(CorruptionError, match="between"):
-            decode_pin(encode_pin(wrong), where="p")
+            decode_pin(encode_pin(wrong), where=wrong.path)
         assert MANIFEST in store.objects
 
     asyncio.run(work())
+
+
+async def test_an_idle_collection_costs_the_same_however_many_pins_there_were() -> None:
+    """What was let go of and swept leaves nothing that is read again."""
+    store = await log_of(20)
+    costs = []
+    for number in range(30):
+        if number % 10 == 0:
+            await log_on(store).collect(grace_us=0)
+            recorded = Recorded(store)
+            await log_on(recorded).collect(grace_us=0)
+            costs.append(len(recorded.records))
+        await log_on(store).create_pin(f"p{number}", start=number % 9 + 1, limit=10)
+        await log_on(store).release_pin(f"p{number}")
+    assert costs == [costs[0]] * 3
+    await log_on(store).collect(grace_us=0)
+    assert await keys_in(store, PINS) == []
+
+
+async def test_of_two_that_make_a_pin_of_one_name_one_is_sure_at_the_most() -> None:
+    """Each writes, then lists: whoever comes second sees the other, and so may both."""
+    store = await log_of(20)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def after(op: str, key: str) -> None:
+        if op == "put" and key.startswith(PINS) and not begun.is_set():
+            begun.set()
+            await go_on.wait()
+
+    slow = Interposed(store, after=after)
+    first = asyncio.create_task(log_on(slow).create_pin("p", start=3, limit=9))
+    await begun.wait()
+    with pytest.raises(NameTaken):
+        await log_on(store).create_pin("p", start=5, limit=7)
+    go_on.set()
+    assert (await first).pin.is_sure
+
+
+async def test_two_that_both_wrote_before_either_listed_both_give_up() -> None:
+    """Nobody can tell which of them is to have the name; then it is free again."""
+    store = await log_of(20)
+    wrote = 0
+    both = asyncio.Event()
+
+    async def after(op: str, key: str) -> None:
+        nonlocal wrote
+        if op == "put" and key.startswith(PINS) and not both.is_set():
+            wrote += 1
+            if wrote == 2:
+                both.set()
+            await both.wait()
+
+    slow = Interposed(store, after=after)
+    makers = [log_on(slow).create_pin("p", start=3, limit=9) for _ in range(2)]
+    ends = await asyncio.gather(*makers, return_exceptions=True)
+    assert [type(end) for end in ends] == [NameTaken, NameTaken]
+    assert (await log_on(store).create_pin("p")).pin.is_sure
+
+
+async def test_pins_that_changed_places_are_told() -> None:
+    """Each says its name and its id: what is read under another is damage, whoever reads it."""
+    store = await log_of(20)
+    for name, start in (("p", 3), ("q", 11)):
+        await log_on(store).create_pin(name, start=start, limit=start + 4)
+    one, other = await keys_in(store, PINS)
+    store.objects[one], store.objects[other] = store.objects[other], store.objects[one]
+    with pytest.raises(CorruptionError, match="another pin"):
+        await pinned(store, "p")
+    with pytest.raises(CorruptionError, match="another pin"):
+        await collect_to(store, 18)
+    problems = (await log_on(store).scrub()).problems
+    assert {problem.path for problem in problems} == {one, other}
+
+
+async def test_a_pin_shrinks_though_another_changes_it_meanwhile() -> None:
+    """A collection of its log and one of a fork may both be at it."""
+    store = await log_of(20)
+    pins = Pins(store=store, clock=CLOCK, writer="me")
+    await pins.create("f", holder="f")
+
+    async def before(op: str, key: str) -> None:
+        if op == "put" and key.startswith(PINS) and not others:
+            others.append(key)
+            await pins.shrink("f", 5)
+
+    others: list[str] = []
+    raced = Pins(store=Interposed(store, before=before), clock=CLOCK, writer="other")
+    await raced.shrink("f", 7)
+    assert others
+    assert (await pins.load("f")).pin.start == 7
+
+
+async def test_a_pin_that_may_have_been_made_is_told_as_unknown() -> None:
+    """It was written; what came of the manifest after that nobody could read."""
+    store = await log_of(20)
+
+    async def before(op: str, key: str) -> None:
+        if op == "get" and key == MANIFEST and await keys_in(store, PINS):
+            raise LocationError("gone")
+
+    with pytest.raises(OutcomeUnknown, match="whether it holds") as told:
+        await log_on(Interposed(store, before=before)).create_pin("p", start=3, limit=9)
+    assert told.value.outcome is Outcome.UNKNOWN
+    with pytest.raises(BusyError):
+        await pinned(store, "p")
+    await log_on(store).release_pin("p")
+    assert (await log_on(store).create_pin("p")).pin.is_sure

@@ -19,7 +19,7 @@ from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within
-from tidelog.wal.admin.fork import let_go_of_origin
+from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.closing import Closing
 from tidelog.wal.append.queue import Batching

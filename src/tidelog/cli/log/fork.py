@@ -27,11 +27,11 @@ def fork(
 
     From then on the two go their own ways. SOURCE cannot be destroyed before its forks.
     """
-    from tidelog.wal.format.pin import pin_path
+    from tidelog.wal.format.pin import check_pin_name
 
     check_start(start)
     check_log(name)
-    pin_path(name)  # What the two share is held by a pin of the fork's name.
+    check_pin_name(name)  # What the two share is held by a pin of the fork's name.
 
     async def work(location: Location) -> LogInfo:
         return await (await location.fork_log(source, name, start=start)).describe()

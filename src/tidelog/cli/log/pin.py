@@ -167,6 +167,6 @@ def _info_of(log: str, name: str, pin: Pin) -> PinInfo:
 
 
 def _check_pin(name: str) -> None:
-    from tidelog.wal.format.pin import pin_path
+    from tidelog.wal.format.pin import check_pin_name
 
-    pin_path(name)
+    check_pin_name(name)

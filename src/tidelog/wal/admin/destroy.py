@@ -30,7 +30,7 @@ from tidelog.errors import (
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.store.within import Within
-from tidelog.wal.admin.fork import let_go_of_origin
+from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
 from tidelog.wal.format.epoch_list import PAST
 from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
@@ -39,7 +39,7 @@ from tidelog.wal.format.pin import pin_name
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.orphans import SNAPSHOT, Verdict, judge_fragment
 from tidelog.wal.gc.pin_reach import paths_pinned
-from tidelog.wal.gc.pins import Pins, each_pin, replace_pin
+from tidelog.wal.gc.pins import each_pin, replace_pin
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.slot_protocol.chain import chain_of
@@ -85,7 +85,7 @@ async def destroy_log(
     if manifest.chain is None:
         return await _destroy_wal3(store, clock, grace_us)
     if not manifest.chain.is_destroyed:
-        await _refuse_forks(store, clock, writer)
+        await _refuse_forks(store)
         with suppress(LogSealed):
             await Fencer(store=store, clock=clock, writer=writer).seal()
         await _bury(store, clock, writer)
@@ -96,9 +96,9 @@ async def destroy_log(
     return await _delete_slots(store, clock)
 
 
-async def _refuse_forks(store: Store, clock: Clock, writer: str) -> None:
-    pins = await Pins(store=store, clock=clock, writer=writer).list()
-    if forks := sorted({pin.holder for pin in pins.values() if pin.holder}):
+async def _refuse_forks(store: Store) -> None:
+    held = [found.pin async for found in each_pin(store) if found.pin.is_held]
+    if forks := sorted({pin.holder for pin in held if pin.holder}):
         raise UsageError(
             f"the log shares what it has with its forks: destroy these first: {', '.join(forks)}"
         )

@@ -5,8 +5,8 @@ snapshots and a manifest of its own, and from then on the two have nothing to do
 a pin in the source, by the fork's name, which holds what is shared. As the fork is collected, the
 pin shrinks.
 
-Invariants: the pin is sure before the fork's manifest is written, so a fork that is a log has all
-that it names. What a fork shares with a log it never deletes.
+Invariants: the pin is sure before the fork's manifest is written, and is looked at once more after
+that, so a fork that is a log has all that it names. What a fork shares with a log it never deletes.
 Source: design page 3, "Manifest tree, setsum, cursors, collection".
 """
 
@@ -19,29 +19,36 @@ from functools import partial
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import (
+    ContentionError,
+    LocationError,
+    LogSealed,
     NameTaken,
     NoSuchLog,
-    NoSuchPin,
-    ObjectChanged,
     ObjectExists,
     ObjectNotFound,
+    Outcome,
+    OutcomeUnknown,
+    TidelogError,
     UsageError,
 )
 from tidelog.store.conditional import create
 from tidelog.store.within import Within
+from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.format.epoch import Chain, Epoch, Origin
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest, path_of
-from tidelog.wal.format.manifest_update import check_manifest, pointer_to, snapshot_over
-from tidelog.wal.format.pin import Pin, pin_path
+from tidelog.wal.format.manifest import MANIFEST, Manifest, path_of
+from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
+from tidelog.wal.format.pin import Pin, check_pin_name
 from tidelog.wal.format.snapshot import Pointer, encode_snapshot, overlaps, sum_of
-from tidelog.wal.gc.pins import Pins
+from tidelog.wal.gc.pins import Pins, PinWitness, read_pin
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import collected, load_head
+from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
+from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.stream_history import streams_at
 
@@ -64,54 +71,119 @@ class Fork:
         Raises:
             UsageError: no pin could have the fork's name, the source has no such position, or is in
             wal3's form. NameTaken: there is such a log, or a fork of the name was begun and not
-            finished: release its pin, collect, and fork again. NoSuchLog: there is no source, or
-            it was destroyed.
-            PositionCollected: ``start`` was collected. ContentionError: the source was being
-            destroyed. LocationError: a store failed.
+            finished: release its pin, and fork again. NoSuchLog: there is no source, or it was
+            destroyed. PositionCollected: ``start`` was collected. ContentionError: the source was
+            being destroyed, or another let go of the pin meanwhile. LocationError: a store failed;
+            if it is an OutcomeUnknown, the fork may be there.
         """
-        pin_path(self.name)
+        check_pin_name(self.name)
         target = self.store.sibling(self.name)
         with suppress(ObjectNotFound):
             await target.get(MANIFEST, limit=1)
             raise NameTaken(f"there is a log {self.name!r} already: choose another name")
         head = await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
         refuse_unshareable(head.manifest, start)
-        pins = Pins(store=self.store, clock=self.clock, writer=self.writer)
-        pin = Pin(
-            start=head.manifest.next, limit=head.manifest.next, swept=0, epoch_us=0, writer=""
-        )
-        if head.manifest.oldest < head.manifest.next:
-            limit = head.manifest.next
-            pin = (await pins.create(self.name, start=start, limit=limit, holder=self.name)).pin
-        known = await with_all_epochs(self.store, chain_of(head.manifest))
-        chain = self._chain(known.chain, pin, head.manifest.next_seq_no)
-        children = await self._with_newest(pin)
-        kept = await self._carry(target, children, chain, pin)
-        chain = await self._with_streams(chain, head.manifest, kept)
-        chain, lists = shorten(chain)
-        for one in lists:
-            # One that is there is of a fork that was begun: its name is the sum of its bytes.
-            with suppress(ObjectExists):
-                await create(target, one.path, one.data, clock=self.clock)
-        manifest = manifest_of_fork(head.manifest, kept, chain, writer=self.writer)
-        check_manifest(manifest)
+        if head.manifest.oldest == head.manifest.next:
+            return await self._store(target, await self._prepared(target, head.manifest, None))
+        limit = head.manifest.next
+        held = await self._pins.create(self.name, start=start, limit=limit, holder=self.name)
         try:
-            data = encode_manifest(manifest)
-            await create(target, MANIFEST, data, clock=self.clock, replaceable=True)
-        except ObjectExists as error:
-            with suppress(NoSuchPin, ObjectChanged):
-                await pins.release(self.name, force=True)
-            raise NameTaken(f"another made a log {self.name!r} just now") from error
+            manifest = await self._prepared(target, head.manifest, held.pin)
+            manifest = await self._store(target, manifest)
+        except TidelogError as error:
+            if error.outcome is Outcome.NOT_APPLIED:  # Else the fork may be there, and needs it.
+                with suppress(TidelogError):
+                    await self._pins.let_go(held, limit)
+            raise
+        await self._demand_held(target, manifest, held)
         return manifest
 
-    def _chain(self, source: Chain, pin: Pin, next_slot: int) -> Chain:
+    async def _prepared(self, target: Within, source: Manifest, pin: Pin | None) -> Manifest:
+        """Store what the fork's manifest is to name; return that."""
+        known = await with_all_epochs(self.store, chain_of(source))
+        chain = self._chain(known.chain, pin, source.next_seq_no)
+        kept: list[Pointer | Fragment] = []
+        if pin is not None:
+            kept = await self._carry(target, await self._with_newest(pin), chain, pin)
+        chain = await self._with_streams(chain, source, kept)
+        chain, lists = shorten(chain)
+        for one in lists:
+            await self._store_named(target, one.path, one.data)
+        return manifest_of_fork(source, kept, chain, writer=self.writer)
+
+    async def _store(self, target: Within, manifest: Manifest) -> Manifest:
+        """Make the fork, whose manifest this is."""
+        taken = NameTaken(f"another made a log {self.name!r} just now")
+        try:
+            await ManifestStore(store=target, clock=self.clock).create(manifest)
+        except ObjectExists as error:
+            raise taken from error
+        except OutcomeUnknown as error:
+            # Somebody has gone on from ours, or from another's.
+            there = (await load_head(target)).manifest.chain
+            epochs = () if there is None else (await with_all_epochs(target, there)).chain.epochs
+            if chain_of(manifest).last.name not in {epoch.name for epoch in epochs}:
+                raise taken from error
+        return manifest
+
+    async def _demand_held(self, target: Within, manifest: Manifest, held: PinWitness) -> None:
+        """Look at the pin once more, now that everybody can see for which log it holds.
+
+        It may have been let go of while the fork was made, by one who took its maker for dead, and
+        what it held may be gone. Whoever lets go of it later can see that there is a fork.
+
+        Raises:
+            ContentionError: so it was; the fork was undone. OutcomeUnknown: it could not be undone,
+            or others have written to it already: it is to be destroyed.
+        """
+        now = await read_pin(self.store, held.pin.path)
+        if now is not None and now.pin.start == held.pin.start:
+            return
+        # The fork may have been collected already, and have shrunk it itself.
+        newest = (await load_head(target)).manifest
+        if now is not None and now.pin.is_held and now.pin.start <= newest.oldest:
+            return
+        try:
+            if not chain_of(newest).is_destroyed:
+                await self._undo(target, manifest)
+        except LocationError as error:
+            raise OutcomeUnknown(
+                "the fork's pin was let go of while it was made, and it could not be undone: "
+                "destroy it",
+                log=self.name,
+                reason=error,
+            ) from error
+        raise ContentionError(
+            "the fork's pin was let go of while it was made, so it was undone: fork again, by "
+            "another name",
+            log=self.name,
+        )
+
+    async def _undo(self, target: Within, manifest: Manifest) -> None:
+        with suppress(LogSealed):
+            await Fencer(store=target, clock=self.clock, writer=self.writer).seal()
+        end = await roll_up_tail(target, clock=self.clock, writer=self.writer)
+        if end.manifest.next > manifest.next:
+            raise OutcomeUnknown(
+                "the fork's pin was let go of while it was made, and others have appended to it "
+                "already: it was sealed; read what they wrote, then destroy it",
+                log=self.name,
+                start=manifest.next,
+            )
+        await destroy_log(target, clock=self.clock, writer=self.writer, grace_us=0)
+
+    @property
+    def _pins(self) -> Pins:
+        return Pins(store=self.store, clock=self.clock, writer=self.writer)
+
+    def _chain(self, source: Chain, pin: Pin | None, next_slot: int) -> Chain:
         """Return the epochs in which the fork's records lie, and its own first one, of nobody's."""
         shared = [
             replace(epoch, log=epoch.log or self.source)
             for epoch, until in zip(
                 source.epochs, [*[e.first_slot for e in source.epochs[1:]], next_slot], strict=True
             )
-            if pin.is_held and until > self._first_slot(pin)
+            if pin is not None and until > self._first_slot(pin)
         ]
         genesis = Epoch(
             number=source.last.number + 1,
@@ -172,10 +244,22 @@ class Fork:
         if isinstance(kept[0], Pointer) and len(kept) == 1:
             return kept[0]
         made = snapshot_over(kept, writer=self.writer, names_depth=True)
-        # One that is there is of a fork that was begun: its name says what it names.
-        with suppress(ObjectExists):
-            await create(target, made.path, encode_snapshot(made), clock=self.clock)
+        await self._store_named(target, made.path, encode_snapshot(made))
         return pointer_to(made)
+
+    async def _store_named(self, target: Within, path: str, data: bytes) -> None:
+        """Store what the fork's manifest will name."""
+        try:
+            await create(target, path, data, clock=self.clock)
+        except ObjectExists:
+            return  # Of a fork that was begun: its name says what it holds.
+        except LocationError as error:
+            # Whatever became of the object: nothing names it.
+            raise LocationError(
+                "what the fork was to name could not be stored, so there is no fork",
+                path=path,
+                reason=error,
+            ) from error
 
 
 def _inside(children: Sequence[Pointer | Fragment], pin: Pin) -> list[Pointer | Fragment]:
@@ -215,14 +299,3 @@ def refuse_unshareable(source: Manifest, start: int) -> None:
         raise collected(start, source.oldest)
     if start > source.next or start == source.next > source.oldest:
         raise UsageError("the log has no such position yet", start=start, next=source.next)
-
-
-async def let_go_of_origin(store: Within, *, clock: Clock, writer: str) -> None:
-    """Have a fork's pin in its source hold no more than the fork, and forks of it, still need."""
-    manifest = (await load_head(store)).manifest
-    if manifest.chain is None or (origin := manifest.chain.origin) is None:
-        return
-    held = await Pins(store=store, clock=clock, writer=writer).list()
-    start = min([manifest.oldest, *(pin.start for pin in held.values())])
-    source = Pins(store=store.sibling(origin.log), clock=clock, writer=writer)
-    await source.shrink(origin.pin, start)

@@ -2,8 +2,9 @@
 
 A pin names its fragments itself: the part of the manifest's tree that holds its range. A cursor
 holds back the start of the log, for everybody; a pin holds back only the deletion of what it names.
-A pin's object is never deleted, for a deletion has no condition: once it holds nothing any more,
-what is left of it is a few bytes, in which the same name can be pinned again.
+A deletion has no condition. So each pin that is made has a path of its own, with a random id in it:
+once it holds nothing any more its object is deleted, and whoever is late in that cannot hit a pin
+that was made since under the same name.
 
 Source: wal3-draft, "Snapshots of the log"; design page 3, "Manifest tree, setsum, cursors,
 collection".
@@ -23,18 +24,21 @@ from tidelog.wal.format.snapshot import Pointer, decode_pointer, encode_pointer,
 
 PINS: Final = "pin/"
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
-_PATH: Final = re.compile(r"pin/([A-Za-z0-9_]+)\.json")
+_PATH: Final = re.compile(r"pin/([A-Za-z0-9_]+)\.([0-9a-f]{16})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """The records ``[start, limit)`` are held, and nothing if these are equal.
 
+    ``id`` is that of its making: another pin of the same name has another.
     ``is_sure`` is False until whoever makes it has seen that no collection went past. What lies
     below ``swept`` was deleted already, as far as it was dead. ``holder`` is the name of the log
     that shares the fragments, or empty. ``writer`` differs with every write.
     """
 
+    name: str
+    id: str
     start: int
     limit: int
     swept: int
@@ -46,6 +50,10 @@ class Pin:
     fragments: tuple[Fragment, ...] = ()
 
     @property
+    def path(self) -> str:
+        return f"{PINS}{self.name}.{self.id}.json"
+
+    @property
     def is_held(self) -> bool:
         return self.start < self.limit
 
@@ -55,15 +63,19 @@ class Pin:
         return [*self.snapshots, *self.fragments]
 
 
-def pin_path(name: str) -> str:
-    """Return where the pin of a name lies.
+def check_pin_name(name: str) -> None:
+    """Refuse what cannot be the name of a pin.
 
     Raises:
-        UsageError: no pin can have the name.
+        UsageError: it cannot.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} names no pin: use letters, digits and _")
-    return f"{PINS}{name}.json"
+
+
+def pins_named(name: str) -> str:
+    """Return what the paths of all pins of a name begin with, and of no others."""
+    return f"{PINS}{name}."
 
 
 def pin_name(path: str) -> str | None:
@@ -85,13 +97,15 @@ def decode_pin(data: bytes, *, where: str) -> Pin:
     """Read a pin.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: it is none, or another's than its path says.
     """
     found = parse(data, where=where)
     rest = {name: value for name, value in found.found.items() if name != CHECK}
     if found.text(CHECK) != check_of(rest):
         raise found.wrong(CHECK, "is not that of the rest")
     pin = Pin(
+        name=found.text("name"),
+        id=found.text("id"),
         start=found.position("start"),
         limit=found.position("limit"),
         swept=found.position("swept"),
@@ -102,6 +116,8 @@ def decode_pin(data: bytes, *, where: str) -> Pin:
         snapshots=tuple(decode_pointer(child) for child in found.children("snapshots")),
         fragments=tuple(decode_fragment(child) for child in found.children("fragments")),
     )
+    if pin.path != where:
+        raise found.wrong("name", "is that of another pin, whose object this is")
     if not pin.swept <= pin.start <= pin.limit:
         raise found.wrong("start", "is not between what was swept and the limit")
     return pin
@@ -110,6 +126,8 @@ def decode_pin(data: bytes, *, where: str) -> Pin:
 def encode_pin(pin: Pin) -> bytes:
     """Write a pin."""
     fields = {
+        "name": pin.name,
+        "id": pin.id,
         "start": position(pin.start),
         "limit": position(pin.limit),
         "swept": position(pin.swept),

@@ -55,7 +55,7 @@ async def _reached(
         try:
             return found.pin, [child async for child in reached_by(store, clock, found.pin)]
         except CorruptionError:
-            newer = await read_pin(store, found.name)
+            newer = await read_pin(store, found.pin.path)
             if newer is None or newer.e_tag == found.e_tag:
                 raise
             found = newer
@@ -83,11 +83,14 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
     # What is named goes before what names it, or a crash in between would leave it unknown.
     for depth in sorted({_depth_of(child) for child in dead}):
         await store.delete([child.path for child in dead if _depth_of(child) == depth])
+    # They never hold anything again, and no other pin has such a path: no delete comes too late.
+    if over := [found.pin.path for found in due if not found.pin.is_held]:
+        await store.delete(over)
     for found in due:
         pin = found.pin
-        swept = changed(pin, swept=pin.start, writer=f"{pin.writer[:64]} {clock.unique()}")
         if not pin.is_held:
-            swept = changed(swept, snapshots=(), fragments=())
+            continue
+        swept = changed(pin, swept=pin.start, writer=f"{pin.writer[:64]} {clock.unique()}")
         # If it was let go of further, the next collection goes on from there.
         with suppress(ObjectChanged, OutcomeUnknown):
             await replace_pin(store, clock, found, swept)

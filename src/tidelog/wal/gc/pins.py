@@ -6,25 +6,36 @@ has replaced the manifest. One of the two sees the other. If a collection went p
 the pin's start, the pin may name snapshots that were made anew: it is written again, from the newer
 manifest, and looks again.
 
-Invariants: what a pin that is sure holds can be read until it is released. A pin's object is
-replaced on condition, and never deleted; no two writes of one are equal in their bytes.
+Two who make pins of one name race as well: each writes its own object, *then* lists those of the
+name, and gives up if there is another that holds something. Of two that are both written before
+either lists, both give up; of two that are sure one was written after the other had listed, and so
+would have been listed the other. So a name has one sure pin at the most, and is free again as soon
+as that was let go of.
+
+Invariants: what a pin that is sure holds can be read until it is released. A pin never holds more
+than before, so once it holds nothing its object may be deleted, at any time, by anybody. No two
+writes of one are equal in their bytes.
 Source: wal3-draft, "Snapshots of the log"; docs/log.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from typing import Final
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
     BusyError,
+    ContentionError,
+    LocationError,
     NameTaken,
     NoSuchPin,
     ObjectChanged,
-    ObjectExists,
     ObjectNotFound,
+    OutcomeUnknown,
     UsageError,
 )
 from tidelog.store.conditional import create, replace
@@ -33,23 +44,29 @@ from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.pin import (
     PINS,
     Pin,
+    check_pin_name,
     children_between,
     decode_pin,
     encode_pin,
     pin_name,
-    pin_path,
+    pins_named,
 )
 from tidelog.wal.read.head import collected, load_head
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
+
+TRIES_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class PinWitness:
     """A pin as it was read or written, and the version that proves it."""
 
-    name: str
     pin: Pin
     e_tag: str
+
+    @property
+    def name(self) -> str:
+        return self.pin.name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,19 +84,40 @@ class Pins:
 
         Raises:
             UsageError: the log has no such range, or no pin can have the name. NameTaken: there is
-            a pin of the name. PositionCollected: the records are gone, or went meanwhile; nothing
-            is held. OutcomeUnknown: the store failed after the pin was written, or may have been:
-            load it.
+            a pin of the name, or another makes one. PositionCollected: the records are gone, or
+            went meanwhile; nothing is held. ContentionError: another let go of the pin while it was
+            made. OutcomeUnknown: the store failed after the pin was written, or may have been: load
+            it, or release it.
         """
-        path = pin_path(name)
+        check_pin_name(name)
         manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
         if manifest.chain is None:
             raise UsageError("a log in wal3's form has no pins: hold it by a cursor, or copy it")
         start = start or manifest.oldest
         limit = manifest.next if limit is None else limit
         _check_range(manifest, start, limit)
-        pin = self._pin(manifest, start, limit, holder)
-        witness = await self._put(name, pin, await self._free(name, path))
+        if await self._held(name):
+            raise _name_taken(name)
+        witness = await self._put(self._pin(name, manifest, start, limit, holder))
+        try:
+            return await self._made_sure(witness, manifest)
+        except ObjectChanged as error:
+            raise ContentionError(
+                "another let go of the pin while it was made: make it again", name=name
+            ) from error
+        except LocationError as error:
+            raise OutcomeUnknown(
+                "the pin was written, and whether it holds is not known: load it, or release it",
+                name=name,
+                reason=error,
+            ) from error
+
+    async def _made_sure(self, witness: PinWitness, manifest: Manifest) -> PinWitness:
+        """Look for others of the name and for collections that went past; write that it holds."""
+        name, start, limit = witness.name, witness.pin.start, witness.pin.limit
+        if len(await self._held(name)) > 1:
+            await self._replace(witness, start=limit)
+            raise _name_taken(name)
         while True:
             newer = (await load_head(self.store)).manifest
             if newer.oldest > start:
@@ -89,10 +127,8 @@ class Pins:
                 return await self._replace(witness, is_sure=True)
             # A collection went past: snapshots that this names may have been made anew.
             manifest = newer
-            fresh = self._pin(manifest, start, limit, holder)
-            witness = await self._replace(
-                witness, snapshots=fresh.snapshots, fragments=fresh.fragments
-            )
+            snapshots, fragments = children_between(manifest, start, limit)
+            witness = await self._replace(witness, snapshots=snapshots, fragments=fragments)
 
     async def load(self, name: str) -> PinWitness:
         """Read a pin.
@@ -101,40 +137,68 @@ class Pins:
             NoSuchPin: there is none. BusyError: it is being made, or whoever made it died before it
             was sure. CorruptionError: it cannot be read.
         """
-        found = await read_pin(self.store, name)
-        if found is None or not found.pin.is_held:
+        check_pin_name(name)
+        held = await self._held(name)
+        if not held:
             raise NoSuchPin("the log has no such pin: make it", name=name)
-        if not found.pin.is_sure:
+        if (sure := _sure_of(held)) is None:
             raise BusyError(
                 "the pin is not known to hold: whoever makes it has not finished; if that process "
                 "has died, release it, and make it again",
                 name=name,
             )
-        return found
+        return sure
 
     async def release(self, name: str, *, force: bool = False) -> None:
         """Let go of what a pin holds; the next collection deletes what the log does not need.
 
         Raises:
             NoSuchPin: there is none. UsageError: it is held for a fork, and ``force`` is False.
-            ContentionError: another changed it meanwhile: try again.
+            ContentionError: others changed it at every try. OutcomeUnknown, LocationError: the
+            store failed; see ``outcome``.
         """
-        found = await read_pin(self.store, name)
-        if found is None or not found.pin.is_held:
+        check_pin_name(name)
+        held = await self._held(name)
+        if not held:
             raise NoSuchPin("the log has no such pin", name=name)
-        if found.pin.holder and not force:
-            raise UsageError(
-                f"the log {found.pin.holder!r} is a fork, and reads what this pin holds: destroy "
-                "it first",
-                name=name,
-            )
-        await self._replace(found, start=found.pin.limit)
+        sure = _sure_of(held)
+        for found in held if sure is None else [sure]:
+            if found.pin.holder and not force:
+                raise UsageError(
+                    f"the log {found.pin.holder!r} is a fork, and reads what this pin holds: "
+                    "destroy it first",
+                    name=name,
+                )
+            await self.let_go(found, found.pin.limit)
 
-    async def shrink(self, name: str, start: int) -> None:
-        """Let go of what a pin holds below ``start``; it holds no more than before."""
-        found = await read_pin(self.store, name)
-        if found is not None and found.pin.start < start:
-            await self._replace(found, start=min(start, found.pin.limit))
+    async def shrink(self, holder: str, start: int) -> None:
+        """Let go of what the pin of a fork holds below ``start``; it holds no more than before.
+
+        Raises:
+            ContentionError, OutcomeUnknown, LocationError: see `release`.
+        """
+        for found in await self._held(holder):
+            if found.pin.is_sure and found.pin.holder == holder:
+                await self.let_go(found, start)
+
+    async def let_go(self, found: PinWitness, start: int) -> None:
+        """Let go of what one pin holds below ``start``, whoever else changes it meanwhile.
+
+        Raises:
+            ContentionError, OutcomeUnknown, LocationError: see `release`.
+        """
+        now: PinWitness | None = found
+        for attempt in range(TRIES_MAX):
+            if now is None or now.pin.start >= min(start, now.pin.limit):
+                return
+            with suppress(ObjectChanged, OutcomeUnknown):
+                await self._replace(now, start=min(start, now.pin.limit))
+                return
+            await self.clock.sleep(backoff_us(attempt, self.clock, most_us=100_000))
+            now = await read_pin(self.store, found.pin.path)
+        raise ContentionError(
+            "others changed the pin at every try to let go of it: try again", name=found.name
+        )
 
     async def list(self) -> dict[str, Pin]:
         """Read all pins that hold something, by name; other objects beside them are passed over.
@@ -142,19 +206,20 @@ class Pins:
         Raises:
             CorruptionError: one cannot be read.
         """
-        return {found.name: found.pin async for found in each_pin(self.store) if found.pin.is_held}
+        held = [found.pin async for found in each_pin(self.store) if found.pin.is_held]
+        # Of several of one name all but one are being given up.
+        return {pin.name: pin for pin in sorted(held, key=lambda pin: pin.is_sure)}
 
-    async def _free(self, name: str, path: str) -> PinWitness | None:
-        found = await read_pin(self.store, name)
-        if found is not None and found.pin.is_held:
-            raise NameTaken("the log has such a pin already: release it, or choose another name")
-        if found is not None and found.pin.swept < found.pin.limit:
-            raise BusyError("the pin of this name was released: collect, then make it again")
-        return found
+    async def _held(self, name: str) -> Sequence[PinWitness]:
+        """Read the pins of a name that hold something: one, but for a race, or who died in one."""
+        found = each_pin(self.store, prefix=pins_named(name))
+        return [one async for one in found if one.pin.is_held]
 
-    def _pin(self, manifest: Manifest, start: int, limit: int, holder: str) -> Pin:
+    def _pin(self, name: str, manifest: Manifest, start: int, limit: int, holder: str) -> Pin:
         snapshots, fragments = children_between(manifest, start, limit)
         return Pin(
+            name=name,
+            id=self.clock.unique()[:16],
             start=start,
             limit=limit,
             swept=start,
@@ -165,16 +230,11 @@ class Pins:
             fragments=fragments,
         )
 
-    async def _put(self, name: str, pin: Pin, before: PinWitness | None) -> PinWitness:
-        path, data = pin_path(name), encode_pin(pin)
-        try:
-            if before is None:
-                e_tag = await create(self.store, path, data, clock=self.clock, replaceable=True)
-            else:
-                e_tag = await replace(self.store, path, data, e_tag=before.e_tag, clock=self.clock)
-        except (ObjectExists, ObjectChanged) as error:
-            raise NameTaken("another made a pin of this name just now", name=name) from error
-        return PinWitness(name, pin, e_tag)
+    async def _put(self, pin: Pin) -> PinWitness:
+        data = encode_pin(pin)
+        return PinWitness(
+            pin, await create(self.store, pin.path, data, clock=self.clock, replaceable=True)
+        )
 
     async def _replace(self, witness: PinWitness, **fields: object) -> PinWitness:
         pin = changed(witness.pin, writer=self._signature(), **fields)  # type: ignore[arg-type]
@@ -190,31 +250,39 @@ async def replace_pin(store: Store, clock: Clock, witness: PinWitness, pin: Pin)
     Raises:
         ObjectChanged: somebody has. NOT_APPLIED. OutcomeUnknown, LocationError: see `replace`.
     """
-    path = pin_path(witness.name)
-    e_tag = await replace(store, path, encode_pin(pin), e_tag=witness.e_tag, clock=clock)
-    return PinWitness(witness.name, pin, e_tag)
+    e_tag = await replace(store, pin.path, encode_pin(pin), e_tag=witness.e_tag, clock=clock)
+    return PinWitness(pin, e_tag)
 
 
-async def read_pin(store: Store, name: str) -> PinWitness | None:
-    """Read a pin as it is, also one that holds nothing any more; None if there never was one.
+async def read_pin(store: Store, path: str) -> PinWitness | None:
+    """Read a pin as it is, also one that holds nothing any more; None if it is not there.
 
     Raises:
-        UsageError: no pin can have the name. CorruptionError: it cannot be read.
+        CorruptionError: it cannot be read, or is another's.
     """
-    path = pin_path(name)
     try:
         found = await store.get(path)
     except ObjectNotFound:
-        return None  # Or its log was destroyed.
-    return PinWitness(name, decode_pin(found.data, where=path), found.e_tag)
+        return None
+    return PinWitness(decode_pin(found.data, where=path), found.e_tag)
 
 
-async def each_pin(store: Store) -> AsyncIterator[PinWitness]:
+async def each_pin(store: Store, *, prefix: str = PINS) -> AsyncIterator[PinWitness]:
     """Read one pin after the other, also those that hold nothing any more."""
-    for key in [entry.key async for entry in store.list(PINS)]:
-        name = pin_name(key)
-        if name is not None and (found := await read_pin(store, name)) is not None:
+    for path in [entry.key async for entry in store.list(prefix)]:
+        if pin_name(path) is not None and (found := await read_pin(store, path)) is not None:
             yield found
+
+
+def _sure_of(held: Sequence[PinWitness]) -> PinWitness | None:
+    return next((found for found in held if found.pin.is_sure), None)
+
+
+def _name_taken(name: str) -> NameTaken:
+    return NameTaken(
+        "the log has such a pin already, or another makes one: release it, or choose another name",
+        name=name,
+    )
 
 
 def _check_range(manifest: Manifest, start: int, limit: int) -> None:

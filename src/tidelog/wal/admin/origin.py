@@ -1,0 +1,22 @@
+"""What a fork still needs of the log that it was forked from.
+
+Source: design page 3, "Manifest tree, setsum, cursors, collection".
+"""
+
+from __future__ import annotations
+
+from tidelog.clock import Clock
+from tidelog.store.within import Within
+from tidelog.wal.gc.pins import Pins, each_pin
+from tidelog.wal.read.head import load_head
+
+
+async def let_go_of_origin(store: Within, *, clock: Clock, writer: str) -> None:
+    """Have a fork's pin in its source hold no more than the fork, and forks of it, still need."""
+    manifest = (await load_head(store)).manifest
+    if manifest.chain is None or (origin := manifest.chain.origin) is None:
+        return
+    # Also what pins hold that are being made, and are not sure yet.
+    held = [found.pin.start async for found in each_pin(store) if found.pin.is_held]
+    source = Pins(store=store.sibling(origin.log), clock=clock, writer=writer)
+    await source.shrink(origin.pin, min([manifest.oldest, *held]))
