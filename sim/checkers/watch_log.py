@@ -17,6 +17,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.cursor import CURSORS
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, problems_of_manifest
+from tidelog.wal.format.pin import decode_pin, pin_name
 from tidelog.wal.format.slot_object import decode_data
 from tidelog.wal.format.snapshot import Pointer, decode_snapshot, problems_of_snapshot
 from tidelog.wal.format.wal3_records import decode_fragment
@@ -43,12 +44,13 @@ class LogWatch:
     _named: set[str] = field(default_factory=set)
     _starts: dict[str, int] = field(default_factory=dict)
     _left_at: dict[str, float] = field(default_factory=dict)
+    _holding: frozenset[str] = frozenset()
 
     def copy_for(self, store: MemoryStore) -> LogWatch:
         """Return a watch that has seen the same, and goes on at a copy of the store."""
         other = LogWatch(store, self.grace_us, bodies=list(self.bodies), manifest=self.manifest)
         other._fragments, other._starts = list(self._fragments), dict(self._starts)
-        other._said = list(self._said)
+        other._said, other._holding = list(self._said), self._holding
         other._named, other._left_at = set(self._named), dict(self._left_at)
         return other
 
@@ -63,11 +65,18 @@ class LogWatch:
             self._on_manifest(decode_manifest(data))
         elif key.startswith("snapshot/"):
             self._starts[key] = decode_snapshot(data, where=key).children[0].start
+        elif pin_name(key) is not None:
+            is_held = decode_pin(data, where=key).is_held
+            self._holding = self._holding | {key} if is_held else self._holding - {key}
 
     def on_delete(self, keys: Sequence[str]) -> None:
         now = asyncio.get_running_loop().time()
         for key in keys:
             if key.startswith(CURSORS):
+                continue
+            if pin_name(key) is not None:
+                if key in self._holding:
+                    self._violated(f"{key} was deleted, and is a pin that holds something")
                 continue
             left_at = self._left_at.get(key)
             if key in self._pinned_paths():

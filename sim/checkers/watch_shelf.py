@@ -94,6 +94,8 @@ class ShelfWatch:
                 self.violations.append(f"{key} was deleted, and nothing proves it dead")
             elif relative == MANIFEST:
                 self.violations.append(f"{key} was deleted")
+            elif (pin := self.pins.get((name, relative))) and pin.is_sure and pin.is_held:
+                self.violations.append(f"{key} was deleted, and is a pin that holds something")
             self.deleted.add(key)
             self.shared_deleted += any(
                 key in folder.held for other, folder in self.logs.items() if other != name

@@ -405,7 +405,8 @@ async def finish(game: Game) -> None:
     for name in [*game.dice.sample(names, len(names) // 2), *names[:1]]:
         await game.collect(client, name, is_all=True)
     await _check(game, client)
-    await _destroy_all(game, client, await _fork_again(game, client))
+    await _fork_again(game, client)
+    await _destroy_all(game, client)
 
 
 async def _check(game: Game, client: Client) -> None:
@@ -424,12 +425,8 @@ async def _lose_manifests(game: Game, client: Client) -> None:
             await game.plot(name).lose_manifest(client, oldest=manifest.oldest)
 
 
-async def _fork_again(game: Game, client: Client) -> set[str]:
-    """Make the forks that were begun by clients who died: their names can be used again.
-
-    Return those for which it is too late: whoever destroyed their source was a little quicker.
-    """
-    late: set[str] = set()
+async def _fork_again(game: Game, client: Client) -> None:
+    """Make the forks that were begun by clients who died: their names can be used again."""
     for name in list(game.watch.logs):
         within = ClientIn(client, name)
         pins = Pins(store=within.store, clock=within.clock, writer=client.name)
@@ -437,23 +434,25 @@ async def _fork_again(game: Game, client: Client) -> set[str]:
             if held.holder and held.holder not in game.watch.logs:
                 await pins.release(pin, force=True)
                 if not game.watch.logs[name].is_live:
-                    late.add(held.holder)
-                    continue
+                    continue  # Whoever destroyed the source was a little quicker.
                 await game.log(client, name).collect(keep=Keep(share_max=1), grace_us=0)
                 await game.shelf(client).fork(name, held.holder)
-    return late
 
 
-async def _destroy_all(game: Game, client: Client, late: set[str]) -> None:
-    """Forks first; and once more, since a destroyed fork may have been forked just before."""
+async def _destroy_all(game: Game, client: Client) -> None:
+    """Forks first; and once more, since a destroyed fork may have been forked just before.
+
+    Then what forks left that were begun and never came to be: snapshots that nothing names.
+    """
     for _ in range(2):
         for name in reversed(list(game.watch.logs)):
             while await game.destroy(client, name) is None:
                 demand(False, f"{name} has forks, and all were destroyed")
     fences = {path for folder in game.watch.logs.values() for path in folder.fences()}
     names = game.watch.logs
+    for begun in sorted({key.split("/")[1] for key in game.world.store.objects} - set(names)):
+        await game.shelf(client).destroy(begun, grace_us=0)
     tombs = {f"{log_folder(name)}/{key}" for name in names for key in (MANIFEST, GARBAGE)}
-    begun = tuple(f"{log_folder(name)}/snapshot/" for name in late)
-    left = {key for key in game.world.store.objects if not key.startswith(begun)}
+    left = set(game.world.store.objects)
     demand(not left - fences - tombs, "something is left", keys=sorted(left - fences - tombs))
     demand(not fences - left, "a fence is gone", keys=sorted(fences - left))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.goldens import golden
 from kit.protocols import CLOCK
+from kit.stores import Interposed
 from kit.wal3_logs import append, log_of
 from tidelog.errors import (
     BusyError,
@@ -20,6 +21,7 @@ from tidelog.errors import (
     LocationError,
     NoSuchCursor,
     Outcome,
+    OutcomeUnknown,
     PositionCollected,
     UsageError,
 )
@@ -366,3 +368,20 @@ def test_any_cursor_comes_out_as_it_went_in(position: int, epoch_us: int, writer
     cursor = Cursor(position=position, epoch_us=epoch_us, writer=writer)
 
     assert decode_cursor(encode_cursor(cursor), where="x") == cursor
+
+
+async def test_a_cursor_whose_second_look_met_damage_may_stand() -> None:
+    """A manifest cut short on its way says nothing of the cursor, which was written already."""
+    store = await log_of([2] * 10)
+    wrote: list[str] = []
+
+    async def before(op: str, key: str) -> None:
+        if (op, key) == ("put", cursor_path("c")):
+            wrote.append(key)
+        if (op, key) == ("get", MANIFEST) and wrote:
+            raise CorruptionError("the store gave other bytes than it announced")
+
+    with pytest.raises(OutcomeUnknown, match="is not known") as told:
+        await cursors_on(Interposed(store, before=before)).create("c", 3)
+    assert told.value.outcome is Outcome.UNKNOWN
+    assert (await cursors_on(store).load("c")).position == 3

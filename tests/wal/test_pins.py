@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ from tidelog.testing.faulty import Request
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin
 from tidelog.wal.gc.orphans import sweep
-from tidelog.wal.gc.pins import Pins, each_pin
+from tidelog.wal.gc.pins import Pins, PinWitness, each_pin
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.slot_log import SlotLog
 
@@ -168,7 +169,7 @@ class Meddled(MemoryStore):
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        if key.startswith(self.key) and self.before is not None:
+        if self.key and key.startswith(self.key) and self.before is not None:
             act, self.before = self.before, None
             await act()
         return await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
@@ -349,24 +350,30 @@ async def test_of_two_that_make_a_pin_of_one_name_one_is_sure_at_the_most() -> N
     assert (await first).pin.is_sure
 
 
-async def test_two_that_both_wrote_before_either_listed_both_give_up() -> None:
-    """Nobody can tell which of them is to have the name; then it is free again."""
+async def test_of_two_that_both_wrote_before_either_listed_not_both_are_sure() -> None:
+    """Whoever lists first gives up, and maybe both do: then the name is free again."""
     store = await log_of(20)
-    wrote = 0
-    both = asyncio.Event()
+    both_to_write, both_wrote = asyncio.Barrier(2), asyncio.Barrier(2)
+    puts = {"before": 0, "after": 0}
 
-    async def after(op: str, key: str) -> None:
-        nonlocal wrote
-        if op == "put" and key.startswith(PINS) and not both.is_set():
-            wrote += 1
-            if wrote == 2:
-                both.set()
-            await both.wait()
+    async def meet(barrier: asyncio.Barrier, when: str, op: str, key: str) -> None:
+        if op == "put" and key.startswith(PINS):
+            puts[when] += 1
+            if puts[when] <= 2:
+                await barrier.wait()
 
-    slow = Interposed(store, after=after)
+    slow = Interposed(
+        store,
+        before=partial(meet, both_to_write, "before"),
+        after=partial(meet, both_wrote, "after"),
+    )
     makers = [log_on(slow).create_pin("p", start=3, limit=9) for _ in range(2)]
     ends = await asyncio.gather(*makers, return_exceptions=True)
-    assert [type(end) for end in ends] == [NameTaken, NameTaken]
+    assert [end for end in ends if isinstance(end, NameTaken)]
+    held = [found.pin async for found in each_pin(store) if found.pin.is_held]
+    assert len(held) == sum(isinstance(end, PinWitness) for end in ends)
+    if held:
+        await log_on(store).release_pin("p")
     assert (await log_on(store).create_pin("p")).pin.is_sure
 
 

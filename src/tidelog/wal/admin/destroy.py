@@ -77,7 +77,8 @@ async def destroy_log(
     try:
         manifest = (await load_head(store)).manifest
     except NoSuchLog:
-        # One in wal3's form that lost its manifest first. Slots could still be made a log again.
+        # One in wal3's form that lost its manifest first; or snapshots of a fork that never came to
+        # be. Slots could still be made a log again.
         keys = [key async for key in _keys(store, "")]
         if any(key.startswith("epoch/") for key in keys) or not any(map(_is_of_a_log, keys)):
             raise
@@ -191,7 +192,8 @@ async def _destroy_wal3(store: Store, clock: Clock, grace_us: int) -> Destroyed:
             key=foreign[0],
             count=len(foreign),
         )
-    await store.delete([MANIFEST])
+    if MANIFEST in keys:  # Else a log that was made just now would lose its own.
+        await store.delete([MANIFEST])
     await clock.sleep(grace_us)
     rest = [key async for key in _keys(store, "") if _is_of_a_log(key)]
     if rest:

@@ -20,6 +20,7 @@ from typing import Final
 from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
     BusyError,
+    CorruptionError,
     CursorMoved,
     LocationError,
     NoSuchCursor,
@@ -203,7 +204,7 @@ class Cursors:
         """
         try:
             kept = max(await self._look())
-        except LocationError as error:
+        except (LocationError, CorruptionError) as error:  # Whatever it met, the cursor stands.
             raise OutcomeUnknown(
                 "the cursor was written, and whether a collection has gone past it is not known: "
                 "load it",

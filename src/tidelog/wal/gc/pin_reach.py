@@ -35,6 +35,8 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
     """
     held: set[str] = set()
     async for found in each_pin(store):
+        if not found.pin.is_held:  # Nor will it ever be again.
+            continue
         now, reached = await _reached(store, clock, found)
         if now.is_held:
             held |= {child.path for child in reached if child.limit > now.start}

@@ -8,9 +8,8 @@ manifest, and looks again.
 
 Two who make pins of one name race as well: each writes its own object, *then* lists those of the
 name, and gives up if there is another that holds something. Of two that are both written before
-either lists, both give up; of two that are sure one was written after the other had listed, and so
-would have been listed the other. So a name has one sure pin at the most, and is free again as soon
-as that was let go of.
+either lists, whoever lists first gives up, and maybe both do. So a name has one sure pin at the
+most, and is free again as soon as that was let go of.
 
 Invariants: what a pin that is sure holds can be read until it is released. A pin never holds more
 than before, so once it holds nothing its object may be deleted, at any time, by anybody. No two
@@ -30,6 +29,7 @@ from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
     BusyError,
     ContentionError,
+    CorruptionError,
     LocationError,
     NameTaken,
     NoSuchPin,
@@ -105,7 +105,7 @@ class Pins:
             raise ContentionError(
                 "another let go of the pin while it was made: make it again", name=name
             ) from error
-        except LocationError as error:
+        except (LocationError, CorruptionError) as error:
             raise OutcomeUnknown(
                 "the pin was written, and whether it holds is not known: load it, or release it",
                 name=name,

@@ -1,0 +1,133 @@
+"""Forks whose pin was let go of while they were made: nobody is left with half a log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kit.named_logs import contents, log_of, shelf_on
+from kit.stores import Interposed, keys_in
+from tidelog.errors import (
+    ContentionError,
+    LocationError,
+    LogSealed,
+    NameTaken,
+    NoSuchLog,
+    OutcomeUnknown,
+)
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.plan import Keep
+
+
+async def let_go(store: MemoryStore) -> None:
+    """Take the maker of the fork ``b`` of ``a`` for dead: its pin goes, and what it held."""
+    source = await shelf_on(store).open("a")
+    await source.release_pin("b", force=True)
+    await source.create_cursor("x", 9)
+    await source.collect(keep=Keep(share_max=1), grace_us=0)
+
+
+def meddled(store: MemoryStore, when: str, act: Callable[[], Awaitable[None]]) -> Interposed:
+    """Return the store; once, before or after the fork's manifest is stored, something happens."""
+    done: list[str] = []
+
+    async def once(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/b/{MANIFEST}") and not done:
+            done.append(key)
+            await act()
+
+    return Interposed(store, **{when: once})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_fork_whose_pin_was_let_go_of_is_undone(when: str) -> None:
+    """What it shares may be gone, whichever came first: its manifest, or the release."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+
+    with pytest.raises(ContentionError, match="let go of while it was made"):
+        await shelf_on(meddled(store, when, lambda: let_go(store))).fork("a", "b")
+    with pytest.raises(NoSuchLog, match="was destroyed"):
+        await shelf_on(store).open("b")
+    assert [key for key in await keys_in(store, "log/b/") if "snapshot" in key] == []
+    fork = await shelf_on(store).fork("a", "c")
+    assert list(await contents(store, fork.name)) == [9, 10, 11, 12]
+    assert (await fork.scrub()).is_clean
+
+
+async def test_a_fork_that_others_have_written_to_already_is_sealed_and_told() -> None:
+    """Their records are its own, and stay readable: nobody deletes what was acknowledged."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+
+    async def act() -> None:
+        other = await shelf_on(store).open("b")
+        await other.append([b"already"])
+        await other.close()
+        await let_go(store)
+
+    with pytest.raises(OutcomeUnknown, match="others have appended"):
+        await shelf_on(meddled(store, "after", act)).fork("a", "b")
+    log = await shelf_on(store).open("b")
+    assert [row["body"] async for t in log.scan(13) for row in t.to_pylist()] == [b"already"]
+    with pytest.raises(LogSealed):
+        await log.append([b"more"])
+    await shelf_on(store).destroy("b", grace_us=0)
+
+
+async def test_a_fork_that_was_collected_at_once_is_no_loss() -> None:
+    """It let go of what it does not need itself: that is no reason to undo it."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+
+    async def act() -> None:
+        other = await shelf_on(store).open("b")
+        await other.create_cursor("x", 7)
+        await other.collect(keep=Keep(share_max=1), grace_us=0)
+
+    fork = await shelf_on(meddled(store, "after", act)).fork("a", "b")
+    assert list(await contents(store, "b")) == [7, 8, 9, 10, 11, 12]
+    assert (await fork.scrub()).is_clean
+
+
+async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
+    """It lets go of its pin; snapshots that it stored are named by nothing, nor found by others.
+
+    A log of the name that is made meanwhile keeps its manifest.
+    """
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+    await store.put(f"log/b/snapshot/SNAPSHOT.01.{'0' * 64}", b"of a fork that died")
+
+    async def refuse(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/b/{MANIFEST}"):
+            raise LocationError("refused")
+
+    with pytest.raises(LocationError):
+        await shelf_on(Interposed(store, before=refuse)).fork("a", "b")
+
+    deletions: list[str] = []
+
+    async def made(op: str, key: str) -> None:
+        if op == "delete" and not deletions:
+            deletions.append(key)
+            await store.put(f"log/b/{MANIFEST}", store.objects[f"log/a/{MANIFEST}"].data)
+
+    await shelf_on(Interposed(store, before=made)).destroy("b", grace_us=0)
+    assert await keys_in(store, "log/b/") == [f"log/b/{MANIFEST}"]
+
+
+async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
+    """Else its source could not be destroyed, for the sake of a log that there is not."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+
+    async def act() -> None:
+        await shelf_on(store).create("b")
+
+    with pytest.raises(NameTaken):
+        await shelf_on(meddled(store, "before", act)).fork("a", "b")
+    assert await (await shelf_on(store).open("a")).pins() == {}
+    await shelf_on(store).destroy("a", grace_us=0)
