@@ -1,6 +1,6 @@
 """What appends to a log cost: latency under load, round trips, requests, throughput.
 
-    python bench/log.py [--only latency|trips|cost|throughput|tail|scan] [--seconds N]
+    python bench/log.py [--only latency|trips|cost|throughput|tail] [--seconds N]
     PYTHONPATH=tests python bench/log.py --only throughput --seaweed
 
 Latency is open-loop: appends are due at fixed times, and what they waited to be sent counts. The
@@ -23,9 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from figures import percentile, print_table, seconds_of
+from figures import percentile, print_table
 from latency_picture import draw_latencies
 from tidelog.clock import SystemClock
 from tidelog.setsum import Setsum
@@ -39,11 +38,9 @@ from tidelog.wal.format.epoch import Chain, Epoch
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.format.slot_object import place_slot_records, setsum_of_slot_records
 from tidelog.wal.format.snapshot import encode_snapshot
 from tidelog.wal.log import Log
 from tidelog.wal.logs import create_log, open_log
-from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer, roll_all
 from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.writer import Shape
@@ -345,51 +342,9 @@ async def _many_fragments(store: MemoryStore, count: int) -> None:
     await store.put(MANIFEST, encode_manifest(manifest))
 
 
-async def scan(megabytes: int) -> None:
-    """Print how fast a log is read, by lanes, beside a plain Parquet read of the same files."""
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for lanes in (1, 4, 16):
-            url = Path(folder, str(lanes)).as_uri()
-            store = open_store(url, clock=CLOCK)
-            shape = Shape(alpha=8, lanes=lanes)
-            bodies = noise(1_000, 1_024)
-            async with log_on(store, "slot", shape=shape, batching=Batching(interval_us=0)) as log:
-                await asyncio.gather(*(log.append_arrow(bodies) for _ in range(megabytes)))
-            fragments = (await load_head(store)).manifest.fragments
-            ours, plain = [], []
-            for _ in range(3):
-                begun = time.perf_counter()
-                read = 0
-                async for records in log.scan():
-                    read += records.num_rows
-                ours.append(time.perf_counter() - begun)
-                begun = time.perf_counter()
-                for fragment in fragments:
-                    pq.read_table(Path(folder, str(lanes), fragment.path))
-                plain.append(time.perf_counter() - begun)
-            rows.append(
-                [
-                    str(lanes),
-                    str(len(fragments)),
-                    f"{megabytes * 1.024 / percentile(ours, 0.5):,.0f}",
-                    f"{megabytes * 1.024 / percentile(plain, 0.5):,.0f}",
-                    f"{percentile(plain, 0.5) / percentile(ours, 0.5):.2f}",
-                ]
-            )
-    print("## Reading records of 1 KiB from a directory, all checked\n")
-    print_table(["lanes", "fragments", "scan MB/s", "plain Parquet MB/s", "ratio"], rows)
-    count = 20_000
-    records = place_slot_records(
-        noise(count, 1_024), start=1, times=np.full(count, 1, dtype=np.int64)
-    )
-    took = percentile([seconds_of(lambda: setsum_of_slot_records(records)) for _ in range(5)], 0.5)
-    print(f"One core sums up {count / took:,.0f} records of 1 KiB a second (SHA-256)\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = ("latency", "trips", "cost", "throughput", "tail", "scan")
+    names = ("latency", "trips", "cost", "throughput", "tail")
     parser.add_argument("--only", choices=names)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each latency run")
     parser.add_argument("--seaweed", action="store_true", help="measure throughput on S3, too")
@@ -401,7 +356,6 @@ def main() -> None:
         "cost": lambda: asyncio.run(cost(1_000)),
         "throughput": lambda: throughput_on(min(10.0, given.seconds), with_seaweed=given.seaweed),
         "tail": lambda: asyncio.run(tail(100_000)),
-        "scan": lambda: asyncio.run(scan(200)),
     }
     for name, work in works.items():
         if given.only in (None, name):

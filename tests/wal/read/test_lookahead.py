@@ -54,9 +54,10 @@ class Watch:
     items=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), max_size=30),
     at_once=st.integers(1, 8),
     bytes_max=st.integers(1, 100),
+    wanted=st.none() | st.integers(1, 8),
 )
 def test_results_come_in_order_and_within_bounds(
-    items: list[tuple[int, int]], at_once: int, bytes_max: int
+    items: list[tuple[int, int]], at_once: int, bytes_max: int, wanted: int | None
 ) -> None:
     """Whatever takes how long: a slow reader of a long log must not fill the memory."""
     watch = Watch(items)
@@ -69,6 +70,7 @@ def test_results_come_in_order_and_within_bounds(
             size_of=watch.size_of,
             at_once=at_once,
             bytes_max=bytes_max,
+            wanted=None if wanted is None else lambda: wanted,
         )
         async for number, result in results:
             assert number == result
@@ -78,7 +80,7 @@ def test_results_come_in_order_and_within_bounds(
         return found
 
     assert run(main, 1) == list(range(len(items)))
-    assert watch.most <= at_once
+    assert watch.most <= min(at_once, wanted or at_once)
     assert watch.most_bytes <= bytes_max
 
 

@@ -28,16 +28,18 @@ async def in_order(
     size_of: Callable[[S], int],
     at_once: int = AT_ONCE_MAX,
     bytes_max: int = BYTES_MAX,
+    wanted: Callable[[], int] | None = None,
 ) -> AsyncGenerator[tuple[S, T], None]:
     """Yield each item of a source with what ``work`` makes of it, in order.
 
     Units: at most ``at_once`` items, of about ``bytes_max`` bytes, are under way or with whoever
-    reads; one always may be, whatever its size.
+        reads; one always may be, whatever its size. ``wanted`` says how many do any good as things
+        go.
 
     Raises:
         what the source or the work raises, when it is that item's turn.
     """
-    ahead = _Ahead(source, work, size_of, _Budget(at_once, bytes_max))
+    ahead = _Ahead(source, work, size_of, _Budget(at_once, bytes_max, wanted))
     ahead.begin()
     try:
         async for pair in ahead.results():
@@ -52,6 +54,7 @@ class _Budget:
 
     count_max: int
     bytes_max: int
+    wanted: Callable[[], int] | None = None
     allowed: int = 1
     count: int = 0
     size_bytes: int = 0
@@ -74,7 +77,8 @@ class _Budget:
 
     def _has_room(self, size_bytes: int) -> bool:
         is_small = self.size_bytes + size_bytes <= self.bytes_max
-        return not self.count or (self.count < self.allowed and is_small)
+        allowed = self.allowed if self.wanted is None else min(self.allowed, self.wanted())
+        return not self.count or (self.count < allowed and is_small)
 
 
 class _Ahead(Generic[S, T]):

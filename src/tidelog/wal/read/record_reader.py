@@ -23,6 +23,7 @@ from tidelog.wal.read.codec import Codec
 from tidelog.wal.read.head import collected, load_past
 from tidelog.wal.read.limits import Limits, Spent, spend
 from tidelog.wal.read.lookahead import BYTES_MAX, in_order
+from tidelog.wal.read.pace import Pace
 from tidelog.wal.read.tree_reader import TreeReader
 
 
@@ -51,7 +52,7 @@ class RecordReader:
         Raises:
             ObjectNotFound: it is gone. CorruptionError: they are not.
         """
-        return await self._records(Leaf(fragment))
+        return await self._records(Leaf(fragment), Pace())
 
     async def scan(
         self,
@@ -94,22 +95,28 @@ class RecordReader:
         self, leaves: AsyncGenerator[Leaf, None]
     ) -> AsyncGenerator[tuple[Fragment, pa.Table], None]:
         """Read fragments as their source gives them, some ahead; see `fetch`."""
+        pace = Pace()
         found = in_order(
             leaves,
-            self._records,
+            partial(self._records, pace=pace),
             size_of=lambda leaf: leaf.fragment.num_bytes,
             at_once=self.tree.reads,
             bytes_max=self.window_bytes,
+            wanted=pace.wanted,
         )
         async with aclosing(found):
             async for leaf, records in found:
                 yield leaf.fragment, records
 
-    async def _records(self, leaf: Leaf) -> pa.Table:
-        data = leaf.data
+    async def _records(self, leaf: Leaf, pace: Pace) -> pa.Table:
+        clock, data = self.tree.clock, leaf.data
+        begun_us = clock.monotonic_us()
         if data is None:
             data = (await self.tree.store.get(leaf.fragment.path)).data
-        return await self.tree.clock.offload(partial(self.codec, data, leaf.fragment))
+        fetched_us = clock.monotonic_us()
+        records = await clock.offload(partial(self.codec, data, leaf.fragment))
+        pace.note(fetch_us=fetched_us - begun_us, check_us=clock.monotonic_us() - fetched_us)
+        return records
 
     async def _leaves(
         self,

@@ -1,0 +1,218 @@
+"""What scanning a log costs, beside plain Parquet reads of the same files in the same run.
+
+    python bench/log_scan.py [--megabytes N] [--rounds N]
+
+Every record that a scan gives was checked; ``pyarrow.parquet.read_table`` of the same files checks
+nothing. Each line is measured in a process of its own, bound to its cores before anything starts a
+thread. Figures are medians of rounds, in which both take turns; the ratio is that of each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from figures import percentile, print_table, ratio, seconds_of, side_by_side
+from tidelog.clock import SystemClock
+from tidelog.setsum import Setsum
+from tidelog.store.memory import MemoryStore
+from tidelog.store.urls import open_store
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import fragment_of
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.slot_object import encode_data, place_slot_records
+from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.slot_protocol.chain import tail_of
+from tidelog.wal.slot_protocol.checkpoint import roll_all
+from tidelog.wal.slot_protocol.writer import Shape
+
+CLOCK: Final = SystemClock()
+APPEND_BYTES: Final = 1_024_000
+DEEP: Final = 100_000
+
+
+def noise(count: int, size: int) -> pa.BinaryArray:
+    """Return bodies that cannot be compressed."""
+    block = os.urandom(count * size)
+    cut = [block[at : at + size] for at in range(0, count * size, size)]
+    bodies: pa.BinaryArray = pa.array(cut, pa.binary())
+    return bodies
+
+
+async def write_log(folder: Path, protocol: str, size: int, megabytes: int) -> None:
+    """Write a log of records of a size; in a slot log, into four lanes."""
+    log = await create_log(
+        open_store(folder.as_uri(), clock=CLOCK),
+        name="bench",
+        clock=CLOCK,
+        writer="bench",
+        protocol=protocol,
+        batching=Batching(interval_us=0),
+        shape=Shape(alpha=8, lanes=4) if protocol == "slot" else None,
+    )
+    bodies = noise(APPEND_BYTES // size, size)
+    count = megabytes * 1_000_000 // APPEND_BYTES
+    await asyncio.gather(*(log.append_arrow(bodies) for _ in range(count)))
+    await log.close()
+
+
+async def scan(folder: Path) -> int:
+    """Read a log whole, and keep nothing of it; return how many bytes of bodies there were."""
+    store = open_store(folder.as_uri(), clock=CLOCK)
+    log = await open_log(store, name="bench", clock=CLOCK, writer="bench")
+    read = 0
+    async for records in log.scan():
+        read += records.column("body").nbytes
+    return read
+
+
+def plain(paths: list[Path]) -> int:
+    """Read the log's files as Parquet, and keep nothing of them."""
+    return sum(pq.read_table(path).column("body").nbytes for path in paths)
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    """Return seconds of each round: of scans, and of plain reads; and how much was read."""
+    paths = sorted(path for path in folder.rglob("*.parquet") if path.stat().st_size > 10_000)
+    read = [asyncio.run(scan(folder)), plain(paths)]
+    works: dict[str, Callable[[], float]] = {
+        "scan": lambda: seconds_of(lambda: asyncio.run(scan(folder))),
+        "plain": lambda: seconds_of(lambda: plain(paths)),
+    }
+    return {**side_by_side(works, rounds), "bytes": read, "files": len(paths)}
+
+
+def memory(folder: Path) -> dict[str, Any]:
+    """Return how many bytes the process grew by during a scan, at the most."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    asyncio.run(scan(folder))
+    return {"grown": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1_024}
+
+
+def in_process(what: str, folder: Path, *, cores: int, rounds: int = 1) -> dict[str, Any]:
+    """Measure in a process of its own, with so many cores."""
+    own = sorted(os.sched_getaffinity(0))[:cores]
+    found = subprocess.run(
+        [sys.executable, __file__, "--child", what, str(folder), "--rounds", str(rounds)],
+        stdout=subprocess.PIPE,
+        check=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, own),
+    )
+    told: dict[str, Any] = json.loads(found.stdout)
+    return told
+
+
+def print_speed(folder: Path, megabytes: int, rounds: int) -> None:
+    """Print how fast logs are read."""
+    rows = []
+    for protocol, size in (("slot", 1_024), ("slot", 100), ("slot", 65_536), ("manifest", 1_024)):
+        place = folder / f"{protocol}-{size}"
+        asyncio.run(write_log(place, protocol, size, megabytes))
+        for cores in sorted({1, min(2, os.cpu_count() or 1)}):
+            found = in_process("speed", place, cores=cores, rounds=rounds)
+            shown = [
+                f"{read / percentile(found[name], 0.5) / 1e6:,.0f}"
+                for name, read in zip(("scan", "plain"), found["bytes"], strict=True)
+            ]
+            rows.append(
+                [protocol, f"{size:,}", str(found["files"]), str(cores), *shown,
+                 f"{ratio(found['scan'], found['plain']):.2f}"]
+            )  # fmt: skip
+    print(f"## Scanning {megabytes} MB from a directory, all of it checked\n")
+    head = ["protocol", "bytes", "files", "cores", "scan MB/s", "plain Parquet MB/s", "ratio"]
+    print_table(head, rows)
+
+
+def print_memory(folder: Path, megabytes: int) -> None:
+    """Print what scans of longer and longer logs take in memory."""
+    rows = []
+    for times in (1, 2, 4):
+        place = folder / f"memory-{times}"
+        asyncio.run(write_log(place, "slot", 1_024, megabytes * times))
+        grown = in_process("memory", place, cores=2)["grown"]
+        rows.append([f"{megabytes * times:,}", f"{grown / 1e6:,.0f}"])
+    print("## What a process grows by while it scans\n")
+    print_table(["log, MB", "memory, MB"], rows)
+
+
+async def print_first() -> None:
+    """Print what the first record of a log of many fragments takes."""
+    inner = MemoryStore()
+    await _deep_log(inner, DEEP)
+    store = Metered(inner, clock=CLOCK)
+    log = await open_log(store, name="bench", clock=CLOCK, writer="bench")
+    before, begun = store.usage(), time.perf_counter()
+    await anext(log.scan())
+    took, used = time.perf_counter() - begun, store.usage() - before
+    print(
+        f"The first record of a log of {DEEP:,} fragments takes {used.requests_count} requests "
+        f"(and one to open it), {used.read_bytes:,} bytes and {took * 1_000:.0f} ms of "
+        "computing.\n"
+    )
+
+
+async def _deep_log(store: MemoryStore, count: int) -> None:
+    """Make the tree of a log of so many fragments, of which the first is there."""
+    epoch = Epoch(number=0, id="0" * 16, first_slot=1, opener="bench")
+    manifest = Manifest(writer="bench", chain=Chain(epochs=(epoch,)))
+    records = place_slot_records(noise(1, 100), start=1, times=np.ones(1, dtype=np.int64))
+    tail = tail_of(manifest)
+    link, data = encode_data(records, tail, writer="bench")
+    await store.put(tail.path, data)
+    one = fragment_of(link, tail.path, len(data))
+    total, step = Setsum.zero(), 128
+    for first in range(1, count + 1, step):
+        added = list[Fragment]()
+        for slot in range(first, min(first + step, count + 1)):
+            place = {"path": epoch.path(slot), "seq_no": slot, "start": slot, "limit": slot + 1}
+            setsum = one.setsum if slot == 1 else Setsum.of(b"%d" % slot)
+            added.append(replace(one, **place, setsum=setsum))  # type: ignore[arg-type]
+            total = total + setsum
+        fragments = (*manifest.fragments, *added)
+        size = manifest.acc_bytes + sum(fragment.num_bytes for fragment in added)
+        manifest = replace(manifest, setsum=total, acc_bytes=size, fragments=fragments)
+        manifest, snapshots = roll_all(manifest, Rollover(), writer="bench")
+        for snapshot in snapshots:
+            await store.put(snapshot.path, encode_snapshot(snapshot))
+    await store.put(MANIFEST, encode_manifest(manifest))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--child", nargs=2, help="what, and where: for itself")
+    given = parser.parse_args()
+    if given.child:
+        what, folder = given.child
+        found = measure(Path(folder), given.rounds) if what == "speed" else memory(Path(folder))
+        print(json.dumps(found))
+        return
+    asyncio.run(print_first())
+    with tempfile.TemporaryDirectory() as folder:
+        print_speed(Path(folder), given.megabytes, given.rounds)
+        print_memory(Path(folder), given.megabytes)
+
+
+if __name__ == "__main__":
+    main()
