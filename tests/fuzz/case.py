@@ -11,7 +11,6 @@ from typing import Final
 
 from fuzz.asking import CHANGED, TIME, Asker, Complaint
 from fuzz.clock import StillClock
-from fuzz.known import known_as
 from fuzz.looking import Looker
 from fuzz.mutation import Mutation, mutate
 from fuzz.specimens import RECIPES, Specimen, specimen, store_of
@@ -26,22 +25,19 @@ WRITES: Final = 2  # Of what can be done with a log, each case does so much.
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of a case: complaints, those of known faults, and what no reader can see."""
+    """What came of a case: complaints, and what no reader can see."""
 
     seed: int
     number: int
     specimen: str
     done: Sequence[Mutation]
     complaints: list[Complaint] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
 
     def judge(self, complaint: Complaint, found: Specimen) -> None:
         """Note a complaint as what it is."""
         if reason := reason_of(complaint, self.done, found):
             self.unseen.append(reason)
-        elif name := known_as(complaint, self.done, found):
-            self.known.append(name)
         else:
             self.complaints.append(complaint)
 

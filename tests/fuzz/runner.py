@@ -33,7 +33,6 @@ class Report:
     cases: int = 0
     failed: list[str] = field(default_factory=list)
     unseen: Counter[str] = field(default_factory=Counter)
-    known: Counter[str] = field(default_factory=Counter)
     specimens: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     cpu_seconds: float = 0.0  # Of all processes, their making of specimens included.
@@ -41,8 +40,7 @@ class Report:
     def __str__(self) -> str:
         took = f"{self.seconds:.0f} s, {self.cpu_seconds:.0f} s of them computing"
         lines = [f"{self.cases} cases in {took}, {len(self.failed)} failed"]
-        for title, counts in (("cannot be seen", self.unseen), ("known", self.known)):
-            lines += [f"  {title}: {count} x {name}" for name, count in counts.most_common()]
+        lines += [f"  cannot be seen: {n} x {name}" for name, n in self.unseen.most_common()]
         return "\n".join([*lines, *self.failed])
 
 
@@ -93,7 +91,6 @@ def _run_until_it_ends(report: Report, seed: int, first: int, limit: int) -> int
 def _count(report: Report, told: dict[str, Any]) -> None:
     report.cases += 1
     report.unseen.update(told.get("unseen", ()))
-    report.known.update(told.get("known", ()))
     report.specimens.update([told.get("specimen", "?")])
     if told["failed"]:
         report.failed.append(told["failed"])

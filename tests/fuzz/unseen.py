@@ -75,6 +75,7 @@ def the_ends_of_fragments(
     return (
         complaint.kind == CHANGED
         and complaint.step in BOUNDS
+        and complaint.step != "append"
         and specimen.logs[complaint.log].protocol == "manifest"
         and any(each.role == "manifest" and _is_of_an_end(each.told) for each in done)
     )

@@ -57,7 +57,6 @@ def main() -> None:
             number=number,
             failed=failed,
             unseen=outcome.unseen,
-            known=outcome.known,
             specimen=outcome.specimen,
         )
 

@@ -177,6 +177,21 @@ async def test_nobody_appends_to_a_manifest_that_contradicts_itself(field: str) 
     await found.close()
 
 
+@pytest.mark.parametrize("change", [-1, 1, 256, 2**40])
+@pytest.mark.parametrize("name", ["a_tiny", "d_copy", "b_snapshots"])
+async def test_nobody_appends_where_a_changed_limit_says(name: str, change: int) -> None:
+    """Nothing else says where a log goes on, so the newest fragment is looked at."""
+    log = objects(name)
+    document = json.loads(log[MANIFEST])
+    at = ("fragments", len(document["fragments"]) - 1, "limit", "offset")
+    value = document["fragments"][-1]["limit"]["offset"] + change
+    found = await opened({**log, MANIFEST: with_value(document, at, value)})
+
+    with pytest.raises(CorruptionError):
+        await found.append([b"more"])
+    await found.close()
+
+
 @pytest.mark.parametrize("where", ["fragments", "snapshots"])
 @pytest.mark.parametrize("path", ["../x/y", "..", "/x", "log/../x", "a\0b", "\ud800", "", "log/"])
 async def test_no_path_leads_out_of_a_log(where: str, path: str) -> None:

@@ -20,7 +20,13 @@ from tidelog.errors import UsageError
 from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment
 from tidelog.wal.format.json import CHECK, check_of, parse, position, render
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.format.snapshot import Pointer, decode_pointer, encode_pointer, overlaps
+from tidelog.wal.format.snapshot import (
+    Pointer,
+    decode_pointer,
+    encode_pointer,
+    overlaps,
+    problems_of_children,
+)
 
 PINS: Final = "pin/"
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
@@ -139,3 +145,12 @@ def encode_pin(pin: Pin) -> bytes:
         "fragments": [encode_fragment(child) for child in pin.fragments],
     }
     return render({**fields, CHECK: check_of(fields)})
+
+
+def problems_of_pin(pin: Pin) -> list[str]:
+    """Return all that is wrong with a pin that holds something, as far as it alone shows."""
+    children = [child for child in pin.children if child.limit > pin.start]
+    problems = list(problems_of_children(children))
+    if not children or children[0].start > pin.start or children[-1].limit < pin.limit:
+        problems.append("it does not name all that it holds")
+    return problems

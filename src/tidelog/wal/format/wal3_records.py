@@ -81,6 +81,15 @@ def decode_fragment(data: bytes, *, path: str) -> pa.Table:
     return open_records(data, path=path, what="a fragment").read(_COLUMNS, RECORDS)
 
 
+def count_records(data: bytes, *, path: str) -> int:
+    """Return how many records a fragment says that it has.
+
+    Raises:
+        CorruptionError: it is no Parquet file.
+    """
+    return open_records(data, path=path, what="a fragment").footer.rows
+
+
 def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> list[str]:
     """Return all in which a fragment differs from what the log says of it."""
     problems = []

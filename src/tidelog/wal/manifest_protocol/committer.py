@@ -37,13 +37,14 @@ from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
 from tidelog.wal.format.snapshot import encode_snapshot
 from tidelog.wal.format.wal3_records import (
+    count_records,
     decode_fragment,
     encode_fragment,
     place_records,
     problems_of_fragment,
     setsum_of_records,
 )
-from tidelog.wal.read.head import Head, refuse_slots
+from tidelog.wal.read.head import Head, load_past, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore, NewObject
 from tidelog.wal.read.tree_reader import TreeReader
 
@@ -59,6 +60,7 @@ class Committer:
     writer: str
     rollover: Rollover = field(default_factory=Rollover)
     _head: Head | None = None
+    _has_looked: bool = False
 
     async def open(self, *, make: bool = False) -> Manifest:
         """Read the log's head, and bring in what a writer left between a fragment and a manifest.
@@ -74,6 +76,8 @@ class Committer:
             await self.make()
         head = await self._manifests.load()
         refuse_slots(head.manifest)
+        if not self._has_looked:
+            head = await self._looked_at(head)
         lost = 0
         while lost < TRIES_MAX:  # Of orphans there may be as many as another's writers left.
             orphan = await self._orphan_after(head.manifest)
@@ -204,6 +208,30 @@ class Committer:
             return fragment in found
         raise LocationError("the log's snapshots vanish as fast as they are read")
 
+    async def _looked_at(self, head: Head) -> Head:
+        """Hold the newest fragment against its object: nothing else says where the log goes on.
+
+        Once, by the first to open: what others have added since they were told themselves. An
+        object that cannot be read is left to readers, and to scrub.
+
+        Raises:
+            CorruptionError: the manifest says that the log goes on elsewhere.
+        """
+        manifest = head.manifest
+        while manifest.fragments:
+            newest = manifest.fragments[-1]
+            try:
+                data = (await self.store.get(newest.path)).data
+            except ObjectNotFound as error:
+                await load_past(self.store, manifest, error)
+                head = await self._manifests.load()
+                manifest = head.manifest
+                continue
+            _demand_its_records(newest, data)
+            break
+        self._has_looked = True
+        return head
+
     async def _orphan_after(self, manifest: Manifest) -> Fragment | None:
         """Return the fragment that was stored under the next number, if there is one."""
         path = fragment_path(manifest.next_seq_no)
@@ -229,6 +257,20 @@ class Committer:
 
 def _names_last(manifest: Manifest, fragment: Fragment) -> bool:
     return bool(manifest.fragments) and manifest.fragments[-1] == fragment
+
+
+def _demand_its_records(fragment: Fragment, data: bytes) -> None:
+    try:
+        records = count_records(data, path=fragment.path)
+    except CorruptionError:
+        return
+    wanted = fragment.limit - fragment.start
+    if records != wanted:
+        raise CorruptionError(
+            f"the log's manifest says that its newest fragment has {wanted} records, and it has "
+            f"{records}: restore the manifest",
+            path=fragment.path,
+        )
 
 
 def _described(data: bytes, seq_no: int) -> Fragment:

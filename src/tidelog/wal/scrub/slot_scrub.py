@@ -22,7 +22,7 @@ from tidelog.wal.format.epoch import Epoch, Seal, place_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest
-from tidelog.wal.format.pin import PINS, decode_pin, pin_name
+from tidelog.wal.format.pin import PINS, decode_pin, pin_name, problems_of_pin
 from tidelog.wal.format.slot_object import decode_data, decode_link, problems_of_data
 from tidelog.wal.gc.pin_reach import reached_by
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epochs_of
@@ -128,7 +128,8 @@ async def _problems_of_pin(run: TreeScrub, key: str, data: bytes) -> tuple[list[
         return [Problem(key, str(error))], set()
     children = [child for child in held if child.limit > pin.start and child.path not in run.named]
     # To reach what the snapshots name, these were read, and checked.
-    problems = [
+    problems = [Problem(key, why) for why in problems_of_pin(pin)]
+    problems += [
         problem
         for child in children
         if isinstance(child, Fragment)

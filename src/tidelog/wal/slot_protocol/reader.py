@@ -16,13 +16,13 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import ObjectNotFound
+from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, plain
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.format.pin import Pin
+from tidelog.wal.format.pin import Pin, problems_of_pin
 from tidelog.wal.format.snapshot import overlaps
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds
 from tidelog.wal.read.codec import checked_data
@@ -264,8 +264,14 @@ async def scan_pinned(
     """Yield the records that a pin holds, in order.
 
     Raises:
-        CorruptionError: an object is missing, or is not what was written.
+        CorruptionError: an object is missing, or is not what was written; or the pin does not name
+        all that it holds.
     """
+    if problems := problems_of_pin(pin):
+        raise CorruptionError(
+            f"a pin contradicts itself ({'; '.join(problems)}): restore it, or release it",
+            path=pin.path,
+        )
     reader = SlotReader(store=store, clock=clock)
     begun = await reader.manifest()
     held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
