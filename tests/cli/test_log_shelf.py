@@ -10,6 +10,7 @@ import pytest
 from cli.conftest import Cli
 from cli.test_log_upkeep import fill, refused
 from kit.goldens import objects
+from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 
 
@@ -125,6 +126,21 @@ def test_a_lost_manifest_is_made_again(cli: Cli) -> None:
     refused(cli("log", "rebuild", "a"), "has a manifest")
 
 
+def test_a_log_that_lost_its_plan_too_is_rebuilt_from_where_it_is_whole(cli: Cli) -> None:
+    """Nobody else knows whether what is missing before was collected, or was lost."""
+    fill(cli, "a", 2, 2, 2)
+    cli.done("log", "cursor", "create", "a", "x", "--at", "3")
+    cli.done("log", "collect", "a", "--grace", "0")
+    left = bodies(cli, "a")
+    for lost in (MANIFEST, GARBAGE):
+        (cli.folder / "lake" / "log" / "a" / lost).unlink()
+
+    refused(cli("log", "rebuild", "a"), "missing", status=1)
+    refused(cli("log", "rebuild", "a", "--start", "4"), "no object begins")
+    assert cli.done("log", "rebuild", "a", "--start", "3").object["oldest"] == 3
+    assert bodies(cli, "a") == left
+
+
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_destroyed_log_is_no_more(cli: Cli, protocol: str) -> None:
     """A slot log's name stays taken, and it may be destroyed again; nobody is asked by --yes."""
@@ -186,6 +202,7 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["copy", "w", "b", "--from", "99"], "no such position"),
         (["rebuild", "a"], "has a manifest"),
         (["rebuild", "nosuch"], "no slots"),
+        (["rebuild", "a", "--start", "0"], "count from 1"),
         (["rebuild", ".x"], "cannot be the name of a log"),
         (["destroy", "a"], "--yes"),
         (["destroy", "nosuch", "--yes", "--grace", "0"], "no log"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,9 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
         (["collect", "a", "--keep-records", "-1"], "no number of records"),
         (["collect", "a", "--share-max", "0"], "no share"),
         (["collect", "a", "--share-max", "1.5"], "no share"),
+        (["collect", "a", "--deletes-per-second", "0"], "no pace"),
+        (["collect", "a", "--deletes-per-second", "nan"], "no pace"),
+        (["collect", "a", "--deletes-per-second", "1e9"], "no pace"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -203,3 +207,17 @@ def test_what_lies_beside_cursors_is_told(cli: Cli) -> None:
     assert "cursor/my-cursor.json" in cli.done("log", "cursor", "list", "a").err
     found: dict[str, Any] = cli.done("log", "collect", "a", "--grace", "0").object
     assert found["foreign"] == ["cursor/my-cursor.json"]
+
+
+def test_a_collection_is_paced(cli: Cli) -> None:
+    """The flag comes to the deletions: two of four objects a second take a second, no less."""
+    fill(cli, "a", *[1] * 5)
+    cli.done("log", "cursor", "create", "a", "x", "--at", "5")
+
+    begun = time.monotonic()
+    cli.done(
+        *("log", "collect", "a", "--grace", "0", "--share-max", "1"),
+        *("--deletes-per-second", "4", "--sweep"),
+    )
+    assert time.monotonic() - begun >= 0.7
+    assert objects_of(cli, "a")

@@ -31,11 +31,12 @@ from tidelog.wal.format.slot_object import SLOT_RECORDS
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, StreamInfo
 from tidelog.wal.gc.collector import GRACE_US, Collected, Collector
 from tidelog.wal.gc.cursors import Cursors, Listed, Witness
+from tidelog.wal.gc.deletion import AT_ONCE, Pace
 from tidelog.wal.gc.orphans import Swept, sweep
 from tidelog.wal.gc.pins import Pins, PinWitness
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.bounds import Bounds
-from tidelog.wal.read.head import load_head
+from tidelog.wal.read.head import load_head, load_living
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.read.stream_selection import select
 from tidelog.wal.scrub.report import Scrubbed
@@ -218,7 +219,10 @@ class Log(Closing):
 
     async def cursors(self) -> Listed:
         """Read all cursors."""
-        return await self._cursors().list()
+        found = await self._cursors().list()
+        if not found.cursors:
+            await load_living(self.store)
+        return found
 
     async def create_pin(
         self, name: str, *, start: int = 0, limit: int | None = None
@@ -235,7 +239,10 @@ class Log(Closing):
 
     async def pins(self) -> dict[str, Pin]:
         """Read all pins, by name."""
-        return await self._pins().list()
+        found = await self._pins().list()
+        if not found:
+            await load_living(self.store)
+        return found
 
     async def scan_pin(
         self, name: str, *, stream: bytes | None = None, control: bool = False
@@ -255,11 +262,17 @@ class Log(Closing):
             yield records
 
     async def collect(
-        self, *, keep: Keep | None = None, grace_us: int = GRACE_US, force: bool = False
+        self,
+        *,
+        keep: Keep | None = None,
+        grace_us: int = GRACE_US,
+        pace: Pace = AT_ONCE,
+        force: bool = False,
     ) -> Collected:
         """Erase what no cursor needs, once; see `Collector`.
 
-        Units: ``grace_us`` microseconds pass before anything is deleted.
+        Units: ``grace_us`` microseconds pass before anything is deleted; ``pace`` is how fast
+            objects are, then.
         """
         await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
         collector = Collector(
@@ -268,15 +281,16 @@ class Log(Closing):
             writer=self.writer,
             keep=keep or Keep(),
             grace_us=grace_us,
+            pace=pace,
         )
         found = await collector.collect(force=force)
         if isinstance(self.store, Within):
             await let_go_of_origin(self.store, clock=self.clock, writer=self.writer)
         return found
 
-    async def sweep(self, *, grace_us: int = GRACE_US) -> Swept:
+    async def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> Swept:
         """Delete what the dead left behind; see `tidelog.wal.gc.orphans`."""
-        return await sweep(self.store, clock=self.clock, grace_us=grace_us)
+        return await sweep(self.store, clock=self.clock, grace_us=grace_us, pace=pace)
 
     async def describe(self) -> LogInfo:
         """Return what there is to know of the log."""

@@ -27,6 +27,7 @@ from tidelog.wal.admin.fork import Fork
 from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.gc.collector import GRACE_US
@@ -235,6 +236,7 @@ async def create_log(
     if protocol == "slot":
         made = await make_log(store, clock=clock, writer=writer)
     else:
+        await _refuse_remains(store, name)
         committer = Committer(store=store, clock=clock, writer=writer)
         made = await committer.make()
     if not made:
@@ -247,6 +249,28 @@ async def create_log(
         raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
     return await open_log(
         store, name=name, clock=clock, writer=writer, shape=shape, batching=batching
+    )
+
+
+async def _refuse_remains(store: Store, name: str) -> None:
+    """Refuse to make a log in wal3's form over what is left of one that was destroyed.
+
+    A writer that slept through that may have stored a fragment since. If the new log came to its
+    number and position, it would be taken for one whose writer died, and be brought in.
+
+    Raises:
+        UsageError: there is such a fragment.
+    """
+    entry = await anext(aiter(store.list(FRAGMENTS)), None)
+    if entry is None:
+        return
+    with suppress(ObjectNotFound):
+        await store.get(MANIFEST, limit=1)
+        return  # Of a log that there is.
+    raise UsageError(
+        f"records of a log {name!r} that was destroyed, or lost its manifest, still lie there: "
+        "destroy it again, or choose another name",
+        key=entry.key,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tidelog.errors import UsageError
+from tidelog.errors import ObjectNotFound, UsageError
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST
@@ -114,7 +114,11 @@ class ManifestLog(Log):
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """See `Log`."""
-        return as_log_records(await self._reader.records.fetch(fragment))
+        try:
+            return as_log_records(await self._reader.records.fetch(fragment))
+        except ObjectNotFound:
+            await load_head(self.store)  # It says so where there is no log any more.
+            raise
 
     async def position_at(self, time_us: int) -> int:
         """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""

@@ -5,17 +5,25 @@ Source: wal3-draft, "Interface"; design page 3, "Slot commit".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import pyarrow as pa
 
+from tidelog.errors import (
+    CorruptionError,
+    LocationError,
+    LogSealed,
+    NoSuchLog,
+    ObjectNotFound,
+)
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.log import Log
 from tidelog.wal.read.bounds import Bounds
+from tidelog.wal.read.head import load_living
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.read.record_reader import limited
 from tidelog.wal.read.stream_selection import select
@@ -25,6 +33,8 @@ from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.seek import position_at
 from tidelog.wal.slot_protocol.writer import SlotWriter
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +65,8 @@ class SlotLog(Log):
         wait: bool = True,
     ) -> int:
         """Append the values of an array, none of which is null; see `append`."""
-        return await self._writer.append_arrow(
-            bodies, stream=stream, timestamp_us=timestamp_us, wait=wait
+        return await self._written(
+            self._writer.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
         )
 
     async def streams(self) -> list[StreamInfo]:
@@ -64,7 +74,7 @@ class SlotLog(Log):
         return list((await self._reader.end()).tail.streams)
 
     async def _control(self, control: Control) -> int:
-        return await self._writer.control(control)
+        return await self._written(self._writer.control(control))
 
     def scan(
         self,
@@ -92,7 +102,11 @@ class SlotLog(Log):
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """See `Log`."""
-        return await self._reader.records.fetch(fragment)
+        try:
+            return await self._reader.records.fetch(fragment)
+        except ObjectNotFound:
+            await load_living(self.store)
+            raise
 
     async def position_at(self, time_us: int) -> int:
         """See `Log`; takes a request for each level of the manifest's tree, and a few more."""
@@ -109,8 +123,25 @@ class SlotLog(Log):
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
         opener = Fencer(store=self.store, clock=self.clock, writer=self.writer)
-        return await opener.seal(successor=successor)
+        return await self._written(opener.seal(successor=successor))
 
     async def close(self) -> None:
         """See `Log`."""
         await self._writer.close()
+
+    async def _written(self, work: Awaitable[T]) -> T:
+        """Await what writes to the log; the seal that it meets may be that of a log that is gone.
+
+        Raises:
+            NoSuchLog: so it is; ``outcome`` is that of the write.
+        """
+        try:
+            return await work
+        except LogSealed as error:
+            try:
+                await load_living(self.store)
+            except NoSuchLog as gone:
+                raise NoSuchLog(gone.sentence, outcome=error.outcome) from error
+            except (CorruptionError, LocationError):
+                pass  # That it is sealed is known, and as much as can be said.
+            raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log.options import GRACE_SECONDS, Grace, grace_us_of
+from tidelog.cli.log.options import GRACE_SECONDS, Grace, check_pace, grace_us_of
 from tidelog.cli.log.patience import with_patience
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import UsageError
@@ -59,6 +59,10 @@ def collect(
         bool, typer.Option("--force", help="Erase whatever share the cursors allow.")
     ] = False,
     grace: Grace = GRACE_SECONDS,
+    deletes_per_second: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Delete no more objects a second. By default all at once."),
+    ] = None,
     sweep: Annotated[
         bool,
         typer.Option("--sweep", help="Then delete what dead writers and collectors left behind."),
@@ -76,21 +80,24 @@ def collect(
         raise UsageError(f"--keep-records {keep_records} is no number of records")
     if not 0 < share_max <= 1:
         raise UsageError(f"--share-max {share_max:g} is no share: it is above 0, up to 1")
+    check_pace(deletes_per_second)
 
     async def work(location: Location) -> CollectedInfo:
+        from tidelog.wal.gc.deletion import Pace
         from tidelog.wal.gc.plan import Keep
 
+        pace = Pace(per_second=deletes_per_second)
         log = await location.log(name)
         before = await log.bounds()
         keep = Keep(start=keep_from, records=keep_records, share_max=share_max)
-        done = await log.collect(keep=keep, grace_us=grace_us, force=force)
+        done = await log.collect(keep=keep, grace_us=grace_us, pace=pace, force=force)
         held = (await log.cursors()).cursors.get(done.held_by) if done.held_by else None
         return CollectedInfo(
             log=name,
             records=0 if done.oldest is None else done.oldest - before.oldest,
             collected=done,
             held_at=None if held is None else held.position,
-            swept=await log.sweep(grace_us=grace_us) if sweep else None,
+            swept=await log.sweep(grace_us=grace_us, pace=pace) if sweep else None,
         )
 
     found = on_location(context, lambda location: with_patience(work(location), grace))

@@ -97,6 +97,18 @@ def grace_us_of(seconds: float) -> int:
     return int(seconds * 1e6)
 
 
+def check_pace(per_second: float | None) -> None:
+    """Refuse what is no number of deletions a second.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if per_second is not None and not 0.001 <= per_second <= 1_000_000:
+        raise UsageError(
+            f"--deletes-per-second {per_second:g} is no pace: it is from 0.001 up to 1,000,000"
+        )
+
+
 def stream_id(stream: str | None) -> bytes | None:
     """Return a stream's id as the shell gave it: ids are bytes, and need not be text."""
     return None if stream is None else os.fsencode(stream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,21 +10,37 @@ from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.options import check_log
 from tidelog.cli.log.told import tell_made
 from tidelog.cli.output import say
+from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.describe import LogInfo
 
 
-def rebuild(context: typer.Context, name: LogName, *, as_json: AsJson = False) -> None:
+def rebuild(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Annotated[
+        int | None,
+        typer.Option(
+            metavar="POSITION",
+            help="Where the log is known to begin; what lies before it is taken for collected.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Make the lost manifest of a log again, from what its objects say of themselves.
 
     Only where it is missing: one that is damaged has to be moved away first. Cursors and pins stay.
+    Where the collection plan was lost as well, say by --start from where on the log is whole.
     """
     check_log(name)
+    if start is not None and start < 1:
+        raise UsageError(f"--start {start} is no position: they count from 1")
 
     async def work(location: Location) -> LogInfo:
-        return await (await location.rebuild_log(name)).describe()
+        return await (await location.rebuild_log(name, start=start)).describe()
 
     tell_made(on_location(context, work), "rebuilt", as_json=as_json)
     say(f"Check it with: tidelog log scrub {name}")

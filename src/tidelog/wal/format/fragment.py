@@ -17,9 +17,8 @@ from tidelog.wal.format.json import Fields, position
 from tidelog.wal.format.paths import path_in
 from tidelog.wal.format.stream_set import StreamSet, encode_stream_set, stream_set_in
 
+FRAGMENTS: Final = "log/"
 BUCKET_FRAGMENTS: Final = 4_096
-
-
 TIME_MAX_US: Final = 2**63 - 1
 
 
@@ -44,7 +43,7 @@ class Fragment:
 def fragment_path(seq_no: int) -> str:
     """Return the one place where the fragment of a number lies."""
     bucket = seq_no // BUCKET_FRAGMENTS * BUCKET_FRAGMENTS
-    return f"log/Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
+    return f"{FRAGMENTS}Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
 
 
 def has_path_of_its_number(fragment: Fragment) -> bool:

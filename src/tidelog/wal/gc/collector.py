@@ -53,6 +53,7 @@ from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.manifest_update import pointer_to
 from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
 from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_reach import paths_pinned, sweep_pins
 from tidelog.wal.gc.plan import (
     Keep,
@@ -66,7 +67,7 @@ from tidelog.wal.gc.plan import (
     plan_collection,
 )
 from tidelog.wal.read.epoch_history import with_epochs_of
-from tidelog.wal.read.head import Head, load_head, load_past
+from tidelog.wal.read.head import Head, load_head, load_living, load_past
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.stream_history import read_controls
@@ -122,7 +123,7 @@ class Collector:
 
     Units: ``grace_us`` microseconds pass between the manifest's change and the deletion. They
         should outlast a reader's work on what it read of the manifest, and the 8 seconds for which
-        a writer may be in doubt of a put.
+        a writer may be in doubt of a put. ``pace`` is how fast is deleted, oldest first.
     """
 
     store: Store
@@ -130,6 +131,7 @@ class Collector:
     writer: str
     keep: Keep = field(default_factory=Keep)
     grace_us: int = GRACE_US
+    pace: Pace = AT_ONCE
 
     async def collect(self, *, force: bool = False) -> Collected:
         """Erase all that no cursor needs, once; first finish what another left unfinished.
@@ -142,13 +144,13 @@ class Collector:
         """
         report = Collected()
         if await self._collect(report, force=force) is not None:
-            await sweep_pins(self.store, self.clock, grace_us=self.grace_us)
+            await sweep_pins(self.store, self.clock, grace_us=self.grace_us, pace=self.pace)
         return report
 
     async def _collect(self, report: Collected, *, force: bool) -> Chain | None:
         """Collect; return the epochs of a slot log, which may have pins."""
         for _ in range(TRIES_MAX):
-            head = await load_head(self.store)  # Before the plan: `_carry_out` depends on it.
+            head = await load_living(self.store)  # Before the plan: `_carry_out` depends on it.
             found = await self._found()
             if not found.plan.is_empty:
                 if is_collected(head.manifest, found.plan):
@@ -310,8 +312,7 @@ class Collector:
         dead = [path for path in doomed if path not in named and path not in pinned]
         report.spared += [path for path in doomed if path in named]
         report.pinned += sum(path in pinned for path in doomed)
-        if dead:
-            await self.store.delete(dead)
+        await delete_all(self.store, dead, clock=self.clock, pace=self.pace)
         report.snapshots += sum(path.startswith("snapshot/") for path in dead)
         report.fragments += written.plan.fragments_limit - written.plan.fragments_start
         report.made += len(written.plan.snapshots_to_make)

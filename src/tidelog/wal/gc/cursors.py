@@ -43,7 +43,7 @@ from tidelog.wal.format.cursor import (
 )
 from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
 from tidelog.wal.format.manifest import FIRST_POSITION
-from tidelog.wal.read.head import load_head
+from tidelog.wal.read.head import load_living
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 LOOKS_MAX: Final = 20
@@ -94,6 +94,7 @@ class Cursors:
         try:
             found = await self.store.get(path)
         except ObjectNotFound:
+            await load_living(self.store)
             raise NoSuchCursor("the log has no such cursor: make it", name=name) from None
         witness = Witness(name, decode_cursor(found.data, where=path), found.e_tag)
         for attempt in range(LOOKS_MAX):
@@ -227,10 +228,10 @@ class Cursors:
             planned = decode_garbage((await self.store.get(GARBAGE)).data).first_to_keep
         except ObjectNotFound:
             planned = FIRST_POSITION
-        return planned, (await load_head(self.store)).manifest.oldest
+        return planned, (await load_living(self.store)).manifest.oldest
 
     async def _check(self, position: int) -> None:
-        manifest = (await load_head(self.store)).manifest
+        manifest = (await load_living(self.store)).manifest
         following = manifest.next
         if manifest.chain is not None and position > following:
             # The manifest of a slot log may be behind.

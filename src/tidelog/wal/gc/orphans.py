@@ -24,6 +24,7 @@ from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import decode_snapshot, is_named_by_its_sum, sum_of
 from tidelog.wal.gc.collector import GRACE_US
+from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.tree_paths import paths_named
@@ -58,7 +59,9 @@ class Swept:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-async def sweep(store: Store, *, clock: Clock, grace_us: int = GRACE_US) -> Swept:
+async def sweep(
+    store: Store, *, clock: Clock, grace_us: int = GRACE_US, pace: Pace = AT_ONCE
+) -> Swept:
     """Delete the objects of the log at the root of ``store`` that are dead, and tell of others.
 
     Units: ``grace_us`` microseconds pass between the look at the manifest and the deletion, since
@@ -87,7 +90,7 @@ async def sweep(store: Store, *, clock: Clock, grace_us: int = GRACE_US) -> Swep
                 told[verdict].append(entry.key)
     if found.deleted:
         await clock.sleep(grace_us)
-        await store.delete(found.deleted)
+        await delete_all(store, found.deleted, clock=clock, pace=pace)
     return found
 
 

@@ -22,6 +22,7 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.snapshot import Pointer
+from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pins import PinWitness, each_pin, read_pin, replace_pin
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
@@ -63,7 +64,7 @@ async def _reached(
             found = newer
 
 
-async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
+async def sweep_pins(store: Store, clock: Clock, *, grace_us: int, pace: Pace = AT_ONCE) -> None:
     """Delete what pins have let go of, unless the log or another pin names it.
 
     A pin is read before the manifest: who collected before it was let go of, and so left its
@@ -84,10 +85,11 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int) -> None:
         dead |= {child for child in gone if _is_dead(child, manifest) and child.path not in named}
     # What is named goes before what names it, or a crash in between would leave it unknown.
     for depth in sorted({_depth_of(child) for child in dead}):
-        await store.delete([child.path for child in dead if _depth_of(child) == depth])
+        level = sorted((c for c in dead if _depth_of(c) == depth), key=lambda child: child.start)
+        await delete_all(store, [child.path for child in level], clock=clock, pace=pace)
     # They never hold anything again, and no other pin has such a path: no delete comes too late.
     if over := [found.pin.path for found in due if not found.pin.is_held]:
-        await store.delete(over)
+        await delete_all(store, over, clock=clock, pace=pace)
     for found in due:
         pin = found.pin
         if not pin.is_held:

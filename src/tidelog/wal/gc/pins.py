@@ -51,7 +51,7 @@ from tidelog.wal.format.pin import (
     pin_name,
     pins_named,
 )
-from tidelog.wal.read.head import collected, load_head
+from tidelog.wal.read.head import collected, load_head, load_living, refuse_destroyed
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 
 TRIES_MAX: Final = 50
@@ -93,6 +93,7 @@ class Pins:
         manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
         if manifest.chain is None:
             raise UsageError("a log in wal3's form has no pins: hold it by a cursor, or copy it")
+        refuse_destroyed(manifest, self.store)
         start = start or manifest.oldest
         limit = manifest.next if limit is None else limit
         _check_range(manifest, start, limit)
@@ -140,6 +141,7 @@ class Pins:
         check_pin_name(name)
         held = await self._held(name)
         if not held:
+            await load_living(self.store)
             raise NoSuchPin("the log has no such pin: make it", name=name)
         if (sure := _sure_of(held)) is None:
             raise BusyError(
@@ -160,6 +162,7 @@ class Pins:
         check_pin_name(name)
         held = await self._held(name)
         if not held:
+            await load_living(self.store)
             raise NoSuchPin("the log has no such pin", name=name)
         sure = _sure_of(held)
         for found in held if sure is None else [sure]:

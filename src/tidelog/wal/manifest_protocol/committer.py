@@ -23,6 +23,7 @@ from tidelog.errors import (
     ContentionError,
     CorruptionError,
     LocationError,
+    NoSuchLog,
     ObjectExists,
     ObjectNotFound,
     Outcome,
@@ -138,6 +139,12 @@ class Committer:
             return await self._is_named(fragment)
         except OutcomeUnknown:
             raise
+        except NoSuchLog as error:
+            raise OutcomeUnknown(
+                "the log was destroyed while records were appended to it: nobody can tell whether "
+                "they were in it for a moment, and they are gone",
+                path=fragment.path,
+            ) from error
         except TidelogError as error:
             # Whatever it was, the fragment is stored: nobody may be told that it is not there.
             raise OutcomeUnknown(

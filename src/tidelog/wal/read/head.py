@@ -45,6 +45,32 @@ async def load_head(store: Store) -> Head:
     return _checked(await read_head(store))
 
 
+async def load_living(store: Store) -> Head:
+    """Read the manifest of a log that is to be used, and so must still be one.
+
+    Raises:
+        NoSuchLog: there is none, or it was destroyed, maybe since it was opened. CorruptionError,
+        LocationError: see `load_head`.
+    """
+    head = await load_head(store)
+    refuse_destroyed(head.manifest, store)
+    return head
+
+
+def refuse_destroyed(manifest: Manifest, store: Store) -> Manifest:
+    """Return a manifest back unless it is what was left of a log.
+
+    A handle that was opened before would else take it for an empty log whose records were
+    collected.
+
+    Raises:
+        NoSuchLog: it is.
+    """
+    if manifest.chain is not None and manifest.chain.is_destroyed:
+        raise NoSuchLog(f"the log at {store.url} was destroyed, with all its records")
+    return manifest
+
+
 async def read_head(store: Store) -> Head:
     """Read the manifest as it stands, for whoever tells all that is wrong, or believes none of it.
 
@@ -90,9 +116,10 @@ async def load_past(
     damaged, however much was appended to it meanwhile.
 
     Raises:
-        CorruptionError: so it is; ``error`` itself, if it says so already.
+        CorruptionError: so it is; ``error`` itself, if it says so already. NoSuchLog: the log was
+        destroyed.
     """
-    newer = (await load_head(store)).manifest
+    newer = (await load_living(store)).manifest
     if newer.oldest > manifest.oldest:
         return newer
     if isinstance(error, CorruptionError):
@@ -125,4 +152,6 @@ def refuse_slots(manifest: Manifest) -> Manifest:
 
 def no_such_log(store: Store) -> NoSuchLog:
     """Return the error of a store without a log."""
-    return NoSuchLog(f"there is no log at {store.url}: nothing lies there as {MANIFEST}")
+    return NoSuchLog(
+        f"there is no log at {store.url}, or no longer: nothing lies there as {MANIFEST}"
+    )

@@ -26,7 +26,7 @@ from tidelog.wal.format.snapshot import (
     overlaps,
     problems_of_snapshot,
 )
-from tidelog.wal.read.head import load_head, read_head
+from tidelog.wal.read.head import load_head, read_head, refuse_destroyed
 from tidelog.wal.read.lookahead import AT_ONCE_MAX, cancelled
 
 
@@ -42,10 +42,11 @@ class TreeReader:
         """Read the manifest; who is to tell all that is wrong has it not ``checked``.
 
         Raises:
-            NoSuchLog: there is none. CorruptionError: it cannot be read, or contradicts itself.
-            LocationError: the store failed.
+            NoSuchLog: there is none, or it was destroyed. CorruptionError: it cannot be read, or
+            contradicts itself. LocationError: the store failed.
         """
-        return (await (load_head if checked else read_head)(self.store)).manifest
+        head = await (load_head if checked else read_head)(self.store)
+        return refuse_destroyed(head.manifest, self.store)
 
     async def snapshot(self, pointer: Pointer) -> Snapshot:
         """Read a snapshot, which must be what the pointer says.

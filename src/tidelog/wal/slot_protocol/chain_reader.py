@@ -23,7 +23,7 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Link, Tail
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.slot_object import decode_link
-from tidelog.wal.read.head import Head, load_head, renew_head
+from tidelog.wal.read.head import Head, load_head, load_living, renew_head
 from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, step, tail_of
 from tidelog.wal.slot_protocol.link_reader import read_link
 
@@ -111,10 +111,10 @@ class ChainReader:
         requests are bounded by what there was at the call.
 
         Raises:
-            NoSuchLog: there is none. CorruptionError: the log is broken. LocationError: the store
-            failed.
+            NoSuchLog: there is none, or it was destroyed. CorruptionError: the log is broken.
+            LocationError: the store failed.
         """
-        head = await load_head(self.store) if head is None else head
+        head = await load_living(self.store) if head is None else head
         if chain_of(head.manifest).seal is not None:
             return WalkedEnd(head, (), tail_of(head.manifest))
         tail = tail or tail_of(head.manifest)

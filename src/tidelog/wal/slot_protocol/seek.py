@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidelog.errors import ObjectNotFound
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.snapshot import Pointer
-from tidelog.wal.read.head import load_head, load_past
+from tidelog.wal.read.head import load_living, load_past
 from tidelog.wal.read.limits import check_time_us
 from tidelog.wal.read.record_reader import RecordReader
 from tidelog.wal.slot_protocol.chain import tail_of
@@ -31,7 +31,7 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
         written. LocationError: the store failed.
     """
     check_time_us(time_us)
-    head = await load_head(reader.store)
+    head = await load_living(reader.store)
     tail_of(head.manifest)
     while True:
         try:
@@ -45,7 +45,7 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
             return end.tail.position if found is None else found
         except ObjectNotFound as error:
             await load_past(reader.store, head.manifest, error)
-            head = await load_head(reader.store)
+            head = await load_living(reader.store)
 
 
 async def _below(

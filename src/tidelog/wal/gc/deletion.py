@@ -1,0 +1,64 @@
+"""Deleting at a pace, so that a large collection leaves the store to readers and writers.
+
+Whoever dies in between has deleted a first part; the next collection, or sweep, goes on with the
+rest, as after any other death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.clock import Clock
+from tidelog.errors import UsageError
+from tidelog.store.port import Store
+
+BATCH_MAX: Final = 1_000
+PER_SECOND_LEAST: Final = 0.001
+PER_SECOND_MOST: Final = 1_000_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast objects are deleted.
+
+    Units: ``per_second`` objects on average, of which a tenth, or one, go at once; None is as fast
+        as the store will.
+    """
+
+    per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        rate = self.per_second
+        if rate is not None and not PER_SECOND_LEAST <= rate <= PER_SECOND_MOST:
+            raise UsageError(
+                "deletions are paced at 0.001 to 1,000,000 objects a second, or not at all",
+                per_second=rate,
+            )
+
+    def batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
+        """Return the keys as they are deleted together, in their order. Pure."""
+        if self.per_second is None:
+            return [keys] if keys else []
+        # Ten batches a second at the most: more would be requests for nothing.
+        size = min(BATCH_MAX, max(1, int(self.per_second / 10)))
+        return [keys[at : at + size] for at in range(0, len(keys), size)]
+
+
+AT_ONCE: Final = Pace()
+
+
+async def delete_all(store: Store, keys: Sequence[str], *, clock: Clock, pace: Pace) -> None:
+    """Delete objects in their order, at a pace.
+
+    Raises:
+        LocationError: the store failed; some were deleted.
+    """
+    due_us = clock.monotonic_us()
+    for batch in pace.batches(keys):
+        if (early_us := due_us - clock.monotonic_us()) > 0:
+            await clock.sleep(early_us)
+        await store.delete(batch)
+        if pace.per_second is not None:
+            due_us = max(due_us, clock.monotonic_us()) + int(len(batch) / pace.per_second * 1e6)

@@ -1,0 +1,135 @@
+"""Handles that were open when their log was destroyed: each says so, whatever it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from kit.named_logs import ALL, SHAPE, log_of, shelf_on
+from kit.stores import Interposed, keys_in
+from tidelog.errors import NoSuchLog, Outcome, OutcomeUnknown, UsageError
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.cursors import Witness
+from tidelog.wal.log import Log
+
+BATCHING: Final = Batching(interval_us=0)
+
+
+async def drained(tables: AsyncIterator[pa.Table]) -> None:
+    async for _ in tables:
+        pass
+
+
+# Of each handle: the log, a cursor of it and a fragment, as they were before.
+OPERATIONS: Final[dict[str, Callable[[Log, Witness, Fragment], Awaitable[Any]]]] = {
+    "bounds": lambda log, *_: log.bounds(),
+    "scan": lambda log, *_: drained(log.scan()),
+    "scan from": lambda log, *_: drained(log.scan(3)),
+    "follow": lambda log, *_: drained(log.follow(1)),
+    "fragments": lambda log, *_: log.fragments(),
+    "fetch": lambda log, _, fragment: log.fetch(fragment),
+    "position_at": lambda log, *_: log.position_at(1),
+    "scrub": lambda log, *_: log.scrub(),
+    "describe": lambda log, *_: log.describe(),
+    "load_cursor": lambda log, *_: log.load_cursor("c"),
+    "create_cursor": lambda log, *_: log.create_cursor("d", 2),
+    "save_cursor": lambda log, cursor, _: log.save_cursor(cursor, 4),
+    "cursors": lambda log, *_: log.cursors(),
+    "pins": lambda log, *_: log.pins(),
+    "create_pin": lambda log, *_: log.create_pin("q"),
+    "release_pin": lambda log, *_: log.release_pin("p"),
+    "scan_pin": lambda log, *_: drained(log.scan_pin("p")),
+    "collect": lambda log, *_: log.collect(keep=ALL, grace_us=0),
+    "sweep": lambda log, *_: log.sweep(grace_us=0),
+    "streams": lambda log, *_: log.streams(),
+    "open_stream": lambda log, *_: log.open_stream(b"s"),
+    "seal": lambda log, *_: log.seal(),
+    "append": lambda log, *_: log.append([b"more"]),
+}
+OF_SLOTS_ALONE: Final = {"streams", "open_stream", "seal"}
+
+
+@pytest.mark.parametrize("has_written", [False, True])
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+async def test_a_handle_says_that_its_log_was_destroyed(
+    protocol: str, *, has_written: bool
+) -> None:
+    """It is no empty log, none whose records were collected, and none that was merely sealed."""
+    store = MemoryStore()
+    await log_of(store, "a", 12, protocol=protocol)
+    log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
+    if has_written:
+        await log.append([b"before"])
+    cursor, fragment = await log.create_cursor("c", 2), (await log.fragments())[0]
+    await shelf_on(store).destroy("a", grace_us=0)
+    left = await keys_in(store)
+
+    for name, operation in OPERATIONS.items():
+        if protocol == "manifest" and name in OF_SLOTS_ALONE:
+            continue
+        with pytest.raises((NoSuchLog, OutcomeUnknown), match=r"destroyed|no longer") as told:
+            await operation(log, cursor, fragment)
+        is_in_doubt = protocol == "manifest" and name == "append" and has_written
+        assert isinstance(told.value, OutcomeUnknown) == is_in_doubt, name
+        assert told.value.outcome is (Outcome.UNKNOWN if is_in_doubt else Outcome.NOT_APPLIED), name
+    with pytest.raises(NoSuchLog):
+        await log.append([b"more"])
+    await log.close()
+    if not (protocol == "manifest" and has_written):
+        assert await keys_in(store) == left
+
+
+async def test_what_was_acknowledged_before_is_told_as_it_was() -> None:
+    """A log is destroyed under its writer: an append was durable, or is told as not applied."""
+    store = MemoryStore()
+    await log_of(store, "a", 3)
+    log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
+    assert await log.append([b"one"]) == 4
+    await shelf_on(store).destroy("a", grace_us=0)
+    with pytest.raises(NoSuchLog, match="destroyed") as told:
+        await log.append([b"two"])
+    assert told.value.outcome is Outcome.NOT_APPLIED
+    await log.close()
+
+
+async def test_what_a_sleeper_stored_is_not_brought_into_a_log_made_anew() -> None:
+    """In wal3's form the name is free again: an old log's fragment would be taken for an orphan."""
+    store = MemoryStore()
+    await log_of(store, "a", 2, protocol="manifest")
+    sleeper = await shelf_on(store).open("a", batching=BATCHING)
+    await sleeper.append([b"third"])
+    await shelf_on(store).destroy("a", grace_us=0)
+    with pytest.raises(OutcomeUnknown, match="was destroyed"):
+        await sleeper.append([b"of a log that is gone"])
+    assert await keys_in(store) == [f"log/a/{fragment_path(4)}"]
+
+    with pytest.raises(UsageError, match="destroy it again"):
+        await shelf_on(store).create("a", protocol="manifest")
+    assert f"log/a/{MANIFEST}" not in store.objects
+    await shelf_on(store).destroy("a", grace_us=0)
+    await log_of(store, "a", 4, protocol="manifest")
+    log = await shelf_on(store).open("a")
+    found = [row["body"] async for table in log.scan() for row in table.to_pylist()]
+    assert found == [b"a 0", b"a 1", b"a 2", b"a 3"]
+
+
+async def test_a_reader_that_loses_its_log_half_way_says_so() -> None:
+    """Not that the records were collected: there is nowhere to go on from."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+    gone: list[str] = []
+
+    async def before(op: str, key: str) -> None:
+        if op == "get" and "/epoch/" in key and not gone:
+            gone.append(key)
+            await shelf_on(store).destroy("a", grace_us=0)
+
+    log = await shelf_on(Interposed(store, before=before)).open("a")
+    with pytest.raises(NoSuchLog, match="was destroyed"):
+        await drained(log.scan())
