@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from sim.checkers.invariants import demand
@@ -122,6 +122,15 @@ class Game:
     def trouble(self, *others: type[TidelogError]) -> AbstractContextManager[None]:
         """Pass over failures of the store, and ``others``; see `Plot.trouble`."""
         return self.plot("a").trouble(*others)
+
+    @contextmanager
+    def unless_gone(self, name: str) -> Iterator[None]:
+        """Pass over it if a log says that it was destroyed, which then must be so."""
+        try:
+            yield
+        except NoSuchLog:
+            demand(not self.watch.logs[name].is_live, f"{name} said that it was destroyed, and is")
+            self.report.refused += 1
 
     def shelf(self, client: Client) -> Logs:
         return Logs(store=client.store, clock=client.clock, writer=client.name)
@@ -347,8 +356,9 @@ async def _write_on(game: Game, client: Client) -> None:
 async def _collect_on(game: Game, client: Client) -> None:
     while not game.is_over:
         await client.clock.sleep(game.dice.randrange(100_000))
-        with game.trouble(ContentionError, BusyError):
-            await game.collect(client, game.any_log())
+        name = game.any_log()
+        with game.trouble(ContentionError, BusyError), game.unless_gone(name):
+            await game.collect(client, name)
 
 
 async def _fork_on(game: Game, client: Client) -> None:
@@ -366,8 +376,10 @@ async def _pin_on(game: Game, client: Client) -> None:
     while not game.is_over:
         await client.clock.sleep(game.dice.randrange(200_000))
         number += 1
-        with game.trouble(ContentionError, BusyError, PositionCollected, NoSuchPin, UsageError):
-            await game.pin(client, game.any_log(), f"p{number}")
+        name = game.any_log()
+        trouble = game.trouble(ContentionError, BusyError, PositionCollected, NoSuchPin, UsageError)
+        with trouble, game.unless_gone(name):
+            await game.pin(client, name, f"p{number}")
 
 
 async def _read_on(game: Game, client: Client) -> None:
@@ -375,7 +387,7 @@ async def _read_on(game: Game, client: Client) -> None:
         await client.clock.sleep(game.dice.randrange(80_000))
         name = game.any_log()
         manifest = game.watch.logs[name].manifest
-        with game.trouble():
+        with game.trouble(), game.unless_gone(name):
             place = game.dice.randrange(max(1, manifest.oldest - 1), manifest.next + 1)
             await game.read(client, name, place)
 
