@@ -12,6 +12,7 @@ from fuzz.asking import BLIND, CHANGED, MISSING, Complaint
 from fuzz.mutation import Mutation
 from fuzz.specimens import Specimen
 from tidelog.wal.format.epoch import place_of
+from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
 from tidelog.wal.logs import log_folder
 
@@ -95,6 +96,17 @@ def a_pin_that_is_lost(complaint: Complaint, done: Sequence[Mutation], specimen:
     return lost and ("pin" in complaint.step or "no such pin" in complaint.told)
 
 
+def what_a_plan_erases(complaint: Complaint, done: Sequence[Mutation], specimen: Specimen) -> bool:
+    """What a plan erases may be gone already: a log may be rebuilt without it."""
+    folder = log_folder(complaint.log)
+    if complaint.step != "rebuild" or f"{folder}/{GARBAGE}" not in specimen.objects:
+        return False
+    plan = decode_garbage(specimen.objects[f"{folder}/{GARBAGE}"])
+    places = [place_of(each.key.removeprefix(f"{folder}/")) for each in done]
+    numbers = range(plan.fragments_start, plan.fragments_limit)
+    return any(place is not None and place.slot in numbers for place in places)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     a_cursor,
     an_orphan,
@@ -104,6 +116,7 @@ RULES: Final[tuple[Rule, ...]] = (
     another_logs_manifest,
     an_empty_log,
     the_ends_of_fragments,
+    what_a_plan_erases,
 )
 
 
