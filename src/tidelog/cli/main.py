@@ -108,6 +108,9 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status. ``arguments`` are the process's own by default."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # Python has none where the shell closed it: nothing was begun yet.
+        say("tidelog: standard output is closed: write it to a file, or to /dev/null")
+        return FAILED
     try:
         _run(given)
         return DONE

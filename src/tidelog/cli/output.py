@@ -197,8 +197,12 @@ def write_bytes(data: bytes) -> None:
 
 def say(message: str) -> None:
     """Write a line to standard error, and out at once: others may be waiting for it."""
+    if sys.stderr is None:
+        return  # The shell closed it, and what is to be said is no output.
     try:
-        print(message, file=sys.stderr, flush=True)
+        # What the shell gave need not be text.
+        shown = message.encode(errors="backslashreplace").decode()
+        print(shown, file=sys.stderr, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

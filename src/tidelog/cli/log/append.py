@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,8 +43,10 @@ def append(
     if whole and not files:
         raise UsageError("--whole wants files: name them")
     for file in files or ():
-        if not file.is_file():
-            raise UsageError(f"there is no file {str(file)!r}")
+        if not _is_file(file):
+            raise UsageError(f"there is no file {str(file)[:300]!r}")
+    if not files and sys.stdin is None:
+        raise UsageError("standard input is closed, so there is nothing to read: name files")
 
     async def work(location: Location) -> Appended:
         async with await location.log(name) as log:
@@ -62,3 +65,10 @@ def append(
         say(f"{told} appended, positions {found.first} to {found.last}")
     else:
         say("There was nothing to append.")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # No file system could have one of that name.

@@ -34,7 +34,7 @@ def destroy(
     grace_us = grace_us_of(grace)
     check_log(name)
     if not yes:
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError("nobody is there to ask: write --yes to destroy the log")
         if not typer.confirm(on_location(context, lambda at: _question(at, name)), err=True):
             say("Nothing was destroyed.")

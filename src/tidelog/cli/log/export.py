@@ -36,7 +36,8 @@ def export(
     check_start(start)
     check_log(name)
     check_place(place)
-    shown = place.partition("?")[0]  # Without the keys that a URL may hold.
+    # Without the keys that a URL may hold; a path need not be text.
+    shown = place.partition("?")[0].encode(errors="backslashreplace").decode()
 
     async def work(location: Location) -> LogInfo:
         from tidelog.store.urls import open_store

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cli.output import Rows, open_rows, write_bytes
+from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,11 +73,14 @@ class Feed:
                 room.release()
 
         async with asyncio.TaskGroup() as group:
-            async for batch in batches:
-                await room.acquire()
-                if failed:
-                    break
-                group.create_task(one(batch))
+            try:
+                async for batch in batches:
+                    await room.acquire()
+                    if failed:
+                        break
+                    group.create_task(one(batch))
+            except OSError as error:  # What was read before is appended all the same.
+                failed.append(UsageError("a file cannot be read to its end", reason=error.strerror))
         if failed:
             raise failed[0]
 
