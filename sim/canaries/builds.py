@@ -5,7 +5,7 @@ Each is a context manager: inside of the block the code is broken as its docstri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -285,10 +285,10 @@ FOR_INGEST: Final[tuple[Canary, ...]] = (
 
 
 def caught_by(
-    canary: Canary, simulate: Callable[[int], object], *, seeds: int
+    canary: Canary, simulate: Callable[[int], object], *, seeds: Iterable[int]
 ) -> tuple[int, BaseException] | None:
     """Return the first seed that a canary fails, and how; None if it sings through all of them."""
-    for seed in range(seeds):
+    for seed in seeds:
         with canary():
             try:
                 simulate(seed)

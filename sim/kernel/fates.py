@@ -40,6 +40,7 @@ class Told(enum.Enum):
 
     FAILED = "the network failed"
     BUSY = "others write this object under a condition: 409, and the put may have landed"
+    GONE = "the network is gone, and was when it is asked again"
     DENIED = "the store refuses the credentials"
     SHORT = "other bytes came than were announced"
 
@@ -218,6 +219,9 @@ class Dice:
             return Fate(told=told, error=Told.SHORT, share=dice.random())
         if request.op == "delete" and request.size > 1 and toss < worse.cut:
             return Fate(told=False, share=dice.random())
+        if worse.gone and request.op == "put" and dice.random() < worse.gone:
+            fate = Fate(happened=dice.random() < 0.5, told=False, error=Told.GONE)
+            return self._begin(request, fate, client=request.client, key=None)
         if worse.denied and dice.random() < worse.denied:
             fate = Fate(happened=False, error=Told.DENIED)
             key = request.key if dice.random() < 0.5 else None
@@ -229,10 +233,11 @@ class Dice:
         dice = self.worse_random
         if dice.random() < self.worse.spells:
             everything = frozenset({"get", "refresh", "put", "delete", "list"})
-            alone = fate.error is Told.BUSY or dice.random() < 0.5
+            alone = fate.error is Told.BUSY or (fate.error is Told.DENIED and dice.random() < 0.5)
             ops = frozenset({request.op}) if alone else everything
             until_us = request.at_us + 1 + dice.randrange(self.worse.spell_us)
-            # A 409 that goes on is of others' writes: what it is told of has not landed.
+            # A 409 that goes on is of others' writes: what it is told of has not landed, as has
+            # nothing that is sent into a network that is gone.
             goes_on = replace(fate, happened=False)
             self.spells.append(Spell(goes_on, ops, client, key, until_us))
         return fate

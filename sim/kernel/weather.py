@@ -37,9 +37,10 @@ class Worse:
 
     ``busy``: a put is told 409. ``short``: a get gives a prefix, and says so or not. ``denied``:
     the store refuses the client. ``cut``: a deletion of several is done in part. ``stops``: the
-    client stands still. ``dies_late``: of deaths at a change, those after which it still lands.
-    ``cancels``: of appends and closes, those that are cancelled. ``spells``: of what is busy or
-    denied, what goes on.
+    client stands still. ``gone``: the store is out of reach for a client from a put on, which
+    may have happened; what is asked then has not. ``dies_late``: of deaths at a change, those after
+    which it still lands. ``cancels``: of appends and closes, those that are cancelled. ``spells``:
+    of what is busy or denied, what goes on.
 
     Units: microseconds, each at the most: a spell, a stop, how late after a death, a jump of the
     clocks, and the time within which they jump.
@@ -48,6 +49,7 @@ class Worse:
     busy: float = 0.0
     short: float = 0.0
     denied: float = 0.0
+    gone: float = 0.0
     cut: float = 0.0
     stops: float = 0.0
     dies_late: float = 0.0
@@ -69,6 +71,7 @@ DAYS: Final[dict[str, Worse]] = {
     "busy": Worse(busy=0.1, spells=0.1),
     "short": Worse(short=0.1),
     "denied": Worse(denied=0.03, spells=0.3),
+    "gone": Worse(gone=0.1, spells=1.0),
     "cut": Worse(cut=0.5, dies_late=0.5),
     "stops": Worse(stops=0.02, stops_max=3, dies_late=0.5),
     "cancels": Worse(cancels=0.3),
@@ -77,6 +80,7 @@ DAYS: Final[dict[str, Worse]] = {
         busy=0.02,
         short=0.02,
         denied=0.01,
+        gone=0.01,
         cut=0.2,
         stops=0.005,
         dies_late=0.5,

@@ -71,7 +71,7 @@ async def _write(plot: Plot, client: Client) -> None:
         for left in reversed(range(rounds)):
             await client.clock.sleep(plot.dice.randrange(40_000))
             calls = []
-            for _ in range(plot.dice.choice([1, 1, 3])):
+            for _ in range(plot.dice.choice([1, 3, 6])):
                 sizes = range(plot.dice.choice([1, 1, 2, 3]))
                 bodies = [f"{client.name} {number} {n}".encode() for n in sizes]
                 appending = plot.append(client, writer, bodies)
@@ -85,8 +85,10 @@ async def _write(plot: Plot, client: Client) -> None:
 
 
 async def _read_on(plot: Plot, client: Client) -> None:
+    within_us = 100_000
     while not plot.is_over:
-        await client.clock.sleep(plot.dice.randrange(100_000))
+        await client.clock.sleep(plot.dice.randrange(within_us))
+        within_us += within_us // 8  # On a day that goes on for minutes, most of it is waiting.
         # Where the store fails at every third request, a read of many may never come to its end.
         with plot.trouble():
             await plot.read(client, plot.dice.choice([1, 1, 2, 7]))

@@ -116,7 +116,7 @@ def test_an_orphan_from_before_the_log_is_brought_in(kind: Kind, store: Store) -
 
 def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error that says so; nothing is broken by it."""
-    monkeypatch.setattr("tidelog.wal.slot_protocol.fencing.TRIES_MAX", 10)
+    monkeypatch.setattr("tidelog.wal.slot_protocol.fencing.TRIES_MAX", 3)
     monkeypatch.setattr("tidelog.wal.manifest_protocol.committer.TRIES_MAX", 10)
 
     async def work() -> None:

@@ -9,12 +9,10 @@ import pytest
 
 from sim.canaries import builds as canaries
 from sim.canaries.log import log_opens_without_looking
-from sim.canaries.slot import slot_takes_doubt_for_a_loss
 from sim.crash.points import FAILED, KILLED, VICTIM, visit
 from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
 from sim.kernel.fates import Script
 from sim.workloads.log import LogStory
-from sim.workloads.slot import SlotPlot
 
 BY_NAME = {story.name: story for story in STORIES}
 
@@ -54,12 +52,6 @@ BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [
     (canaries.ingester_commits_at_any_upper, IngestStory()),
     (canaries.ingester_feeds_back_too_old, IngestStory()),
     (log_opens_without_looking, LogStory()),
-    pytest.param(  # type: ignore[list-item]
-        slot_takes_doubt_for_a_loss,
-        LogStory(name="slot log", plot_of=SlotPlot),
-        # The story's victim no longer comes to a doubt that ends so; see issue 9, canaries.
-        marks=pytest.mark.xfail(strict=False, reason="issue 9: find the story that shows it"),
-    ),
 ]
 
 

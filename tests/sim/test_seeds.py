@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kit.sim_days import CANCEL, DEPOSE, REBUILD, Tally, days, has_struck
+from kit.sim_days import Tally, days, has_struck, likely_first
 from sim.__main__ import SCENARIOS, main
 from sim.canaries.builds import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary, caught_by
 from sim.canaries.log import FOR_LOGS
@@ -32,17 +32,6 @@ from sim.workloads.shard import simulate_shard
 from sim.workloads.slot import simulate_slots
 from tidelog.errors import TidelogError
 
-LOG_FAULTS = {
-    "cancels": CANCEL,
-}
-SLOT_FAULTS = {
-    "as before": DEPOSE,
-    "busy": REBUILD,
-    "short": REBUILD,
-    "denied": DEPOSE,
-    "cancels": CANCEL,
-    "all": CANCEL,
-}
 KEPT: dict[str, list[int]] = json.loads((Path(__file__).parent / "seeds.json").read_text())
 
 
@@ -86,25 +75,25 @@ def test_ingesters_make_what_a_replay_in_plain_python_makes(block: int) -> None:
     assert min(winners["a"], winners["b"]) > 0
 
 
-@pytest.mark.parametrize("day", days(LOG_FAULTS))
+@pytest.mark.parametrize("day", days())
 def test_logs_are_linearizable(day: str, tally: Tally) -> None:
     """Whatever is lost, late or killed: acknowledged is there, once, in one order for everybody."""
-    total = tally(simulate_log(seed) for seed in seeds_of(day, 12))
+    total = tally(simulate_log(seed) for seed in seeds_of(day, 8))
 
-    assert total["acknowledged"] > 60
+    assert total["acknowledged"] > 40
     assert total["unsure"] > 0
     assert has_struck(day, total)
 
 
-@pytest.mark.parametrize("day", days(SLOT_FAULTS))
+@pytest.mark.parametrize("day", days())
 def test_slot_logs_are_linearizable(day: str, tally: Tally) -> None:
     """Takeovers, puts that overlap, roll-ups that race, a seal besides, and a manifest lost."""
-    total = tally(simulate_slots(seed) for seed in seeds_of(day, 12))
+    total = tally(simulate_slots(seed) for seed in seeds_of(day, 8))
 
-    assert total["acknowledged"] > 30
+    assert total["acknowledged"] > 12
     assert total["unsure"] > 0
-    assert total["takeovers"] > 20
-    assert total["rebuilt"] > 8
+    assert total["takeovers"] > 12
+    assert total["rebuilt"] > 5
     assert has_struck(day, total)
 
 
@@ -167,11 +156,14 @@ def test_a_broken_slot_log_is_caught(canary: Canary) -> None:
 
 
 def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:
-    found = caught_by(canary, simulate, seeds=60)
+    # Doubt that goes on is what some of them need.
+    seeds = likely_first(canary, simulate, [*range(60), *seeds_of("gone", 40)])
+    found = caught_by(canary, simulate, seeds=seeds)
 
     assert found is not None, "a broken build passed"
-    # A canary that fails by its own clumsiness would prove nothing.
+    # A canary that fails by its own clumsiness would prove nothing, nor where all fail.
     assert isinstance(found[1], Violated | NotLinear | NotLinearLog | TidelogError), found
+    simulate(found[0])
 
 
 def test_the_long_form_counts_and_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
