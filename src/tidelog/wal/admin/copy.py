@@ -26,12 +26,13 @@ from tidelog.setsum import Setsum
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import check_manifest
 from tidelog.wal.format.snapshot import sum_of
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.codec import checked_fragment
 from tidelog.wal.read.head import missing
+from tidelog.wal.read.manifest_store import ManifestStore
 
 COPIER: Final = "copy task"  # As in Chroma's copies.
 COPIER_OF_NOTHING: Final = "zero-copy task"
@@ -86,8 +87,7 @@ async def copy_log(source: Wal3Reader, target: Store, *, start: int = 0) -> Mani
         raise missing(error) from error
     await _demand_nothing_else(target, fragments)
     try:
-        data = encode_manifest(copied)
-        await create(target, MANIFEST, data, clock=source.clock, replaceable=True)
+        await ManifestStore(store=target, clock=source.clock).create(copied)
     except ObjectExists as error:
         raise taken(target, MANIFEST) from error
     return copied

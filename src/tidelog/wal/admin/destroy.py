@@ -22,19 +22,19 @@ from tidelog.clock import Clock
 from tidelog.errors import (
     ContentionError,
     LogSealed,
+    ManifestMoved,
     NoSuchLog,
     ObjectChanged,
     OutcomeUnknown,
     UsageError,
 )
-from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
 from tidelog.wal.format.epoch_list import PAST
 from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.pin import pin_name
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.orphans import SNAPSHOT, Verdict, judge_fragment
@@ -42,6 +42,7 @@ from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import each_pin, replace_pin
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.manifest_store import Change, ManifestStore
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 from tidelog.wal.slot_protocol.fencing import Fencer
@@ -113,9 +114,9 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
     for _ in range(TRIES_MAX):
         await roll_up_tail(store, clock=clock, writer=writer)
         head = await load_head(store)
-        data = encode_manifest(tombstone(head, writer=f"{writer} {clock.unique()}"))
-        with suppress(ObjectChanged, OutcomeUnknown):
-            await replace(store, MANIFEST, data, e_tag=head.e_tag, clock=clock)
+        change = Change(tombstone(head, writer=f"{writer} {clock.unique()}"))
+        with suppress(ManifestMoved, OutcomeUnknown):
+            await ManifestStore(store=store, clock=clock).replace(head, change)
             return
     raise ContentionError("others replaced the manifest at every try to destroy the log")
 

@@ -31,12 +31,13 @@ from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
 from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.link import Tail, fragment_of
-from tidelog.wal.format.manifest import FIRST_SEQ_NO, MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.manifest_update import Rollover, add_fragment, check_manifest
+from tidelog.wal.format.manifest import FIRST_SEQ_NO, MANIFEST, Manifest
+from tidelog.wal.format.manifest_update import Rollover, add_fragment
 from tidelog.wal.format.slot_object import encode_data
 from tidelog.wal.format.snapshot import encode_snapshot
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.format.wal3_records import RECORDS, encode_fragment, setsum_of_records
+from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.slot_protocol.chain import extend
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
@@ -153,10 +154,8 @@ class Transcriber:
             raise taken(self.target, encoded[0][0].path) from error
 
     async def _finish(self, manifest: Manifest) -> Manifest:
-        check_manifest(manifest)
         try:
-            data = encode_manifest(manifest)
-            await create(self.target, MANIFEST, data, clock=self.clock, replaceable=True)
+            await ManifestStore(store=self.target, clock=self.clock).create(manifest)
         except ObjectExists as error:
             raise taken(self.target, MANIFEST) from error
         return manifest

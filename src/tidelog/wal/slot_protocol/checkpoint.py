@@ -18,19 +18,17 @@ from tidelog.errors import (
     ContentionError,
     CorruptionError,
     ManifestMoved,
-    ObjectChanged,
-    ObjectExists,
     OutcomeUnknown,
 )
-from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Seal
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.link import Tail
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.manifest_update import Rollover, check_manifest, roll_over
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest_update import Rollover, roll_over
 from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
 from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.manifest_store import Change, ManifestStore, NewObject
 from tidelog.wal.slot_protocol.chain import Step, chain_of, close, extend, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
@@ -81,22 +79,13 @@ class Checkpointer:
         check_continues(head.manifest, extended)
         manifest, snapshots = roll_all(extended, self.rollover, writer=self.writer)
         chain, lists = shorten(chain_of(manifest))
-        manifest = changed(manifest, chain=chain)
-        check_manifest(manifest)
-        for snapshot in snapshots:
-            # Its name says what it names: if another writer's is there, that will do.
-            with suppress(ObjectExists):
-                body = encode_snapshot(snapshot)
-                await create(self.store, snapshot.path, body, clock=self.clock)
-        for one in lists:
-            with suppress(ObjectExists):
-                await create(self.store, one.path, one.data, clock=self.clock)
-        data = encode_manifest(manifest)
+        objects = [NewObject(one.path, encode_snapshot(one)) for one in snapshots]
+        objects += [NewObject(one.path, one.data) for one in lists]
+        change = Change(changed(manifest, chain=chain), tuple(objects))
         try:
-            e_tag = await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
-        except (ObjectChanged, OutcomeUnknown) as error:
+            return await ManifestStore(store=self.store, clock=self.clock).replace(head, change)
+        except OutcomeUnknown as error:
             raise ManifestMoved("another replaced the manifest: read it again") from error
-        return Head(manifest, e_tag)
 
 
 async def roll_up_tail(store: Store, *, clock: Clock, writer: str) -> Head:
