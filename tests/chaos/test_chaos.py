@@ -10,7 +10,7 @@ from chaos import checks, scenario
 from chaos.ingesters import start_ingest
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_run_killed_twenty_times_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
     """The shards alone say where to go on, so it does not matter when an ingester dies."""
     report = checks.run_killed(tmp_path, engine="local", kills=20, seed=1, span_s=0.5)
@@ -19,7 +19,7 @@ def test_a_run_killed_twenty_times_equals_a_clean_run_and_the_replay(tmp_path: P
     assert report.ticks >= 40
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_run_on_spark_killed_twice_equals_a_clean_run_and_the_replay(tmp_path: Path) -> None:
     """Both engines compute the same, whoever begins a run and whoever ends it."""
     report = checks.run_killed(tmp_path, engine="spark", kills=2, seed=2, span_s=4)
@@ -27,7 +27,7 @@ def test_a_run_on_spark_killed_twice_equals_a_clean_run_and_the_replay(tmp_path:
     assert report.minutes > 30
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_two_ingesters_at_once_equal_one(tmp_path: Path) -> None:
     """Who loses a commit has computed the same as who won it, and goes on from there."""
     report = checks.run_two(tmp_path, engine="local", seed=3)

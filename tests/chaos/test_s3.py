@@ -28,7 +28,7 @@ def command(url: str, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_server_that_is_killed_in_between_loses_nothing(
     tmp_path: Path, seaweed: SeaweedServer
 ) -> None:

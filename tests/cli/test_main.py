@@ -203,7 +203,7 @@ def test_sigterm_stops_after_the_tick(many: Cli) -> None:
     assert process.stderr is not None
     assert json.loads(process.stderr.readline())["tick"] == 1
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=120)
 
     assert process.returncode == 0
     ticks = [json.loads(line) for line in err.splitlines()]
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_an_ingester_cleanly(many: Cli) -> None:
     assert process.stderr is not None
     process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert out == ""

@@ -36,7 +36,6 @@ def test_it_runs_in_memory(cli: Cli) -> None:
     assert said.object["takeovers"] == 0
 
 
-@pytest.mark.timeout(60)
 def test_it_runs_on_s3(cli: Cli, seaweed: SeaweedServer) -> None:
     """As on any location; and a log goes to wal3's form there, and back."""
     url = seaweed.url("verified")

@@ -72,7 +72,7 @@ def test_wrong_credentials_say_what_to_check(seaweed: SeaweedServer) -> None:
         for verb, (error, seconds) in failures(open_store(url, clock=CLOCK)).items():
             assert isinstance(error, StoreRefused), verb
             assert words in str(error), verb
-            assert seconds < 3
+            assert seconds < 20
 
 
 def test_no_credentials_say_where_to_put_them(
@@ -97,7 +97,7 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
         assert type(error) is LocationError, verb
         assert "no bucket 'nosuch'" in str(error), verb
         assert error.outcome is Outcome.NOT_APPLIED
-        assert seconds < 3
+        assert seconds < 20
 
 
 def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
@@ -130,7 +130,7 @@ def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
         failed = failures(store)
     for verb, (error, seconds) in failed.items():
         assert "cannot be reached" in str(error), verb
-        assert seconds < 10, verb
+        assert seconds < 60, verb
         # A conditional put is sent once, and so is known never to have left.
         in_doubt = verb in ("put", "delete")
         expected = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED

@@ -62,9 +62,9 @@ def test_processes_create_and_replace_as_one(tmp_path: Path) -> None:
 
     for worker in workers:
         worker.start()
-    winners = sorted(won.get(timeout=15) for _ in range(rounds))
+    winners = sorted(won.get(timeout=120) for _ in range(rounds))
     for worker in workers:
-        worker.join(timeout=15)
+        worker.join(timeout=120)
 
     assert [number for number, _ in winners] == list(range(rounds))
     assert won.empty()

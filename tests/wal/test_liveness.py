@@ -51,7 +51,7 @@ from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
 
 PATIENCE_US = 160_000
-LONG_S = 20.0  # Far more than anything here waits for, on a machine that is busy.
+LONG_S = 120.0  # Far more than anything here waits for, on a machine that is busy.
 ONCE = Resend(attempts=1)
 LARGE = hashlib.sha512(b"large").digest()  # Stands in an object as it is, whatever packs that.
 

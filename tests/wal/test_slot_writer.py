@@ -78,7 +78,7 @@ def test_appends_overlap() -> None:
         await writer.append([b"open"])
         begin_us = clock.monotonic_us()
         await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(40)))
-        assert clock.monotonic_us() - begin_us < 10 * 50_000
+        assert clock.monotonic_us() - begin_us < 30 * 50_000
         await writer.close()
 
     asyncio.run(work())

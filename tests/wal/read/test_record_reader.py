@@ -135,7 +135,7 @@ def test_objects_are_fetched_side_by_side(lanes: int) -> None:
 
 async def test_objects_are_checked_side_by_side() -> None:
     """By threads, for decoding and hashing leave the interpreter: one core is not enough."""
-    pair = threading.Barrier(2, timeout=20)
+    pair = threading.Barrier(2, timeout=120)
 
     def codec(_: bytes, fragment: Fragment) -> pa.Table:
         if fragment.seq_no in (2, 3):
