@@ -1,0 +1,185 @@
+"""What appends reach beside plain puts of as many bytes, in the same run.
+
+    PYTHONPATH=tests python bench/log_throughput.py [--seconds N] [--rounds N] [--local]
+
+64 callers append in batches of 100 records (64 KiB: of 4) that cannot be compressed, to a SeaweedFS
+of our own whose data lies in memory (``--local``: to a directory). Then obstore puts as many bytes
+as the appends had, in objects of 4 MiB, eight at once: nothing is encoded, summed up, ordered or
+made safe against a second writer. Both take turns; the ratio is the median of the rounds'. Each
+line is measured in a process bound to its cores; the server has all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import obstore
+import pyarrow as pa
+from obstore.store import LocalStore, ObjectStore, S3Store
+
+from figures import percentile, print_table
+from tidelog.clock import SystemClock
+from tidelog.store.urls import open_store
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.logs import create_log
+from tidelog.wal.slot_protocol.writer import Shape
+
+CLOCK: Final = SystemClock()
+CALLERS: Final = 64
+PLAIN_BYTES: Final = 4 * 2**20
+AT_ONCE: Final = 8
+SIZES: Final = ((100, 100), (1_024, 100), (65_536, 4))
+AIMS: Final = {100: 0.25, 1_024: 0.7, 65_536: 0.85}
+
+
+def noise(count: int, size: int) -> pa.BinaryArray:
+    """Return bodies that cannot be compressed."""
+    block = os.urandom(count * size)
+    cut = [block[at : at + size] for at in range(0, count * size, size)]
+    bodies: pa.BinaryArray = pa.array(cut, pa.binary())
+    return bodies
+
+
+def plain_store(url: str) -> ObjectStore:
+    """Return obstore's own store for a URL as tidelog has it."""
+    path, _, query = url.partition("?")
+    if path.startswith("file://"):
+        return LocalStore(path.removeprefix("file://"), mkdir=True)
+    bucket, _, prefix = path.removeprefix("s3://").partition("/")
+    config: Any = {name: values[0] for name, values in parse_qs(query).items()}
+    return S3Store(bucket, prefix=prefix, config=config, client_options={"allow_http": True})
+
+
+def within(url: str, name: str) -> str:
+    """Return the URL of a place below another."""
+    path, mark, query = url.partition("?")
+    return f"{path}/{name}{mark}{query}"
+
+
+async def appended(url: str, protocol: str, size: int, seconds: float) -> tuple[int, float, float]:
+    """Append for some seconds; return records, seconds and seconds of CPU."""
+    count_in_batch = dict(SIZES)[size]
+    bodies = [noise(count_in_batch, size) for _ in range(8)]
+    log = await create_log(
+        open_store(url, clock=CLOCK),
+        name="bench",
+        clock=CLOCK,
+        writer="bench",
+        protocol=protocol,
+        batching=Batching(interval_us=0),
+        shape=Shape(alpha=AT_ONCE) if protocol == "slot" else None,
+    )
+    await log.append([b"open"])
+    count, begun, cpu = 0, time.perf_counter(), time.process_time()
+
+    async def call(number: int) -> None:
+        nonlocal count
+        while time.perf_counter() - begun < seconds:
+            await log.append_arrow(bodies[number % len(bodies)])
+            count += count_in_batch
+
+    await asyncio.gather(*(call(number) for number in range(CALLERS)))
+    took, used = time.perf_counter() - begun, time.process_time() - cpu
+    await log.close()
+    return count, took, used
+
+
+async def put(url: str, size: int) -> float:
+    """Put so many bytes; return seconds."""
+    store, blocks = plain_store(url), [os.urandom(PLAIN_BYTES) for _ in range(AT_ONCE)]
+    left = iter(range(0, size, PLAIN_BYTES))
+
+    async def go(block: bytes) -> None:
+        for at in left:
+            data = block[: min(PLAIN_BYTES, size - at)]
+            await obstore.put_async(store, str(at), data, use_multipart=False)
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(go(block) for block in blocks))
+    return time.perf_counter() - begun
+
+
+async def measure(url: str, protocol: str, size: int, seconds: float, rounds: int) -> Any:
+    """Return records a second, CPU seconds per 100,000, MB/s of plain puts, and the ratios."""
+    rates, cpus, plains, ratios = [], [], [], []
+    for number in range(rounds):
+        place = within(url, str(number))
+        count, took, used = await appended(within(place, "log"), protocol, size, seconds)
+        plain_took = await put(within(place, "plain"), count * size)
+        rates.append(count / took)
+        cpus.append(used / count * 100_000)
+        plains.append(count * size / plain_took / 1e6)
+        ratios.append(plain_took / took)
+    return [percentile(values, 0.5) for values in (rates, cpus, plains, ratios)]
+
+
+def in_process(url: str, given: argparse.Namespace, what: list[str], cores: int) -> list[float]:
+    """Measure in a process of its own, with so many cores."""
+    own = sorted(os.sched_getaffinity(0))[:cores]
+    options = ["--seconds", str(given.seconds), "--rounds", str(given.rounds)]
+    found = subprocess.run(
+        [sys.executable, __file__, "--child", url, *what, *options],
+        stdout=subprocess.PIPE,
+        check=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, own),
+    )
+    told: list[float] = json.loads(found.stdout)
+    return told
+
+
+def print_throughput(url: str, given: argparse.Namespace, place: str) -> None:
+    """Print what appends reach at one place."""
+    rows = []
+    for protocol in ("slot", "manifest"):
+        for size, _ in SIZES:
+            for cores in sorted({1, min(2, os.cpu_count() or 1)}):
+                name = within(url, f"{protocol}-{size}-{cores}")
+                rate, cpu, plain, share = in_process(name, given, [protocol, str(size)], cores)
+                rows.append(
+                    [protocol, f"{size:,}", str(cores), f"{rate:,.0f}", f"{rate * size / 1e6:,.0f}",
+                     f"{plain:,.0f}", f"{share:.2f}", f"{AIMS[size]}", f"{cpu:.3f}"]
+                )  # fmt: skip
+    print(f"## Appends to {place}, beside plain puts of as many bytes\n")
+    head = ["protocol", "bytes", "cores", "records/s", "MB/s", "plain MB/s", "ratio", "aim"]
+    print_table([*head, "CPU s / 100,000"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each round of appends")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--local", action="store_true", help="to a directory")
+    parser.add_argument("--child", nargs=3, help="where, protocol, bytes: for itself")
+    given = parser.parse_args()
+    if given.child:
+        url, protocol, size = given.child
+        found = measure(url, protocol, int(size), given.seconds, given.rounds)
+        print(json.dumps(asyncio.run(found)))
+        return
+    if given.local:
+        with tempfile.TemporaryDirectory() as folder:
+            print_throughput(Path(folder).as_uri(), given, "a directory")
+        return
+    from kit.s3_servers import SeaweedServer
+
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        with SeaweedServer(folder) as server:
+            print_throughput(server.url("bench"), given, "SeaweedFS")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
