@@ -55,6 +55,9 @@ class Late(Protocol):
     @property
     def key(self) -> str: ...
 
+    @property
+    def op(self) -> str: ...
+
     async def land(self, store: MemoryStore, watcher: Watcher) -> None:
         """Happen at a store, which may refuse it."""
         ...
@@ -338,6 +341,10 @@ class _Journey:
         if self._error is not None:
             raise self._error
         return self._result
+
+    @property
+    def op(self) -> str:
+        return self._request.op
 
     @property
     def key(self) -> str:
