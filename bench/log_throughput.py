@@ -173,12 +173,12 @@ def main() -> None:
         return
     from kit.s3_servers import SeaweedServer
 
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    memory = Path(tempfile.mkdtemp(dir="/dev/shm"))
     try:
-        with SeaweedServer(folder) as server:
+        with SeaweedServer(memory) as server:
             print_throughput(server.url("bench"), given, "SeaweedFS")
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(memory)
 
 
 if __name__ == "__main__":

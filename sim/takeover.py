@@ -27,7 +27,7 @@ from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.writer import Shape
 
-WARM_US = 3_000_000
+WARM_TRIPS = 30  # Before a takeover the writer is given so many round trips to fill its window.
 PATIENCE_S = 120
 
 
@@ -158,7 +158,7 @@ def measure(case: Case, work: Work, *, seed: int = 1) -> Measured | None:
         log, _ = await busy.log("busy")
         writing = asyncio.create_task(busy.write(log))
         other, way = await busy.log("other")
-        await other.clock.sleep(WARM_US)
+        await other.clock.sleep(WARM_TRIPS * 1_000 * max(case.put_ms, case.get_ms))
         begun_us = other.clock.monotonic_us()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
