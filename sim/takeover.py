@@ -111,7 +111,7 @@ class Busy:
 
     async def log(self, name: str) -> tuple[SlotLog, Net]:
         """Return a log on a way of its own."""
-        clock = SimClock(self.seed)
+        clock = SimClock(f"{self.seed} {name}")  # Or both would draw the same names.
         way = Net(
             self.store,
             clock,
