@@ -50,6 +50,11 @@ class Writer:
             if line.endswith("\n"):  # One that was cut off in the middle was not said.
                 self.said.append(line)
 
+    def await_word(self, deadline: float) -> None:
+        """Wait until something was acknowledged: most die in the middle of their work."""
+        while not self.said and self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -63,10 +68,15 @@ def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
     dice, lives = random.Random(seed), 0
     running = [Writer(kind.name, url, f"w{n}-0") for n in range(WRITERS)]
     said: list[str] = []
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
+    begun = time.monotonic()
+    while (took := time.monotonic() - begun) < SECONDS or (
+        # On a machine that is busy with other things it takes longer until all have had a turn.
+        took < 20 * SECONDS and _turns(said, running) < WRITERS
+    ):
         time.sleep(dice.uniform(0.2, 1.0))
         place = dice.randrange(WRITERS)
+        if dice.random() < 0.7:
+            running[place].await_word(time.monotonic() + SECONDS)
         assert running[place].process.poll() is None, "a writer ended by itself"
         running[place].kill()
         said += running[place].said
@@ -81,6 +91,12 @@ def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
         assert int(position) not in places, "one position was given to two records"
         places[int(position)] = body
     return places
+
+
+def _turns(said: list[str], running: list[Writer]) -> int:
+    """Count the writers of whom something was acknowledged."""
+    lines = [*said, *(line for writer in running for line in list(writer.said))]
+    return len({line.split()[1].split("-")[0] for line in lines})
 
 
 async def contents(kind: Kind, url: str) -> tuple[dict[int, str], Scrubbed]:
