@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -213,3 +215,34 @@ def test_streams_and_limits_from_threads(tmp_path: Path) -> None:
         found = [log.fetch(fragment) for fragment in log.fragments(2, limit=3)]
         assert found[0].column("body").to_pylist()[-2:] == [b"1", b"2"]
         log.close()
+
+
+def test_a_connection_is_not_taken_over_a_fork(tmp_path: Path) -> None:
+    """Its thread is not there in the child: that is told, where a call would hang for ever."""
+    script = (
+        "import os, sys, tidelog\n"
+        "from tidelog.errors import HandleError\n"
+        "lake = tidelog.connect(sys.argv[1], create=True)\n"
+        "log = lake.create_log('a')\n"
+        "log.append([b'parent'])\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        log.append([b'child'])\n"
+        "    except HandleError:\n"
+        "        lake.close()\n"
+        "        os._exit(7)\n"
+        "    os._exit(1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "print(log.append([b'parent again']))\n"
+        "lake.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, tmp_path.as_uri()],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr

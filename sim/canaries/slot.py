@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
+from tidelog.store.conditional import Occupied
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Work
 from tidelog.wal.format.link import FenceLink, Tail
@@ -42,7 +43,9 @@ def slot_opener_sends_one_fence() -> Iterator[None]:
     async def believes(self: opener.Fencer, known: Any, fence: FenceLink) -> Any:
         tail: Tail = known.tail
         slot = tail.slot + tail.epoch.alpha - 1
-        if fence.next is None or not await self._put(tail.epoch, slot, fence):
+        if fence.next is None:
+            return await real(self, known, fence)
+        if await self._put(tail.epoch, slot, fence) is not Occupied.CREATED:
             return await real(self, known, fence)
         after = replace(fence.next, first_slot=slot)
         newer = replace(tail, slot=slot, epoch=after)

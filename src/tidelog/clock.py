@@ -66,6 +66,14 @@ class SystemClock:
         return await asyncio.to_thread(work)
 
 
+def wall_us(clock: Clock) -> int:
+    """Return wall time in microseconds, from 0 to 2^63-1 however wrong the clock is set.
+
+    No other time can be stored; which one it is decides nothing.
+    """
+    return min(max(clock.now_us(), 0), 2**63 - 1)
+
+
 def backoff_us(
     attempt: int, clock: Clock, *, first_us: int = 5_000, most_us: int = 1_000_000
 ) -> int:

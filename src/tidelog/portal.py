@@ -1,11 +1,12 @@
 """A loop in a thread of its own, for programs that have none.
 
-Nothing of it survives a fork, and no loop of the caller's is touched.
+Nothing of it survives a fork, which is told; and no loop of the caller's is touched.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ class Portal:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
         self._thread.start()
 
@@ -27,8 +29,12 @@ class Portal:
         """Run a coroutine in the loop and wait for it; interrupting the wait cancels it.
 
         Raises:
-            HandleError: the connection was closed. Whatever ``work`` raises.
+            HandleError: the connection was closed, or is another process's. Whatever ``work``
+            raises.
         """
+        if os.getpid() != self._process:
+            work.close()
+            raise HandleError("the connection is that of the process before a fork: connect again")
         if self._loop.is_closed():
             work.close()
             raise HandleError("the connection is closed: connect again")
@@ -40,8 +46,11 @@ class Portal:
             raise
 
     def close(self) -> None:
-        """End what still runs, then the loop and its threads. Closing again does nothing."""
-        if self._loop.is_closed():
+        """End what still runs, then the loop and its threads.
+
+        Closing again does nothing, nor does closing what was opened before a fork.
+        """
+        if self._loop.is_closed() or os.getpid() != self._process:
             return
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -22,6 +22,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.store import conditional
+from tidelog.store.conditional import Occupied
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
 from tidelog.testing import Fault, Faulty, Recorded, Request
@@ -382,8 +383,16 @@ async def test_what_another_created_is_read() -> None:
     clock = SwiftClock()
 
     assert await conditional.create_or_read(store, "k", b"ours", clock=clock) == b"theirs"
-    assert not await conditional.occupy(store, "k", b"ours", clock=clock)
-    assert await conditional.occupy(store, "other", b"ours", clock=clock)
+    for key, who in (("k", Occupied.OTHERS), ("other", Occupied.CREATED)):
+        assert await conditional.occupy(store, key, b"ours", clock=clock) is who
+
+
+async def test_a_put_whose_answer_was_lost_is_known_again() -> None:
+    """By what is there: an opener who took its own fences for another's would put ever more."""
+    store = Told((True, lost()))
+    clock = SwiftClock()
+
+    assert await conditional.occupy(store, "k", b"ours", clock=clock) is Occupied.OURS
 
 
 async def test_a_conflict_whose_put_had_landed_is_no_lost_race() -> None:

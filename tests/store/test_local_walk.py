@@ -101,3 +101,27 @@ def test_a_directory_that_cannot_be_read_is_an_error(
     monkeypatch.setattr("tidelog.store.local.walk.os.scandir", refuse)
     with pytest.raises(LocationError, match="not permit"):
         asyncio.run(keys_of(LocalStore(tmp_path, clock=CLOCK)))
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_file_that_cannot_be_looked_at_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A pin that a listing passed over in silence would hold nothing."""
+    (tmp_path / "pin").mkdir()
+    (tmp_path / "pin" / "p").write_bytes(b"1")
+    store = LocalStore(tmp_path, clock=CLOCK)
+    real = os.stat
+
+    def fail(path: str, **options: object) -> os.stat_result:
+        if str(path).endswith("pin/p"):
+            raise OSError(code, os.strerror(code))
+        return real(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", fail)
+
+    async def run() -> None:
+        with pytest.raises(LocationError):
+            await keys_of(store)
+
+    asyncio.run(run())

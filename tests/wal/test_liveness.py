@@ -220,6 +220,29 @@ async def test_closing_ends_and_says_what_is_unknown(kind: Kind) -> None:
     assert closed.value.outcome in (Outcome.UNKNOWN, Outcome.NOT_APPLIED)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("error", [None, LocationError("gone")])
+async def test_closing_tells_of_what_nobody_waited_for(
+    kind: Kind, error: TidelogError | None
+) -> None:
+    """To stop waiting stops no write; if that comes to nothing, whoever closes hears of it."""
+    gate = Gate("", error)
+    store = Interposed(inner := MemoryStore(), before=gate)
+    await kind.make(inner)
+    writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
+    await writer.append([b"one"])
+
+    gate.is_shut = True
+    call = asyncio.create_task(writer.append([b"two"]))
+    await asyncio.sleep(0)
+    call.cancel()
+    async with within():
+        with pytest.raises(LocationError):
+            await writer.close()
+
+    assert list((await contents(kind, inner)).values()) == [b"one"]
+
+
 async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
     """Whoever reads it looks for what went wrong first."""
     gate = Gate("epoch/")

@@ -94,6 +94,22 @@ def test_no_manifest_grows_beyond_its_thresholds_or_loses_anything(
         assert len(manifest.fragments) <= fragments + 3
 
 
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (5, 3), (6, 2), (6, 4), (3, 2)])
+@pytest.mark.parametrize("change", range(4, 60, 5))
+def test_fewer_snapshots_may_make_a_deeper_one_at_any_time(
+    before: int, after: int, change: int
+) -> None:
+    """Snapshots that do not follow each other are never put together: a writer would end there."""
+    manifest = Manifest(writer="w")
+    for number in range(120):
+        rollover = Rollover(fragments=2, snapshots=before if number < change else after)
+        grown = add_fragment(manifest, fragment_after(manifest, 1), writer="w")
+        manifest, _ = roll_over(grown, rollover, writer="w")
+
+        check_manifest(manifest)
+    assert manifest.next == 121
+
+
 @pytest.mark.parametrize("short", [{"fragments": 1}, {"snapshots": 1}, {"fragments": 0}])
 def test_thresholds_that_could_not_keep_up_are_refused(short: dict[str, int]) -> None:
     """One rollover an append has to be enough, for ever."""

@@ -98,20 +98,30 @@ async def create_or_read(
     return data if found is None else found.data
 
 
+class Occupied(enum.Enum):
+    """Who has a key that was to be taken."""
+
+    CREATED = "the put was answered as done"
+    OURS = "our body is there, of a try whose answer was lost"
+    OTHERS = "somebody else's object is there"
+
+
 async def occupy(
     store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
-) -> bool:
-    """Create an object unless there is one, and say whether the put was answered as done.
+) -> Occupied:
+    """Create an object unless there is one, and say who has the key now.
 
-    Nothing is read back: if not, somebody's object is there, be it ours or another's. For whoever
-    looks at all that is there later, in order.
+    What is there is read only where an answer was lost. For whoever looks at all that is there
+    later, in order.
 
     Raises:
         ContentionError, LocationError: as `create`.
     """
     write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend, looks=False)
     await write.run()
-    return write.landed is not None
+    if write.landed is not None:
+        return Occupied.CREATED
+    return Occupied.OURS if await write.is_there() else Occupied.OTHERS
 
 
 async def replace(
@@ -239,6 +249,12 @@ class _Write:
         if found is _Found.BEFORE:
             self._is_open = self._is_unseen = False
         return found in (_Found.OURS, _Found.OTHERS)
+
+    async def is_there(self) -> bool:
+        """Say whether our body is there after all; it is not looked for unless it may be."""
+        if not (self._in_doubt or self._is_open):
+            return False
+        return await self._look() is _Found.OURS
 
     async def _look(self) -> _Found:
         try:

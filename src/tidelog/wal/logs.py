@@ -28,6 +28,7 @@ from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.append.queue import Batching
 from tidelog.wal.format.fragment import FRAGMENTS
+from tidelog.wal.format.json import check_whole
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.gc.collector import GRACE_US
@@ -119,6 +120,7 @@ class Logs:
             NoSuchLog: there is no source. Otherwise see `Fork.make`.
         """
         log_folder(name)
+        check_whole(start, "a position")
         within = self.within(source)
         fork = Fork(store=within, source=source, name=name, clock=self.clock, writer=self.writer)
         await fork.make(start=start)
@@ -180,6 +182,7 @@ class Logs:
             raise UsageError(
                 f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}"
             )
+        check_whole(start, "a position")
         bounds = await log.bounds()
         if start > bounds.next:
             raise UsageError("the log has no such position yet", start=start, next=bounds.next)

@@ -6,6 +6,7 @@ comes before ``a/b``, though ``a`` comes before ``a-b``. Everything here blocks.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -22,7 +23,7 @@ def walk(root: str, prefix: str, after: str | None) -> Iterator[Entry]:
     Only directories that can hold such keys are read. What vanishes meanwhile is left out.
 
     Raises:
-        OSError: a directory cannot be read; leaving it out would be a lie.
+        OSError: a directory or a file cannot be looked at; leaving it out would be a lie.
     """
     if not may_begin_key(prefix):
         return
@@ -89,8 +90,12 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 def _entry(key: str, path: str) -> Entry | None:
     try:
         status = os.stat(path)
-    except OSError:  # Gone meanwhile, or a symbolic link to nothing.
+    except (FileNotFoundError, NotADirectoryError):  # Gone meanwhile, or a link to nothing.
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # A loop of symbolic links names nothing.
+            return None
+        raise
     if not is_object(status):
         return None
     return Entry(key, status.st_size, tag_of(status), status.st_mtime_ns // 1_000)

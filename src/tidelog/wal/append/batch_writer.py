@@ -46,8 +46,9 @@ class BatchWriter(Closing):
         cancel it is to stop waiting: what was appended is still written.
 
         Raises:
-            LocationError: so it ended; UNKNOWN if anything was sent and not answered. Whatever
-            ended the writer, if it was no other writer.
+            LocationError: so it ended, or an append came to nothing whose caller had stopped
+            waiting; UNKNOWN if anything was sent and not answered. Whatever ended the writer, if
+            it was no other writer.
         """
         self._queue.close()
         if self._task is None:
@@ -121,26 +122,37 @@ class BatchWriter(Closing):
             await asyncio.wait({task}, timeout=self._look_s)
             looks = looks + 1 if headway == self._queue.headway else 0
             headway = self._queue.headway
+        reason = self._queue.trouble
         if not task.done():
-            await self._break_off(task)
+            reason = reason or no_answer(self.batching)
+            await self._break_off(task, reason)
         elif not task.cancelled() and (error := task.exception()) is not None:
             raise error
+        self._tell_of_unheard(reason)
 
-    async def _break_off(self, task: asyncio.Task[None]) -> None:
-        sent, unsent = self._queue.count_unanswered()
-        reason = self._queue.trouble or no_answer(self.batching)
+    async def _break_off(self, task: asyncio.Task[None], reason: BaseException) -> None:
+        for is_sent, count in zip((True, False), self._queue.count_waiting(), strict=True):
+            self._queue.unheard[is_sent] += count  # They are told, and so is whoever closes.
         self._queue.ended_by = self._queue.ended_by or closed()
         self._queue.abandon(reason)
         task.cancel()
         await asyncio.wait({task}, timeout=FAREWELL_S)
+
+    def _tell_of_unheard(self, reason: BaseException | None) -> None:
+        """Raise what whoever closes is to know of appends that came to nothing.
+
+        Raises:
+            LocationError: there are such.
+        """
+        sent, unsent = self._queue.unheard[True], self._queue.unheard[False]
         if sent or unsent:
             raise LocationError(
-                "the log was closed before the store had answered: what was sent and not answered "
-                "shows when the log is opened again, and the rest is not in it",
+                "not all that was appended is known to be in the log: what was sent shows when the "
+                "log is opened again, and the rest is not in it",
                 outcome=Outcome.UNKNOWN if sent else Outcome.NOT_APPLIED,
                 appends_sent=sent,
                 appends_not_sent=unsent,
-                reason=reason,
+                reason=reason or self._queue.ended_by or "whoever appended stopped waiting",
             )
 
     async def _work_waits(self) -> bool:

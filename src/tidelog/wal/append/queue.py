@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -94,6 +94,9 @@ class Queue:
     ended_by: BaseException | None = None
     trouble: BaseException | None = None
     headway: int = 0  # Batches that were acknowledged.
+    unheard: Counter[bool] = field(
+        default_factory=Counter
+    )  # Failed when nobody waited, by is_sent.
     _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     _waiting: deque[Work] = field(default_factory=deque)
     _unsettled: dict[Work, None] = field(default_factory=dict)
@@ -193,6 +196,7 @@ class Queue:
         failed = list(batch)
         for work in failed:
             _tell(work, told_unsent(reason))
+            self._count_unheard(work, is_sent=False)
         self._forget(failed)
 
     def doubt(self, batch: Iterable[Work], reason: BaseException) -> None:
@@ -200,6 +204,7 @@ class Queue:
         doubted = list(batch)
         for work in doubted:
             _tell(work, told_sent(reason))
+            self._count_unheard(work, is_sent=True)
         self._forget(doubted)
 
     def answer(self, batch: Iterable[Work], error: TidelogError) -> None:
@@ -229,11 +234,11 @@ class Queue:
         self.fail([work for work in self._unsettled if not work.is_sent], reason)
         self.doubt(self._unsettled, reason)
 
-    def count_unanswered(self) -> tuple[int, int]:
-        """Return how many wait for an answer and were sent, and how many were not."""
-        waited_for = [work for work in self._unsettled if not work.done.done()]
-        sent = sum(work.is_sent for work in waited_for)
-        return sent, len(waited_for) - sent + len(self._in_line)
+    def count_waiting(self) -> tuple[int, int]:
+        """Return how many still wait for an answer and were sent, and how many were not."""
+        waiting = [work for work in self._unsettled if not work.done.done()]
+        sent = sum(work.is_sent for work in waiting)
+        return sent, len(waiting) - sent + len(self._in_line)
 
     def look(self) -> None:
         """Note that a share of the patience has passed, and answer whoever has none left."""
@@ -249,7 +254,8 @@ class Queue:
         if self._quiet_since <= late - LOOKS:
             for work in self._unsettled:
                 if work.is_sent and work.since <= late - LOOKS:
-                    _tell(work, told_sent(self.trouble or no_answer(self.batching)))
+                    reason = self.trouble or no_answer(self.batching)
+                    _tell(work, told_sent(reason))
 
     def _refuse(self, late: list[Work]) -> None:
         gone = set(late)
@@ -257,6 +263,11 @@ class Queue:
         for work in late:
             self._in_line.pop(work, None)
         self.fail(late, refusal(self.trouble, self.batching))
+
+    def _count_unheard(self, work: Work, *, is_sent: bool) -> None:
+        """Note if whoever appended this stopped waiting: whoever closes is told instead."""
+        if work.done.cancelled() and work in self._unsettled:
+            self.unheard[is_sent] += 1
 
     def _ended(self) -> BaseException:
         return closed() if self.ended_by is None else copy_of(self.ended_by)

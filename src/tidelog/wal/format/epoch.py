@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import SHA_256
 from tidelog.store.within import BESIDE
-from tidelog.wal.format.json import Fields
+from tidelog.wal.format.json import Fields, check_whole
 from tidelog.wal.format.paths import log_in, own_path_in
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
@@ -200,6 +200,8 @@ def check_shape(*, lanes: int, alpha: int) -> None:
     Raises:
         UsageError: there is none, or there are too many.
     """
+    check_whole(lanes, "the number of lanes")
+    check_whole(alpha, "alpha")
     if not 1 <= lanes <= LANES_MAX:
         raise UsageError(f"a log has from 1 to {LANES_MAX} lanes", lanes=lanes)
     if not 1 <= alpha <= ALPHA_MAX:

@@ -162,7 +162,23 @@ def check_of(found: Mapping[str, Any]) -> str:
 
 
 def position(offset: int) -> dict[str, int]:
+    """Return a position as wal3 writes it.
+
+    Raises:
+        UsageError: it is none; nobody could read it again.
+    """
+    check_whole(offset, "a position")
     return {"offset": offset}
+
+
+def check_whole(value: int, what: str) -> None:
+    """Refuse what is no whole number from 0 on, whatever its type says of itself.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if type(value) is not int or not 0 <= value <= U64_MAX:
+        raise UsageError(f"{what} is a whole number (int) from 0 on", found=repr(value))
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -140,7 +140,9 @@ def _run_of_snapshots(pointers: Sequence[Pointer], count: int) -> list[Pointer |
     for depth in range(max((p.depth for p in pointers), default=0), 0, -1):
         run: list[Pointer | Fragment] = []
         for pointer in reversed(pointers):
-            if pointer.depth > depth or len(run) == count:
+            # What is shallower and newer is not due yet; within a run it would leave a gap.
+            is_end = pointer.depth > depth or (run and pointer.depth < depth)
+            if is_end or len(run) == count:
                 break
             if pointer.depth == depth:
                 run.insert(0, pointer)

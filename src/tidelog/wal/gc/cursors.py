@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.clock import Clock, backoff_us, wall_us
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -249,7 +249,7 @@ class Cursors:
     def _cursor(self, position: int) -> Cursor:
         return Cursor(
             position=position,
-            epoch_us=self.clock.now_us(),
+            epoch_us=wall_us(self.clock),
             writer=f"{self.writer} {self.clock.unique()}",
         )
 

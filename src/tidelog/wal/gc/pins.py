@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.clock import Clock, backoff_us, wall_us
 from tidelog.errors import (
     BusyError,
     ContentionError,
@@ -226,7 +226,7 @@ class Pins:
             start=start,
             limit=limit,
             swept=start,
-            epoch_us=self.clock.now_us(),
+            epoch_us=wall_us(self.clock),
             writer=self._signature(),
             holder=holder,
             snapshots=snapshots,

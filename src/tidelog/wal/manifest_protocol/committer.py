@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, wall_us
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -256,7 +256,7 @@ class Committer:
         return fragment
 
     def _encode(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> tuple[Fragment, bytes]:
-        records = place_records(bodies, start=start, timestamp_us=self.clock.now_us())
+        records = place_records(bodies, start=start, timestamp_us=wall_us(self.clock))
         # Two writers may bring the same bodies at the same microsecond; their bytes must differ.
         data = encode_fragment(records, write_id=self.clock.unique())
         return _fragment_of(records, seq_no, len(data)), data

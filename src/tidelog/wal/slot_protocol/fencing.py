@@ -20,8 +20,8 @@ from functools import partial
 from typing import Final
 
 from tidelog.clock import Clock, backoff_us, run_all
-from tidelog.errors import ContentionError, Fenced, LogSealed, ObjectNotFound
-from tidelog.store.conditional import create_or_read, occupy
+from tidelog.errors import ContentionError, Fenced, LogSealed, ObjectNotFound, UsageError
+from tidelog.store.conditional import Occupied, create_or_read, occupy
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
 from tidelog.wal.format.link import FenceLink, Tail
@@ -35,6 +35,7 @@ from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 
 TRIES_MAX: Final = 100
 LOOKS_MAX: Final = 3  # At the manifest, for a writer that was fenced to bring it to its end.
+SUCCESSOR_MAX: Final = 1_024
 PUTS_MAX: Final = 600  # Side by side: more than the fences of any one round.
 
 
@@ -113,8 +114,14 @@ class Fencer:
         """End the log: from then on it takes no record, in any process.
 
         Raises:
-            LogSealed: it is already. Otherwise as `open`.
+            UsageError: ``successor`` is no text, or too long a one. LogSealed: it is already.
+            Otherwise as `open`.
         """
+        if type(successor) is not str or len(successor) > SUCCESSOR_MAX:
+            raise UsageError(
+                f"the successor of a log is a text of at most {SUCCESSOR_MAX} characters, empty if "
+                "there is none"
+            )
         known = await self._look()
         for attempt in range(TRIES_MAX):
             if known.seal is not None:
@@ -161,23 +168,27 @@ class Fencer:
         return await self._read_on(_later(known, newer), fence, created)
 
     async def _put_fences(self, known: _Known, fence: FenceLink) -> tuple[frozenset[int], bool]:
-        """Put fences until one stands; return where they do, and whether somebody was writing.
+        """Put fences until one stands; return where that is sure, and whether somebody was writing.
 
-        Where a put was answered "exists" it is not known that the fence stands, even if it is ours:
+        Where a put was answered "exists" it is not sure that the fence stands, even if it is ours:
         an earlier try of the same put may have landed in a slot that had been collected.
         """
         tail = known.tail
         if chain_of(known.head.manifest).is_closed and not known.steps:
             # Nobody writes: one fence will do. If it does not, the next try is by bursts.
-            is_ours = await self._put(tail.epoch, tail.slot, fence)
-            return frozenset([tail.slot] if is_ours else []), False
+            done = await self._put(tail.epoch, tail.slot, fence)
+            return frozenset([tail.slot] if done is Occupied.CREATED else []), False
         first, is_over = await self._first_free(tail)
         if is_over:
             return frozenset(), False
         burst, fence = begin(first, alpha=tail.epoch.alpha), replace(fence, seen=first)
+        created: set[int] = set()
         while slots := slots_to_fence(burst):
-            burst = await self._send(tail.epoch, burst, slots, fence)
-        return burst.ours, bool(burst.taken)
+            answers = await self._send(tail.epoch, burst, slots, fence)
+            created |= {slot for slot, who in answers.items() if who is Occupied.CREATED}
+            taken = frozenset(slot for slot, who in answers.items() if who is Occupied.OTHERS)
+            burst = note_answers(burst, ours=frozenset(answers) - taken, taken=taken)
+        return frozenset(created), bool(burst.taken)
 
     async def _first_free(self, tail: Tail) -> tuple[int, bool]:
         """Return the first slot that seems free; and whether the epoch has ended at the tail."""
@@ -196,18 +207,12 @@ class Fencer:
 
     async def _send(
         self, ending: Epoch, burst: Burst, slots: Sequence[int], fence: FenceLink
-    ) -> Burst:
+    ) -> dict[int, Occupied]:
         named = replace(fence, reach=burst.reach)
         puts = [partial(self._put, ending, slot, named) for slot in slots]
-        done = await run_all(puts, at_once=PUTS_MAX)
-        answers = list(zip(slots, done, strict=True))
-        return note_answers(
-            burst,
-            ours=frozenset(slot for slot, is_ours in answers if is_ours),
-            taken=frozenset(slot for slot, is_ours in answers if not is_ours),
-        )
+        return dict(zip(slots, await run_all(puts, at_once=PUTS_MAX), strict=True))
 
-    async def _put(self, ending: Epoch, slot: int, fence: FenceLink) -> bool:
+    async def _put(self, ending: Epoch, slot: int, fence: FenceLink) -> Occupied:
         data = encode_fence(replace(fence, slot=slot))
         return await occupy(self.store, ending.path(slot), data, clock=self.clock)
 

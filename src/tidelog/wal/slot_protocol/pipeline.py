@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, wall_us
 from tidelog.errors import CorruptionError, LocationError, Outcome, TidelogError
 from tidelog.store.conditional import Resend, create_or_read
 from tidelog.store.port import Store
@@ -104,7 +104,7 @@ class Pipeline:
         """
         while True:
             tail = self.tail
-            work = partial(_encode, batch, tail, self.clock.now_us(), self.writer)
+            work = partial(_encode, batch, tail, wall_us(self.clock), self.writer)
             try:
                 link, data = await self.clock.offload(work)
             except (pa.ArrowException, OverflowError, MemoryError) as error:
