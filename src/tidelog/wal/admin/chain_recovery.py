@@ -2,7 +2,8 @@
 
 Each data link says where its records stand, and the sums of the log up to it; each fence, which
 epoch comes next. Where the log begins its collection plan says (see `gc_plan`), for no data is
-deleted before that has been written. From there on the log is walked, as every reader walks it.
+deleted before that has been written, and no copy is a log before. From there on the log is walked,
+as every reader walks it. One without a plan begins as new logs do: at position 1, with no streams.
 
 What lies below the beginning was collected, whatever is still there: pins and forks hold some of
 it, a deletion that was broken off has left some, a late put has brought some back. A sleeper may
@@ -24,7 +25,7 @@ from tidelog.errors import CorruptionError, NoSuchLog, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.admin.found_slots import Found, FoundEpochs, epochs_of, fences_after
 from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Seal
-from tidelog.wal.format.gc_plan import Garbage
+from tidelog.wal.format.gc_plan import GARBAGE, Garbage
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.stream_set import is_listed
@@ -46,19 +47,19 @@ def relink(
     """Return the manifest of the log to which these objects belong.
 
     ``plan`` is what stands as the log's collection plan; None if nothing does, so that nothing was
-    ever collected. ``start`` is a position from which on the log is known to be whole: it takes
-    the place of a plan that was lost as well.
+    ever collected, and the log is no copy. ``start`` is a position from which on the log is known
+    to be whole: it takes the place of a plan that was lost as well.
 
     Raises:
         NoSuchLog: the log was destroyed. UsageError: no object begins at ``start``.
         CorruptionError: the objects do not make a log: its first epoch is not known, an object is
-        missing, or there are records past its end.
+        missing, or there are records past its end. Or they are a copy's, and its plan is missing.
     """
     if plan is not None and plan.is_destroyed:
         raise NoSuchLog("the log was destroyed: what is left of it is not to be made a log again")
     epochs = epochs_of(found)
     slot = _first_slot(epochs, plan, start)
-    begin = _begin(epochs, slot, None if start is not None else plan)
+    begin = _begin(epochs, slot, None if start is not None else plan, start)
     steps, tail = _walk(epochs, begin.tail)
     way = [*begin.epochs, *(one for one in steps if isinstance(one, Epoch))]
     is_sealed = bool(steps) and isinstance(steps[-1], Seal)
@@ -86,14 +87,10 @@ def _first_slot(epochs: FoundEpochs, plan: Garbage | None, start: int | None) ->
     return first if limit - len(epochs.run_to(limit)) <= first else limit
 
 
-def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None) -> _Begin:
-    data = epochs.newest.get(slot)
+def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None, start: int | None) -> _Begin:
     if slot == FIRST_SLOT:
-        # A copy of another log may begin at a later position.
-        position = FIRST_POSITION if data is None else data.link.start
-        epoch, setsum = epochs.genesis, Setsum.zero()
-        tail = Tail(epoch=epoch, slot=slot, position=position, setsum=setsum, log_bytes=0)
-        return _Begin((epoch,), tail)
+        return _begin_of_all(epochs, plan, start)
+    data = epochs.newest.get(slot)
     if data is None:
         raise CorruptionError(
             f"the log begins at slot {slot}, as its collection plan says, and no object with "
@@ -110,6 +107,40 @@ def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None) -> _Begin:
         streams=_streams_at(epochs, slot, plan),
     )
     return _Begin(way, tail)
+
+
+def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) -> _Begin:
+    """Return where a log begins of which nothing was collected: a new one, or a copy.
+
+    Raises:
+        CorruptionError: it is a copy, and its plan is missing, or is another's.
+    """
+    genesis, data = epochs.genesis, epochs.newest.get(FIRST_SLOT)
+    # A copy that was broken off may have left it; another copy, made at once, have replaced ours.
+    is_anothers = plan is not None and plan.first_epoch not in (None, genesis.name)
+    own = None if is_anothers else plan
+    position = FIRST_POSITION if own is None else own.first_to_keep
+    if data is not None and (start is not None or (own is not None and not own.is_empty)):
+        position = data.link.start  # Somebody knows it; or the plan was not carried out.
+    is_known = not is_anothers if data is None else data.link.start == position
+    if not is_known:
+        raise CorruptionError(
+            "the log is a copy, and where it begins its collection plan does not say: rebuild it "
+            "from a position on from which it is whole, or copy again; if it is none, move the "
+            "plan away; nothing was written",
+            plan=GARBAGE,
+            expected=genesis.name,
+        )
+    is_new = own is None and start is None
+    tail = Tail(
+        epoch=genesis,
+        slot=FIRST_SLOT,
+        position=position,
+        setsum=Setsum.zero(),
+        log_bytes=0,
+        streams=Streams() if is_new else _streams_at(epochs, FIRST_SLOT, own),
+    )
+    return _Begin((genesis,), tail)
 
 
 def _walk(epochs: FoundEpochs, tail: Tail) -> tuple[list[Step], Tail]:

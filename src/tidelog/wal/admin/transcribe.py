@@ -7,14 +7,16 @@ streams is refused.
 
 Invariants: until its manifest is written, the copy is no log. Of one that was broken off, what it
 has stored is left, and nothing names it: a slot log's next copy has another first epoch; a log in
-wal3's form is copied to an empty place.
+wal3's form is copied to an empty place. Where a copy begins, and with which streams, no object says
+but its manifest: so a slot log's collection plan says so before, for whoever has to rebuild it.
 Source: wal3, "Copy"; design page 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -24,12 +26,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import ObjectExists, UsageError
+from tidelog.errors import ObjectChanged, ObjectExists, ObjectNotFound, UsageError
+from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
 from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch
 from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.gc_plan import (
+    GARBAGE,
+    decode_garbage,
+    encode_garbage,
+    nothing_to_erase,
+)
 from tidelog.wal.format.link import Tail, fragment_of
 from tidelog.wal.format.manifest import FIRST_SEQ_NO, MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment
@@ -62,9 +71,10 @@ class Transcriber:
         ``streams`` are open there; the control records from there on are among the records.
 
         Raises:
-            NameTaken: there is a log at the target. LocationError: a store failed; copy again.
+            NameTaken: there is a log at the target, or one that lost its manifest, and whose
+            collection plan is there. LocationError: a store failed; copy again.
         """
-        await demand_no_log(self.target)
+        await self._plan_there()
         epoch = Epoch(
             number=0, id=self.clock.unique()[:16], first_slot=FIRST_SLOT, opener=self.writer
         )
@@ -87,6 +97,7 @@ class Transcriber:
         manifest, snapshots = roll_all(manifest, self.rollover, writer=self.writer)
         for snapshot in snapshots:
             await create(self.target, snapshot.path, encode_snapshot(snapshot), clock=self.clock)
+        await self._say_begin(begun, epoch)
         return await self._finish(manifest)
 
     async def to_wal3(self, records: AsyncIterator[pa.Table], *, start: int) -> Manifest:
@@ -152,6 +163,37 @@ class Transcriber:
             await run_all(work, at_once=PUTS_MAX)
         except ObjectExists as error:
             raise taken(self.target, encoded[0][0].path) from error
+
+    async def _say_begin(self, begun: Manifest, epoch: Epoch) -> None:
+        """Write the collection plan that erases nothing, and says where the copy begins."""
+        plan = replace(nothing_to_erase(begun), first_epoch=epoch.name)
+        data = encode_garbage(plan, write_id=self.clock.unique())
+        e_tag = await self._plan_there()
+        try:
+            if e_tag is None:
+                await create(self.target, GARBAGE, data, clock=self.clock, replaceable=True)
+            else:
+                await conditional.replace(self.target, GARBAGE, data, e_tag=e_tag, clock=self.clock)
+        except (ObjectExists, ObjectChanged) as error:
+            raise taken(self.target, GARBAGE) from error
+
+    async def _plan_there(self) -> str | None:
+        """Return the e_tag of the plan that a copy left which was broken off; None if none did.
+
+        It is read before the manifest is seen to be missing: so what a collector of another's log
+        writes there later is not replaced.
+
+        Raises:
+            NameTaken: there is a log, or one that lost its manifest.
+        """
+        e_tag = None
+        with suppress(ObjectNotFound):
+            found = await self.target.get(GARBAGE)
+            if decode_garbage(found.data).first_epoch is None:
+                raise taken(self.target, GARBAGE)
+            e_tag = found.e_tag
+        await demand_no_log(self.target)
+        return e_tag
 
     async def _finish(self, manifest: Manifest) -> Manifest:
         try:

@@ -3,7 +3,7 @@
 In slot logs the plan that stands between two collections, which erases nothing, says where the log
 begins, and which streams are open there. So nothing of a slot log is ever deleted before this
 object says that it may be gone, and whoever makes a lost manifest again can tell what was collected
-from what was lost.
+from what was lost. A copy begins where it was told to, so it has such a plan before its manifest.
 
 Source: wal3, "Garbage Collection"; docs/wal3.md, docs/log.md.
 """
@@ -34,6 +34,7 @@ ERASED_MAX: Final = 2**22  # Fragments of one plan: a path is made of each.
 STREAMS: Final = "tidelog_streams_at_start"
 STREAMS_BEFORE: Final = "tidelog_streams_before"
 DESTROYED: Final = "tidelog_is_destroyed"
+FIRST_EPOCH: Final = "tidelog_first_epoch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Garbage:
         the position after them. In slot logs ``streams_at_start`` are open there, and
         ``streams_before`` where the log begins until the plan is carried out; None elsewhere.
         ``is_destroyed``: all of the log was deleted, and no manifest is to be made for it again.
+        ``first_epoch`` is the name of a copy's, in the plan that its maker wrote: a copy that was
+        broken off may have left it where another log is now.
     """
 
     snapshots_to_drop: tuple[Pointer, ...] = ()
@@ -56,6 +59,7 @@ class Garbage:
     streams_at_start: Streams | None = None
     streams_before: Streams | None = None
     is_destroyed: bool = False
+    first_epoch: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -106,6 +110,7 @@ def decode_garbage(data: bytes, *, where: str = GARBAGE) -> Garbage:
         streams_at_start=streams_in(found, STREAMS) if found.has(STREAMS) else None,
         streams_before=streams_in(found, STREAMS_BEFORE) if found.has(STREAMS_BEFORE) else None,
         is_destroyed=found.flag(DESTROYED, default=False),
+        first_epoch=found.text(FIRST_EPOCH) if found.has(FIRST_EPOCH) else None,
     )
 
 
@@ -133,6 +138,8 @@ def encode_garbage(garbage: Garbage, *, write_id: str = "") -> bytes:
             found[name] = encode_streams(streams)
     if garbage.is_destroyed:
         found[DESTROYED] = True
+    if garbage.first_epoch is not None:
+        found[FIRST_EPOCH] = garbage.first_epoch
     if write_id:
         found["tidelog_write"] = write_id
     return render(found)

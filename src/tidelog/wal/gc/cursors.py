@@ -224,10 +224,11 @@ class Cursors:
 
         The plan first: if it is gone again, the manifest shows what became of it.
         """
-        try:
-            planned = decode_garbage((await self.store.get(GARBAGE)).data).first_to_keep
-        except ObjectNotFound:
-            planned = FIRST_POSITION
+        planned = FIRST_POSITION
+        with suppress(ObjectNotFound):
+            plan = decode_garbage((await self.store.get(GARBAGE)).data)
+            # One that erases nothing may be of a copy that was broken off where this log is now.
+            planned = planned if plan.is_empty else plan.first_to_keep
         return planned, (await load_living(self.store)).manifest.oldest
 
     async def _check(self, position: int) -> None:
