@@ -1,7 +1,7 @@
 """Errors, grouped by what the caller does next.
 
 Every error says in ``outcome`` whether the change it was asked for happened, and in ``kind`` which
-of the eight groups it belongs to (a stable word, for metrics, exit codes and HTTP).
+of the nine groups it belongs to (a stable word, for metrics, exit codes and HTTP).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.streams import StreamInfo
 from tidelog.wal.gc.collector import GRACE_US, Collected
 from tidelog.wal.gc.cursors import Listed, Witness
+from tidelog.wal.gc.deletion import AT_ONCE, Pace
 from tidelog.wal.gc.orphans import Swept
 from tidelog.wal.gc.pins import PinWitness
 from tidelog.wal.gc.plan import Keep
@@ -153,14 +154,20 @@ class Log:
         return self._portal.iterate(self._inner.scan_pin(name, stream=stream, control=control))
 
     def collect(
-        self, *, keep: Keep | None = None, grace_us: int = GRACE_US, force: bool = False
+        self,
+        *,
+        keep: Keep | None = None,
+        grace_us: int = GRACE_US,
+        pace: Pace = AT_ONCE,
+        force: bool = False,
     ) -> Collected:
         """Erase what no cursor needs, once."""
-        return self._portal.run(self._inner.collect(keep=keep, grace_us=grace_us, force=force))
+        done = self._inner.collect(keep=keep, grace_us=grace_us, pace=pace, force=force)
+        return self._portal.run(done)
 
-    def sweep(self, *, grace_us: int = GRACE_US) -> Swept:
-        """Delete what the dead left behind."""
-        return self._portal.run(self._inner.sweep(grace_us=grace_us))
+    def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> Swept:
+        """Delete objects that crashed writers and collectors left, and that nothing names."""
+        return self._portal.run(self._inner.sweep(grace_us=grace_us, pace=pace))
 
     def close(self) -> None:
         self._portal.run(self._inner.close())

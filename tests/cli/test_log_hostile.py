@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from cli.conftest import Cli
 from cli.test_log_upkeep import fill
+from tidelog.wal.append import bodies
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 NAMES = ("\udc80", "a\0b", "9" * 400, "", "../..", "a\nb", "\x1b[31m", "💥")
@@ -119,3 +121,48 @@ def test_a_file_that_cannot_be_read_is_told(cli: Cli, monkeypatch: pytest.Monkey
     assert "cannot be read to its end" in said.err
     assert "0 records had been appended" in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("options", [[], ["--whole"]], ids=["lines", "whole"])
+def test_what_is_too_long_for_a_record_is_not_read_to_its_end(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """A line without an end, or a file larger than memory, must not take all of that first."""
+    monkeypatch.setattr(bodies, "RECORD_BYTES_MAX", 2**20)
+    cli.done("log", "create", "a")
+    file = cli.folder / "endless"
+    with file.open("wb") as made:
+        made.write(b"one\n" * (not options))
+        made.truncate(2**27)
+    seen = 0
+    read = os.read
+
+    def counted(descriptor: int, size: int) -> bytes:
+        nonlocal seen
+        seen += len(found := read(descriptor, size))
+        return found
+
+    monkeypatch.setattr(os, "read", counted)
+    said = cli("log", "append", "a", *options, str(file))
+
+    assert said.status == 2
+    assert "is too long for a record, which has at most 1048576 bytes" in said.err
+    assert seen <= 2**22
+    bodies_there = [one["body"] for one in cli.done("log", "scan", "a").objects]
+    assert bodies_there == ["one"] * (not options), "what came before is in"
+
+
+def test_pipes_and_devices_are_read_as_files_are(cli: Cli) -> None:
+    """A shell's ``<(...)`` is a pipe; and what is there is not said to be missing."""
+    cli.done("log", "create", "a")
+    pipe = cli.folder / "pipe"
+    os.mkfifo(pipe)
+    writing = threading.Thread(target=pipe.write_bytes, args=(b"one\ntwo\n",))
+    writing.start()
+
+    told = cli.done("log", "append", "a", str(pipe)).object
+
+    writing.join()
+    assert (told["first"], told["last"]) == (1, 2)
+    assert cli.done("log", "append", "a", os.devnull).object["records"] == 0
+    assert "is a directory" in cli("log", "append", "a", str(cli.folder)).complaint

@@ -295,3 +295,16 @@ def test_a_read_from_where_the_log_has_not_come_to_is_told(protocol: str) -> Non
             _ = [table async for table in log.scan(5)]
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("hostile", ["\U0010ffff\U0010ffff", "manifest/MANIFEST/\U0010ffff", "x"])
+async def test_no_file_in_a_logs_folder_keeps_the_list_of_logs_from_ending(hostile: str) -> None:
+    """The list goes from folder to folder: no name of a file in one sorts behind it."""
+    store = MemoryStore()
+    for name in ("a", "a-b", "a0", "b"):
+        await log_of(store, name, 1)
+    await store.put(f"log/a/{hostile}", b"")
+    await store.put("log/a", b"a file, not a folder")
+
+    async with asyncio.timeout(5):
+        assert await shelf_on(store).names() == ["a", "a-b", "a0", "b"]

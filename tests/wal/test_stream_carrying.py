@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from typing import Any
 
 import pytest
 
@@ -88,10 +90,27 @@ def test_a_log_with_streams_is_not_exported_to_wal3() -> None:
 
     async def work() -> None:
         shelf, _ = await shelf_with_streams()
-        with pytest.raises(UsageError, match="no streams"):
+        with pytest.raises(UsageError, match="record 1 is in a stream") as refused:
             await shelf.copy("source", "other", protocol="manifest")
+        assert "only a log without streams can be exported" in str(refused.value)
 
     asyncio.run(work())
+
+
+async def test_a_refused_export_leaves_no_read_open() -> None:
+    """Those left open are closed all at once as the loop ends, and asyncio tells of wreckage."""
+    shelf, _ = await shelf_with_streams()
+    begun: list[Any] = []
+    before = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(firstiter=begun.append)
+    try:
+        with pytest.raises(UsageError, match="is in a stream"):
+            await shelf.copy("source", "other", protocol="manifest")
+    finally:
+        sys.set_asyncgen_hooks(*before)
+
+    assert begun
+    assert [one for one in begun if one.ag_frame is not None] == []
 
 
 def test_a_rebuilt_manifest_has_the_same_streams() -> None:

@@ -9,7 +9,8 @@ Source: wal3 and wal3-draft, "Interface"; design page 3.
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -115,7 +116,7 @@ class Log(Closing):
         return await self._control(Control(op=CLOSE, stream=stream))
 
     async def meta_stream(self, stream: bytes, meta: bytes) -> int:
-        """Return an open stream another meta; return the position from which on it has it.
+        """Set an open stream's meta; return the position from which on it holds.
 
         Raises:
             NoSuchStream: it is not open. Otherwise see `open_stream`.
@@ -139,7 +140,7 @@ class Log(Closing):
         limits: Limits | None = None,
         stream: bytes | None = None,
         control: bool = False,
-    ) -> AsyncIterator[pa.Table]:
+    ) -> AsyncGenerator[pa.Table, None]:
         """Yield the records of the positions ``[start, limit)`` that there are now.
 
         Start 0 is the oldest that is left. ``stream`` asks for the records of one stream alone.
@@ -298,13 +299,14 @@ class Log(Closing):
         return describe_log(self.name, self.protocol, bounds, head.manifest)
 
     async def _in_range(
-        self, found: AsyncIterator[pa.Table], start: int
-    ) -> AsyncIterator[pa.Table]:
+        self, found: AsyncGenerator[pa.Table, None], start: int
+    ) -> AsyncGenerator[pa.Table, None]:
         """Yield what a scan gives, and refuse a start that the log has not come to."""
         is_empty = True
-        async for records in found:
-            is_empty = False
-            yield records
+        async with aclosing(found):
+            async for records in found:
+                is_empty = False
+                yield records
         if is_empty and start and start > (following := (await self.bounds()).next):
             raise UsageError(
                 "the log has not come to that position: follow it, or start at the next",

@@ -5,7 +5,7 @@ Source: wal3, "Copy" and "Destroy"; design page 3, "Manifest tree, setsum, curso
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,11 +107,14 @@ class Logs:
             entry = await anext(aiter(self.store.list(LOGS, after=after)), None)
             if entry is None:
                 return sorted(names)
-            name = entry.key.removeprefix(LOGS).split("/")[0]
+            name, slash, _ = entry.key.removeprefix(LOGS).partition("/")
+            if not slash:
+                after = entry.key
+                continue  # A file beside the folders is no log.
             with suppress(ObjectNotFound):
                 await self.store.get(f"{LOGS}{name}/{MANIFEST}", limit=1)
                 names.append(name)
-            after = f"{LOGS}{name}/\U0010ffff"
+            after = f"{LOGS}{name}0"  # "0" follows "/": past the whole folder, whatever lies in it.
 
     async def fork(self, source: str, name: str, *, start: int = 0) -> Log:
         """Make a log that begins as another, from ``start`` on, and shares its objects.
@@ -190,15 +193,15 @@ class Logs:
             await copy_log(Wal3Reader(store=log.store, clock=self.clock), target, start=start)
             return
         begin = start or bounds.oldest
-        records = log.scan(begin, limit=bounds.next, control=True)
         scribe = Transcriber(target=target, clock=self.clock, writer=self.writer)
-        if protocol == "manifest":
-            await scribe.to_wal3(records, start=begin)
-            return
-        streams = Streams()
-        if isinstance(log, SlotLog):
-            streams = await streams_at(SlotReader(store=log.store, clock=self.clock), begin)
-        await scribe.to_slots(records, start=begin, streams=streams)
+        async with aclosing(log.scan(begin, limit=bounds.next, control=True)) as records:
+            if protocol == "manifest":
+                await scribe.to_wal3(records, start=begin)
+                return
+            streams = Streams()
+            if isinstance(log, SlotLog):
+                streams = await streams_at(SlotReader(store=log.store, clock=self.clock), begin)
+            await scribe.to_slots(records, start=begin, streams=streams)
 
     def within(self, name: str) -> Within:
         """Return the folder in which the log of a name lies, whether there is one or not.

@@ -80,7 +80,7 @@ class ManifestLog(Log):
         limits: Limits | None = None,
         stream: bytes | None = None,
         control: bool = False,
-    ) -> AsyncIterator[pa.Table]:
+    ) -> AsyncGenerator[pa.Table, None]:
         """See `Log`; there are no streams, and no control records."""
         if stream is not None:
             raise self._no_streams()

@@ -5,7 +5,7 @@ Source: wal3-draft, "Interface"; design page 3, "Slot commit".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
@@ -84,7 +84,7 @@ class SlotLog(Log):
         limits: Limits | None = None,
         stream: bytes | None = None,
         control: bool = False,
-    ) -> AsyncIterator[pa.Table]:
+    ) -> AsyncGenerator[pa.Table, None]:
         """See `Log`. What holds none of a stream's records is not read."""
         selection = select(stream, control=control)
         found = self._reader.scan(start, limit=limit, selection=selection)

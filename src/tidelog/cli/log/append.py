@@ -38,13 +38,15 @@ def append(
 ) -> None:
     """Append lines, each a record, and say where they are once all are durable.
 
+    A line ends at a newline, which is not part of the record, nor is a CR right before it; --whole
+    keeps every byte.
+
     What was read is sent as it comes; whatever was acknowledged before an error stays.
     """
     if whole and not files:
         raise UsageError("--whole wants files: name them")
     for file in files or ():
-        if not _is_file(file):
-            raise UsageError(f"there is no file {str(file)[:300]!r}")
+        _check_file(file)
     if not files and sys.stdin is None:
         raise UsageError("standard input is closed, so there is nothing to read: name files")
 
@@ -67,8 +69,17 @@ def append(
         say("There was nothing to append.")
 
 
-def _is_file(path: Path) -> bool:
+def _check_file(path: Path) -> None:
+    """Refuse what cannot be read as a file; pipes and devices can.
+
+    Raises:
+        UsageError: so it is.
+    """
     try:
-        return path.is_file()
+        is_there, is_directory = path.exists(), path.is_dir()
     except OSError:
-        return False  # No file system could have one of that name.
+        is_there = is_directory = False  # No file system could have one of that name.
+    if not is_there:
+        raise UsageError(f"there is no file {str(path)[:300]!r}")
+    if is_directory:
+        raise UsageError(f"{str(path)[:300]!r} is a directory: name the files in it")

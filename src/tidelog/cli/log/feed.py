@@ -54,7 +54,7 @@ class Feed:
 
         async def bodies() -> AsyncIterator[list[bytes]]:
             for file in files:
-                yield [await asyncio.to_thread(file.read_bytes)]
+                yield [await asyncio.to_thread(_read_whole, file)]
 
         await self._all(bodies())
         return self.done
@@ -79,7 +79,9 @@ class Feed:
                     if failed:
                         break
                     group.create_task(one(batch))
-            except OSError as error:  # What was read before is appended all the same.
+            except UsageError as error:  # What was read before is appended all the same.
+                failed.append(error)
+            except OSError as error:
                 failed.append(UsageError("a file cannot be read to its end", reason=error.strerror))
         if failed:
             raise failed[0]
@@ -91,21 +93,50 @@ async def read_lines(files: Sequence[Path]) -> AsyncIterator[list[bytes]]:
         async for batch in _lines_of(sys.stdin.fileno()):
             yield batch
     for path in files:
-        with path.open("rb") as file:
+        # To open a pipe is to wait for whoever writes into it.
+        with await asyncio.to_thread(path.open, "rb") as file:
             async for batch in _lines_of(file.fileno()):
                 yield batch
 
 
+def _read_whole(path: Path) -> bytes:
+    """Read a file, or of one that is too long just enough to know that it is.
+
+    Raises:
+        UsageError: it is too long for a record.
+    """
+    from tidelog.wal.append.bodies import RECORD_BYTES_MAX
+
+    with path.open("rb") as file:
+        body = file.read(RECORD_BYTES_MAX + 1)
+    if len(body) > RECORD_BYTES_MAX:
+        raise _too_long(f"the file {str(path)[:300]!r}", RECORD_BYTES_MAX)
+    return body
+
+
+def _too_long(what: str, most: int) -> UsageError:
+    return UsageError(
+        f"{what} is too long for a record, which has at most {most} bytes: keep large values "
+        "elsewhere and name them"
+    )
+
+
 async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
+    from tidelog.wal.append.bodies import RECORD_BYTES_MAX
+
     kept: list[bytes] = []
+    size = 0
     while chunk := await asyncio.to_thread(os.read, descriptor, READ_BYTES):
         if b"\n" not in chunk:
             kept.append(chunk)
+            if (size := size + len(chunk)) > RECORD_BYTES_MAX + 1:  # One may be a CR.
+                # A line that does not end would else fill the memory.
+                raise _too_long("a line", RECORD_BYTES_MAX)
             continue
         lines: list[bytes] = b"".join([*kept, chunk]).split(b"\n")
         rest = lines.pop()
         yield [line.removesuffix(b"\r") for line in lines]
-        kept = [rest] if rest else []
+        kept, size = ([rest] if rest else []), len(rest)
     if kept:
         yield [b"".join(kept).removesuffix(b"\r")]
 

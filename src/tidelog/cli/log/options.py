@@ -35,7 +35,7 @@ Grace = Annotated[
         help="How long those who still read have before anything is deleted.",
     ),
 ]
-SourceLog = Annotated[str, typer.Argument(metavar="SOURCE", help="The log that there is.")]
+SourceLog = Annotated[str, typer.Argument(metavar="SOURCE", help="An existing log.")]
 NewLog = Annotated[str, typer.Argument(metavar="NAME", help="The log to make.")]
 
 

@@ -14,8 +14,8 @@ Source: wal3, "Copy"; design page 3.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -110,7 +110,7 @@ class Transcriber:
         async for entry in self.target.list("log/"):
             raise taken(self.target, entry.key)
 
-        async def parted() -> AsyncIterator[pa.Table]:
+        async def parted() -> AsyncGenerator[pa.Table, None]:
             async for table in records:
                 for part in runs_of_one_time(table):
                     yield part
@@ -130,7 +130,8 @@ class Transcriber:
             return fragment, data
 
         begun = Manifest(writer=self.writer, initial_offset=start, initial_seq_no=FIRST_SEQ_NO)
-        manifest = await self._write(begun, parted(), encode)
+        async with aclosing(parted()) as parts:
+            manifest = await self._write(begun, parts, encode)
         return await self._finish(manifest_of_copy(manifest, manifest.fragments))
 
     async def _write(
@@ -212,9 +213,10 @@ def runs_of_one_time(records: pa.Table) -> Iterator[pa.Table]:
     streams: Any = records.column("stream")
     if streams.null_count < len(streams):
         first = pc.index(streams.is_valid(), pa.scalar(True)).as_py()
+        position = records.column("position")[first].as_py()
         raise UsageError(
-            "a log in wal3's form has no streams: copy this one to a log of the slot protocol",
-            position=records.column("position")[first].as_py(),
+            f"record {position} is in a stream, and wal3's form has none: only a log without "
+            "streams can be exported, or copied with --protocol manifest"
         )
     times = records.column("timestamp_us").to_numpy()
     edges = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), records.num_rows]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -42,8 +43,9 @@ async def in_order(
     ahead = _Ahead(source, work, size_of, _Budget(at_once, bytes_max, wanted))
     ahead.begin()
     try:
-        async for pair in ahead.results():
-            yield pair
+        async with aclosing(ahead.results()) as results:
+            async for pair in results:
+                yield pair
     finally:
         await ahead.stop()
 

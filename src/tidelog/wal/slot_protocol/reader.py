@@ -188,30 +188,33 @@ class _Reading:
     async def go(self, *, bounded: bool = False) -> AsyncGenerator[pa.Table, None]:
         """Read what the manifest names, if that was not read, and on to the first missing slot."""
         if self._manifest is not None:
-            async for records in self._named(self._manifest):
-                yield records
-                if bounded:
-                    await self._look()
+            async with aclosing(self._named(self._manifest)) as named:
+                async for records in named:
+                    yield records
+                    if bounded:
+                        await self._look()
             self._manifest = None
         if self.is_done():
             return
         if bounded and self._seen is None:
             first = self._tail
-            async for records in self._past(Seen(first, {first.path: 0})):
-                yield records
+            async with aclosing(self._past(Seen(first, {first.path: 0}))) as one:
+                async for records in one:
+                    yield records
             if self.is_done():
                 return
             if self._tail == first:
                 self._seen = Seen(first)  # It is missing.
             await self._look()
-        async for records in self._past(self._seen):
-            yield records
+        async with aclosing(self._past(self._seen)) as past:
+            async for records in past:
+                yield records
 
     async def _look(self) -> None:
         if self._seen is None and (self._limit is None or self._limit > self._tail.position):
             self._seen = await self._reader.walker.look(self._tail)
 
-    async def _named(self, manifest: Manifest) -> AsyncIterator[pa.Table]:
+    async def _named(self, manifest: Manifest) -> AsyncGenerator[pa.Table, None]:
         """Read what a manifest names."""
         found = self._reader.records.scan(
             manifest, self._reached, limit=self._limit, wanted=self._selection.may_be_in
@@ -223,7 +226,7 @@ class _Reading:
                     yield selected
         self._pass(manifest.next)
 
-    async def _past(self, seen: Seen | None) -> AsyncIterator[pa.Table]:
+    async def _past(self, seen: Seen | None) -> AsyncGenerator[pa.Table, None]:
         """Read on from the tail to the first missing slot, or to the end of what was seen."""
         start = self._reached
         found = self._reader.records.read(self._leaves(seen))
