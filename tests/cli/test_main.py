@@ -263,14 +263,14 @@ def on_terminal(*arguments: str) -> str:
     )
     os.close(ours)
     shown = bytearray()
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
             shown += os.read(terminal, 65_536)
         except OSError:  # The other side is closed: the process has ended.
             break
     os.close(terminal)
-    assert process.wait(5) == 0, shown.decode()
+    assert process.wait(120) == 0, shown.decode()
     text = shown.decode().replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
