@@ -6,7 +6,8 @@ which says that all was deleted: fences keep a writer who wakes up later from ta
 for its own, and the plan keeps the log from being rebuilt. So its name stays taken. A log in wal3's
 form loses its manifest first, and then all the rest; a writer finds nothing to replace.
 
-To destroy again what was destroyed in part finishes it.
+To destroy again what was destroyed in part finishes it. Of a copy that was broken off, a slot log
+is made that is destroyed, so that a copier who is still at work finds the name taken.
 Source: wal3, "Destroy"; design page 3, "Open for writing".
 """
 
@@ -25,6 +26,7 @@ from tidelog.errors import (
     ManifestMoved,
     NoSuchLog,
     ObjectChanged,
+    ObjectExists,
     OutcomeUnknown,
     UsageError,
 )
@@ -32,6 +34,7 @@ from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
+from tidelog.wal.format.epoch import EPOCHS, FIRST_SLOT, Chain, Epoch, place_of
 from tidelog.wal.format.epoch_list import PAST
 from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
 from tidelog.wal.format.manifest import MANIFEST, Manifest
@@ -71,19 +74,24 @@ async def destroy_log(
     Units: ``grace_us`` microseconds pass before anything is deleted, for those who read it.
 
     Raises:
-        NoSuchLog: there is none. UsageError: it has forks; or there are objects beside it that are
-        none of a log in wal3's form. ContentionError: others were first every time. LocationError:
-        the store failed: destroy it again.
+        NoSuchLog: there is none, or slots without a manifest: rebuild it first. UsageError: it has
+        forks; or there are objects beside it that are none of a log in wal3's form.
+        ContentionError: others were first every time. LocationError: the store failed: destroy it
+        again.
     """
     try:
         manifest = (await load_head(store)).manifest
     except NoSuchLog:
-        # One in wal3's form that lost its manifest first; or snapshots of a fork that never came to
-        # be. Slots could still be made a log again.
         keys = [key async for key in _keys(store, "")]
-        if any(key.startswith("epoch/") for key in keys) or not any(map(_is_of_a_log, keys)):
-            raise
-        return await _destroy_wal3(store, clock, grace_us)
+        places = [place_of(key) for key in keys if key.startswith(EPOCHS)]
+        if not places and any(map(_is_of_a_log, keys)):
+            # One in wal3's form that lost its manifest first; or snapshots of a fork that never
+            # came to be.
+            return await _destroy_wal3(store, clock, grace_us)
+        if not places or any(place is None or place.number for place in places):
+            raise  # Slots to which somebody has written could still be made a log again.
+        # Nobody but a copier puts records into a first epoch: it was broken off, or is at work.
+        manifest = await _taken(store, clock, writer)
     if manifest.chain is None:
         return await _destroy_wal3(store, clock, grace_us)
     if not manifest.chain.is_destroyed:
@@ -96,6 +104,21 @@ async def destroy_log(
     if isinstance(store, Within):
         await let_go_of_origin(store, clock=clock, writer=writer)
     return await _delete_slots(store, clock)
+
+
+async def _taken(store: Store, clock: Clock, writer: str) -> Manifest:
+    """Take the name of a slot log that is none yet, by a manifest that says it was destroyed.
+
+    Raises:
+        ContentionError: there is a log now.
+    """
+    genesis = Epoch(number=0, id=clock.unique()[:16], first_slot=FIRST_SLOT, opener=writer)
+    chain = Chain(epochs=(genesis,), is_closed=True, is_destroyed=True)
+    manifest = Manifest(writer=f"{writer} {clock.unique()}", chain=chain)
+    try:
+        return (await ManifestStore(store=store, clock=clock).create(manifest)).manifest
+    except (ObjectExists, OutcomeUnknown) as error:
+        raise ContentionError("a log of the name was made just now: destroy it again") from error
 
 
 async def _refuse_forks(store: Store) -> None:

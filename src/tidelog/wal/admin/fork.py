@@ -31,7 +31,6 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.store.conditional import create
 from tidelog.store.within import Within
 from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.format.epoch import Chain, Epoch, Origin
@@ -45,6 +44,7 @@ from tidelog.wal.gc.pins import Pins, PinWitness, read_pin
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import collected, load_head
 from tidelog.wal.read.manifest_store import ManifestStore
+from tidelog.wal.read.named_objects import NewObject, store_named
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
@@ -108,7 +108,7 @@ class Fork:
         chain = await self._with_streams(chain, source, kept)
         chain, lists = shorten(chain)
         for one in lists:
-            await self._store_named(target, one.path, one.data)
+            await store_named(target, NewObject(one.path, one.data), clock=self.clock)
         return manifest_of_fork(source, kept, chain, writer=self.writer)
 
     async def _store(self, target: Within, manifest: Manifest) -> Manifest:
@@ -243,23 +243,10 @@ class Fork:
         kept = await self._carry(target, snapshot.children, chain, pin)
         if isinstance(kept[0], Pointer) and len(kept) == 1:
             return kept[0]
-        made = snapshot_over(kept, writer=self.writer, names_depth=True)
-        await self._store_named(target, made.path, encode_snapshot(made))
+        # Of a fork of the name that died, snapshots may lie there that name another's objects.
+        made = snapshot_over(kept, writer=self.writer, names_depth=True, maker=chain.last.id)
+        await store_named(target, NewObject(made.path, encode_snapshot(made)), clock=self.clock)
         return pointer_to(made)
-
-    async def _store_named(self, target: Within, path: str, data: bytes) -> None:
-        """Store what the fork's manifest will name."""
-        try:
-            await create(target, path, data, clock=self.clock)
-        except ObjectExists:
-            return  # Of a fork that was begun: its name says what it holds.
-        except LocationError as error:
-            # Whatever became of the object: nothing names it.
-            raise LocationError(
-                "what the fork was to name could not be stored, so there is no fork",
-                path=path,
-                reason=error,
-            ) from error
 
 
 def _inside(children: Sequence[Pointer | Fragment], pin: Pin) -> list[Pointer | Fragment]:

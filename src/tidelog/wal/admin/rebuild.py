@@ -9,7 +9,6 @@ Source: design page 3, "Rebuild"; docs/log.md.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -26,7 +25,6 @@ from tidelog.errors import (
     ObjectNotFound,
     UsageError,
 )
-from tidelog.store.conditional import create
 from tidelog.store.port import Entry, Store
 from tidelog.wal.admin.chain_recovery import relink
 from tidelog.wal.admin.found_slots import Found
@@ -41,6 +39,7 @@ from tidelog.wal.format.snapshot import encode_snapshot
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.pins import each_pin
 from tidelog.wal.read.manifest_store import ManifestStore
+from tidelog.wal.read.named_objects import NewObject, store_named
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
@@ -113,13 +112,13 @@ async def _refuse_short(store: Store, clock: Clock, manifest: Manifest) -> None:
 
 
 async def _store(store: Store, clock: Clock, manifest: Manifest, writer: str) -> Manifest:
-    manifest, snapshots = roll_all(manifest, Rollover(), writer=writer)
+    maker = clock.unique()[:16]  # Snapshots from before may name what is gone, or not the log's.
+    manifest, snapshots = roll_all(manifest, Rollover(), writer=writer, maker=maker)
     chain, lists = shorten(chain_of(manifest))
     named = [(one.path, encode_snapshot(one)) for one in snapshots]
     named += [(one.path, one.data) for one in lists]
     for path, data in named:
-        with suppress(ObjectExists):  # One that is there names the same.
-            await create(store, path, data, clock=clock)
+        await store_named(store, NewObject(path, data), clock=clock)
     manifest = replace(manifest, chain=chain)
     try:
         await ManifestStore(store=store, clock=clock).create(manifest)

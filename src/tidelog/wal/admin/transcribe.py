@@ -6,9 +6,10 @@ has one time a fragment, and no streams: so records are parted by their times, a
 streams is refused.
 
 Invariants: until its manifest is written, the copy is no log. Of one that was broken off, what it
-has stored is left, and nothing names it: a slot log's next copy has another first epoch; a log in
-wal3's form is copied to an empty place. Where a copy begins, and with which streams, no object says
-but its manifest: so a slot log's collection plan says so before, for whoever has to rebuild it.
+has stored is left, and nothing names it: a slot log's next copy has another first epoch, whose id
+is in the names of its snapshots, and deletes it once it is a log; a log in wal3's form is copied to
+an empty place. Where a copy begins, and with which streams, no object says but its manifest: so a
+slot log's collection plan says so before, for whoever has to rebuild it.
 Source: wal3, "Copy"; design page 3.
 """
 
@@ -26,12 +27,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import ObjectChanged, ObjectExists, ObjectNotFound, UsageError
+from tidelog.errors import (
+    LocationError,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    UsageError,
+)
 from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
-from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch
+from tidelog.wal.format.epoch import EPOCHS, FIRST_SLOT, Chain, Epoch
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import (
     GARBAGE,
@@ -43,14 +50,16 @@ from tidelog.wal.format.link import Tail, fragment_of
 from tidelog.wal.format.manifest import FIRST_SEQ_NO, MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment
 from tidelog.wal.format.slot_object import encode_data
-from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.format.snapshot import encode_snapshot, maker_of
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.format.wal3_records import RECORDS, encode_fragment, setsum_of_records
 from tidelog.wal.read.manifest_store import ManifestStore
+from tidelog.wal.read.named_objects import NewObject, store_named
 from tidelog.wal.slot_protocol.chain import extend
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
 PUTS_MAX: Final = 8
+FIRST_EPOCHS: Final = f"{EPOCHS}{0:016x}-"
 Encoded = tuple[Fragment, bytes]
 
 
@@ -72,9 +81,10 @@ class Transcriber:
 
         Raises:
             NameTaken: there is a log at the target, or one that lost its manifest, and whose
-            collection plan is there. LocationError: a store failed; copy again.
+            slots or collection plan are there. LocationError: a store failed; copy again.
         """
         await self._plan_there()
+        await self._demand_no_slots()
         epoch = Epoch(
             number=0, id=self.clock.unique()[:16], first_slot=FIRST_SLOT, opener=self.writer
         )
@@ -94,11 +104,39 @@ class Transcriber:
             return fragment_of(link, tail.path, len(data)), data
 
         manifest = await self._write(begun, records, encode)
-        manifest, snapshots = roll_all(manifest, self.rollover, writer=self.writer)
-        for snapshot in snapshots:
-            await create(self.target, snapshot.path, encode_snapshot(snapshot), clock=self.clock)
+        roll = partial(roll_all, writer=self.writer, maker=epoch.id)
+        manifest, snapshots = roll(manifest, self.rollover)
+        for one in snapshots:
+            named = NewObject(one.path, encode_snapshot(one))
+            await store_named(self.target, named, clock=self.clock)
         await self._say_begin(begun, epoch)
-        return await self._finish(manifest)
+        manifest = await self._finish(manifest)
+        with suppress(LocationError):  # What is left is deleted by a sweep.
+            await self._delete_others(epoch)
+        return manifest
+
+    async def _demand_no_slots(self) -> None:
+        """Refuse a target with the slots of a log that lost its manifest: it can be made again.
+
+        Raises:
+            NameTaken: there are such.
+        """
+        # Nobody but a copier puts records into a first epoch.
+        async for entry in self.target.list(EPOCHS, after=f"{FIRST_EPOCHS}\U0010ffff"):
+            raise taken(self.target, entry.key)
+
+    async def _delete_others(self, epoch: Epoch) -> None:
+        """Delete what copies have left that were broken off, or came too late.
+
+        Nothing will ever name it, now that there is a manifest. Were that lost, a rebuild would
+        find two logs.
+        """
+        slots = [entry.key async for entry in self.target.list(FIRST_EPOCHS)]
+        doomed = [key for key in slots if not key.startswith(f"{EPOCHS}{epoch.name}/")]
+        snapshots = [entry.key async for entry in self.target.list("snapshot/")]
+        doomed += [key for key in snapshots if maker_of(key) not in (None, epoch.id)]
+        if doomed:
+            await self.target.delete(doomed)
 
     async def to_wal3(self, records: AsyncIterator[pa.Table], *, start: int) -> Manifest:
         """Write a log in wal3's form; see `to_slots`.

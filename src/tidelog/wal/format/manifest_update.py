@@ -66,19 +66,20 @@ def add_fragment(manifest: Manifest, fragment: Fragment, *, writer: str) -> Mani
 
 
 def roll_over(
-    manifest: Manifest, rollover: Rollover, *, writer: str
+    manifest: Manifest, rollover: Rollover, *, writer: str, maker: str = ""
 ) -> tuple[Manifest, Snapshot | None]:
     """Return the manifest with one more snapshot in place of what that names, if one is due.
 
     The deepest run of snapshots that is long enough goes first, then fragments. The snapshot has to
-    be stored before the manifest.
+    be stored before the manifest. For ``maker`` see `snapshot_path`.
     """
     children = _run_of_snapshots(manifest.snapshots, rollover.snapshots)
     if not children:
         children = _run_of_fragments(manifest.fragments, rollover.fragments)
     if not children:
         return manifest, None
-    snapshot = snapshot_over(children, writer=writer, names_depth=manifest.chain is not None)
+    names_depth = manifest.chain is not None
+    snapshot = snapshot_over(children, writer=writer, names_depth=names_depth, maker=maker)
     require(snapshot.depth <= DEPTH_MAX, "a log's snapshots are not that deep")
     pointer = pointer_to(snapshot)
     gone = set(children)
@@ -94,14 +95,21 @@ def roll_over(
 
 
 def snapshot_over(
-    children: Sequence[Pointer | Fragment], *, writer: str, names_depth: bool = False
+    children: Sequence[Pointer | Fragment],
+    *,
+    writer: str,
+    names_depth: bool = False,
+    maker: str = "",
 ) -> Snapshot:
-    """Return the snapshot that names all of ``children``; in slot logs its name says its depth."""
+    """Return the snapshot that names all of ``children``; in slot logs its name says its depth.
+
+    For ``maker`` see `snapshot_path`.
+    """
     pointers = tuple(child for child in children if isinstance(child, Pointer))
     setsum = sum_of(children)
     depth = max((pointer.depth for pointer in pointers), default=0) + 1
     return Snapshot(
-        path=snapshot_path(setsum, depth if names_depth else None),
+        path=snapshot_path(setsum, depth if names_depth else None, maker),
         depth=depth,
         setsum=setsum,
         writer=writer,

@@ -10,6 +10,7 @@ Source: wal3, "Data Structures"; docs/wal3.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +28,7 @@ from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, re
 from tidelog.wal.format.paths import path_in
 
 DEPTH_MAX: Final = 255
+_MAKER: Final = re.compile(r"snapshot/SNAPSHOT\.[0-9a-f]{2}\.[0-9a-f]{64}\.([0-9a-f]{16})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +64,22 @@ class Snapshot:
         return [*self.snapshots, *self.fragments]
 
 
-def snapshot_path(setsum: Setsum, depth: int | None = None) -> str:
+def snapshot_path(setsum: Setsum, depth: int | None = None, maker: str = "") -> str:
     """Return where a snapshot lies; in slot logs its depth is part of its name.
 
     A roll-up of many slots makes several levels at once, and may lose its race: what it leaves must
-    not be taken for a snapshot of another depth over the same fragments.
+    not be taken for a snapshot of another depth over the same fragments. ``maker`` is an id of
+    whoever stores it before there is a manifest, for a fork, a copy or a rebuilt log: what another
+    has left there may have the same records, and name other objects.
     """
     level = "" if depth is None else f"{depth:02x}."
-    return f"snapshot/SNAPSHOT.{level}{setsum.hex()}"
+    return f"snapshot/SNAPSHOT.{level}{setsum.hex()}" + (f".{maker}" if maker else "")
+
+
+def maker_of(path: str) -> str | None:
+    """Return who stored the snapshot at a path before there was a manifest; None if nobody did."""
+    found = _MAKER.fullmatch(path)
+    return found and found[1]
 
 
 def decode_snapshot(data: bytes, *, where: str) -> Snapshot:
@@ -178,8 +188,10 @@ def problems_of_snapshot(snapshot: Snapshot, pointer: Pointer) -> list[str]:
 
 def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
     """Say whether the path of a snapshot is one that its setsum gives."""
-    depths = (None, snapshot.depth)
-    return snapshot.path in [snapshot_path(snapshot.setsum, depth) for depth in depths]
+    names = [snapshot_path(snapshot.setsum, depth) for depth in (None, snapshot.depth)]
+    if maker := maker_of(snapshot.path):
+        names = [snapshot_path(snapshot.setsum, snapshot.depth, maker)]
+    return snapshot.path in names
 
 
 def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:

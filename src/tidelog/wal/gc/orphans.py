@@ -22,7 +22,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.epoch import EPOCHS, Chain, Place, place_of
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.format.snapshot import decode_snapshot, is_named_by_its_sum, sum_of
+from tidelog.wal.format.snapshot import decode_snapshot, is_named_by_its_sum, maker_of, sum_of
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_reach import paths_pinned
@@ -31,7 +31,9 @@ from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 
 _FRAGMENT: Final = re.compile(r"log/.*FragmentSeqNo=([0-9a-f]{16})\.parquet")
-SNAPSHOT: Final = re.compile(r"snapshot/SNAPSHOT\.(?:[0-9a-f]{2}\.)?[0-9a-f]{64}")
+SNAPSHOT: Final = re.compile(
+    r"snapshot/SNAPSHOT\.(?:[0-9a-f]{2}\.)?[0-9a-f]{64}(?:\.[0-9a-f]{16})?"
+)
 
 
 class Verdict(enum.Enum):
@@ -107,7 +109,9 @@ async def _judge(store: Store, manifest: Manifest, key: str) -> Verdict:
     is_whole = snapshot.setsum == sum_of(children) and is_named_by_its_sum(snapshot)
     if not children or not is_whole or key != snapshot.path:
         return Verdict.FOREIGN
-    return Verdict.DEAD if children[0].start < manifest.oldest else Verdict.UNPROVEN
+    # Stored for another's manifest, which was to be the first here: there is one.
+    is_others = maker_of(key) is not None
+    return Verdict.DEAD if is_others or children[0].start < manifest.oldest else Verdict.UNPROVEN
 
 
 def judge_fragment(manifest: Manifest, key: str) -> Verdict:

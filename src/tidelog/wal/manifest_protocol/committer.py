@@ -46,7 +46,8 @@ from tidelog.wal.format.wal3_records import (
     setsum_of_records,
 )
 from tidelog.wal.read.head import Head, load_past, refuse_slots
-from tidelog.wal.read.manifest_store import Change, ManifestStore, NewObject
+from tidelog.wal.read.manifest_store import Change, ManifestStore
+from tidelog.wal.read.named_objects import NewObject
 from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 100

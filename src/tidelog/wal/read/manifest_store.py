@@ -22,7 +22,6 @@ from tidelog.errors import (
     LocationError,
     ManifestMoved,
     ObjectChanged,
-    ObjectExists,
     OutcomeUnknown,
     TidelogError,
 )
@@ -32,18 +31,11 @@ from tidelog.store.port import Store
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.manifest_update import check_manifest
 from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.named_objects import NewObject, store_named
 
 TRIES_MAX: Final = 100
 LOADS_MAX: Final = 3
 WAIT_MOST_US: Final = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class NewObject:
-    """An object that a manifest names. Its path says what it holds: one that is there will do."""
-
-    path: str
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +88,12 @@ class ManifestStore:
         Raises:
             ManifestMoved: another replaced it. NOT_APPLIED. OutcomeUnknown: another replaced it, or
             what was written here: decide again, over what is there. CorruptionError: it contradicts
-            itself, and nothing was written. ContentionError, LocationError: see
-            `tidelog.store.conditional.replace`.
+            itself, or something else lies where what it names was to be stored; it was not written.
+            ContentionError, LocationError: see `tidelog.store.conditional.replace`.
         """
         check_manifest(change.manifest)
         for one in change.objects:
-            await self._store_object(one)
+            await store_named(self.store, one, clock=self.clock, resend=self.resend)
         data = encode_manifest(change.manifest)
         try:
             e_tag = await conditional.replace(
@@ -110,21 +102,6 @@ class ManifestStore:
         except ObjectChanged as error:
             raise ManifestMoved("another replaced the manifest: read it again") from error
         return Head(change.manifest, e_tag)
-
-    async def _store_object(self, one: NewObject) -> None:
-        try:
-            await conditional.create(
-                self.store, one.path, one.data, clock=self.clock, resend=self.resend
-            )
-        except ObjectExists:
-            return
-        except LocationError as error:
-            # Whatever became of the object: nothing names it.
-            raise LocationError(
-                "what the manifest was to name could not be stored, so it was left as it is",
-                path=one.path,
-                reason=error,
-            ) from error
 
     async def update(
         self,

@@ -68,7 +68,7 @@ async def scrub_slots(
 
 
 async def _fences(run: TreeScrub, manifest: Manifest) -> None:
-    """Check the fences between the epochs of a manifest, and its seal."""
+    """Check the fences between the epochs of a manifest, its seal, and where its slots lie."""
     store, chain = run.reader.store, chain_of(manifest)
     try:
         if run.within.is_all:
@@ -79,6 +79,10 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
             chain = await with_epochs_of(store, chain, min(run.numbers))
     except CorruptionError as error:
         run.tell(MANIFEST, str(error))
+    for path, slot in run.slots.items():
+        if chain.knows(slot) and path != chain.of(slot).path(slot):
+            # It may be there for now, but nothing holds it for this log.
+            run.tell(path, "it does not lie where the log's epochs say, or is another log's")
     ends: list[tuple[Epoch, int, Epoch | Seal]] = []
     for ending, slot in chain.ends():
         following = chain.after(ending) or chain.seal

@@ -107,6 +107,7 @@ class TreeScrub:
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
     numbers: list[int] = field(default_factory=list)  # Of the fragments that the range has.
     limits: dict[str, int] = field(default_factory=dict)  # By the paths of these fragments.
+    slots: dict[str, int] = field(default_factory=dict)  # By the same: their numbers.
     reached: int = 0  # What lies before this was checked.
     lost: set[str] = field(default_factory=set)  # Snapshots that are missing, and were told.
     visited: set[str] = field(default_factory=set)  # Snapshots, on the way down.
@@ -172,6 +173,7 @@ class TreeScrub:
                     await self.snapshot(child, before)
                 else:
                     self.limits[child.path] = child.limit
+                    self.slots[child.path] = child.seq_no
                     leaves.append(partial(self.fragment, child, before))
             before = Before(before.setsum + child.setsum, before.bytes + child.num_bytes)
         await run_all(leaves, at_once=self.reader.reads)

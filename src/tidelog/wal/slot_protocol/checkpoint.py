@@ -28,7 +28,8 @@ from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, roll_over
 from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
 from tidelog.wal.read.head import Head, load_head
-from tidelog.wal.read.manifest_store import Change, ManifestStore, NewObject
+from tidelog.wal.read.manifest_store import Change, ManifestStore
+from tidelog.wal.read.named_objects import NewObject
 from tidelog.wal.slot_protocol.chain import Step, chain_of, close, extend, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
@@ -140,12 +141,15 @@ def _is_past(manifest: Manifest, tail: Tail) -> bool:
 
 
 def roll_all(
-    manifest: Manifest, rollover: Rollover, *, writer: str
+    manifest: Manifest, rollover: Rollover, *, writer: str, maker: str = ""
 ) -> tuple[Manifest, list[Snapshot]]:
-    """Roll over as often as the thresholds ask for; return the snapshots in the order to store."""
+    """Roll over as often as the thresholds ask for; return the snapshots in the order to store.
+
+    For ``maker`` see `snapshot_path`.
+    """
     snapshots: list[Snapshot] = []
     while True:
-        manifest, snapshot = roll_over(manifest, rollover, writer=writer)
+        manifest, snapshot = roll_over(manifest, rollover, writer=writer, maker=maker)
         if snapshot is None:
             return manifest, snapshots
         snapshots.append(snapshot)
