@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -57,6 +58,21 @@ def test_the_sync_face_has_the_methods_and_parameters_of_the_awaited_one(name: s
         assert list(inspect.signature(getattr(ours, method)).parameters) == list(
             inspect.signature(function).parameters
         ), f"{name}.{method} takes other parameters"
+
+
+def test_help_says_something_of_every_method_of_a_log() -> None:
+    """A notebook's help is where it is looked up."""
+    methods = inspect.getmembers(tidelog.Log, inspect.isfunction)
+
+    assert [name for name, method in methods if name[0] != "_" and not method.__doc__] == []
+
+
+@pytest.mark.parametrize("face", [tidelog, aio], ids=["sync", "awaited"])
+def test_what_a_log_is_told_by_is_found_beside_it(face: Any) -> None:
+    """Settings and limits need no import from the inside."""
+    for name in face.__all__:
+        assert getattr(face, name).__name__ in (name, "open_location")
+    assert {"Batching", "Keep", "Limits", "Pace", "Shape"} <= set(face.__all__)
 
 
 def test_a_shard_is_written_read_and_listened_to(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.*}>-])/" + r"(?:home|root|Users|work)/\w")
 ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 LOOPBACK = re.compile(r"127\.|0\.0\.0\.0$")
 OPEN_END = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b(?!\(#\d+\))")
+DOCS_PATH = re.compile(r"`((?:src|tests|sim|bench|scripts|examples)/[\w./-]+)`")
 TEXT = frozenset({".py", ".md", ".toml", ".properties", ".sql", ".sh", ".yml", ".yaml", ""})
 
 
@@ -244,6 +245,15 @@ def no_machine_is_named(root: Path) -> Iterator[str]:
             yield f"{path}:{number}: names a place on one machine: {line.strip()}"
 
 
+def what_docs_name_is_there(root: Path) -> Iterator[str]:
+    """A page that names a file which was moved leads its reader nowhere."""
+    for page in sorted((root / "docs").glob("*.md")):
+        for number, line in enumerate(page.read_text().splitlines(), start=1):
+            for path in DOCS_PATH.findall(line):
+                if not (root / path).exists():
+                    yield f"{page.relative_to(root)}:{number}: there is no {path}"
+
+
 def each_test_says_why(root: Path) -> Iterator[str]:
     """A test that fails in two years is read by somebody who must decide whether it is right."""
     for module in modules(root, "tests"):
@@ -337,6 +347,7 @@ CANARIES: dict[Rule, list[dict[str, str]]] = {
         {"Makefile": "x: /wo" + "rk/main\n"},
         {"tests/test_x.py": "HOST = '10.0." + "0.1'\n"},
     ],
+    what_docs_name_is_there: [{"docs/x.md": "see `sim/moved.py` for it\n"}],
     each_test_says_why: [{"tests/store/test_x.py": "def test_x():\n    assert True\n"}],
 }
 RULES = list(CANARIES)

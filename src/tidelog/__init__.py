@@ -12,9 +12,26 @@ if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.sync import Collection, Location, Shard, connect
     from tidelog.sync_log import Log
+    from tidelog.wal.append.queue import Batching
+    from tidelog.wal.gc.deletion import Pace
+    from tidelog.wal.gc.plan import Keep
+    from tidelog.wal.read.limits import Limits
+    from tidelog.wal.slot_protocol.writer import Shape
 
 __version__ = "0.1.0"
-__all__ = ["Collection", "Location", "Log", "Shard", "SourceSpec", "connect"]
+__all__ = [
+    "Batching",
+    "Collection",
+    "Keep",
+    "Limits",
+    "Location",
+    "Log",
+    "Pace",
+    "Shape",
+    "Shard",
+    "SourceSpec",
+    "connect",
+]
 
 _HOMES = {
     "Collection": "tidelog.sync",
@@ -22,6 +39,11 @@ _HOMES = {
     "Log": "tidelog.sync_log",
     "Shard": "tidelog.sync",
     "SourceSpec": "tidelog.collection.create",
+    "Batching": "tidelog.wal.append.queue",
+    "Keep": "tidelog.wal.gc.plan",
+    "Limits": "tidelog.wal.read.limits",
+    "Pace": "tidelog.wal.gc.deletion",
+    "Shape": "tidelog.wal.slot_protocol.writer",
     "connect": "tidelog.sync",
 }
 

@@ -4,8 +4,25 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.location import Location, open_location
 from tidelog.persist.shard import Shard
+from tidelog.wal.append.queue import Batching
+from tidelog.wal.gc.deletion import Pace
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
+from tidelog.wal.read.limits import Limits
+from tidelog.wal.slot_protocol.writer import Shape
 
 connect = open_location
 
-__all__ = ["Collection", "Location", "Log", "Shard", "SourceSpec", "connect"]
+__all__ = [
+    "Batching",
+    "Collection",
+    "Keep",
+    "Limits",
+    "Location",
+    "Log",
+    "Pace",
+    "Shape",
+    "Shard",
+    "SourceSpec",
+    "connect",
+]

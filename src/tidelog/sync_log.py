@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
@@ -25,7 +26,18 @@ from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.scrub.report import Scrubbed
 
+L = TypeVar("L")
 
+
+def _documented(face: type[L]) -> type[L]:
+    """Give what has no docstring that of the awaited method, for ``help``."""
+    for name, method in vars(face).items():
+        if inspect.isfunction(method) and not method.__doc__:
+            method.__doc__ = getattr(getattr(aio_log.Log, name, None), "__doc__", None)
+    return face
+
+
+@_documented
 class Log:
     """One log; close it, or use it in ``with``, so that all that was appended is answered."""
 
@@ -35,10 +47,12 @@ class Log:
 
     @property
     def name(self) -> str:
+        """Return its name."""
         return self._inner.name
 
     @property
     def protocol(self) -> str:
+        """Return ``slot`` or ``manifest``."""
         return self._inner.protocol
 
     def append(

@@ -188,7 +188,7 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     [
         (["fork", "nosuch", "b"], "no log"),
         (["fork", "a", "a"], "already"),
-        (["fork", "a", "b-c"], "names no pin"),
+        (["fork", "a", "b-c"], "cannot be the name of a fork"),
         (["fork", "a", "../b"], "cannot be the name of a log"),
         (["fork", "a", "b", "--from", "-1"], "count from 1"),
         (["fork", "a", "b", "--from", "99"], "no such position"),

@@ -181,7 +181,7 @@ def test_people_are_told_in_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     assert "pin create a" in cli.done("log", "pin", "list", "a").err
     assert "Make one: tidelog log cursor create a" in cli.done("log", "collect", "a").err
     assert "made at 1; it holds 4 records" in cli.done("log", "cursor", "create", "a", "x").err
-    assert "No whole object" in cli.done("log", "collect", "a").err
+    assert "only whole objects go, never the newest" in cli.done("log", "collect", "a").err
     assert "moved to 3" in cli.done("log", "cursor", "move", "a", "x", "--at", "3").err
     assert "scan a --pin p" in cli.done("log", "pin", "create", "a", "p").err
     listed = cli.done("log", "pin", "list", "a").out.splitlines()

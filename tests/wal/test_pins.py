@@ -148,7 +148,7 @@ def test_bad_input_is_told_before_anything_is_written() -> None:
         for start, limit in ((0, 99), (12, 12), (14, 12)):
             with pytest.raises(UsageError, match="at least one record"):
                 await log.create_pin("p", start=start, limit=limit)
-        with pytest.raises(UsageError, match="names no pin"):
+        with pytest.raises(UsageError, match="cannot be the name of a pin"):
             await log.create_pin("a-b")
         with pytest.raises(PositionCollected, match="the oldest is 9"):
             await log.create_pin("p", start=3, limit=12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -147,7 +148,11 @@ def test_what_cannot_be_forked_is_told() -> None:
         keys = set(store.objects)
         shelf = shelf_on(store)
         cases: list[tuple[Callable[[], Awaitable[Log]], type[TidelogError], str]] = [
-            (lambda: shelf.fork("a", "b-c"), UsageError, "names no pin"),
+            (
+                lambda: shelf.fork("a", "b-c"),
+                UsageError,
+                "the name of a fork",
+            ),
             (lambda: shelf.fork("a", "b/c"), UsageError, "name of a log"),
             (lambda: shelf.fork("a", "a"), NameTaken, "already"),
             (lambda: shelf.fork("w", "b"), UsageError, "copy it"),
@@ -308,3 +313,40 @@ async def test_no_file_in_a_logs_folder_keeps_the_list_of_logs_from_ending(hosti
 
     async with asyncio.timeout(5):
         assert await shelf_on(store).names() == ["a", "a-b", "a0", "b"]
+
+
+async def test_a_log_without_its_manifest_is_not_said_to_be_nothing() -> None:
+    """Whoever lost it is told what makes it again; whoever mistyped, what there is."""
+    store = MemoryStore()
+    await log_of(store, "a", 1)
+    await store.delete(["log/a/manifest/MANIFEST"])
+
+    with pytest.raises(NoSuchLog, match="its objects are there: 'tidelog log rebuild a'"):
+        await shelf_on(store).open("a")
+    with pytest.raises(NoSuchLog, match="'tidelog log list' shows those that there are"):
+        await shelf_on(store).open("b")
+    await shelf_on(store).rebuild("a")
+    assert list(await contents(store, "a")) == [1]
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+async def test_a_negative_start_is_a_mistake_and_not_a_loss(protocol: str) -> None:
+    """Nothing was collected there, for there never was such a position."""
+    store = MemoryStore()
+    await log_of(store, "a", 1, protocol=protocol)
+    log = await shelf_on(store).open("a")
+
+    for read in (log.scan, log.follow):
+        with pytest.raises(UsageError, match="-1 is no position: they count from 1"):
+            await anext(aiter(read(-1)))
+
+
+async def test_text_is_no_id_of_a_stream() -> None:
+    """Whoever passes some is told what is wrong with it, not how long it may be."""
+    log = await shelf_on(MemoryStore()).create("a")
+    text: Any = "eu"
+
+    with pytest.raises(UsageError, match="bytes, never str: encode it first"):
+        await log.open_stream(text)
+    with pytest.raises(UsageError, match="bytes, never str: encode it first"):
+        await log.append([b"1"], stream=text)

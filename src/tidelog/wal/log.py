@@ -314,6 +314,16 @@ class Log(Closing):
                 next=following,
             )
 
+    def _from(self, start: int) -> int:
+        """Return where a read starts; 0 stands for the oldest position.
+
+        Raises:
+            UsageError: it is no position.
+        """
+        if start < 0:
+            raise UsageError(f"{start} is no position: they count from 1")
+        return start
+
     def _cursors(self) -> Cursors:
         return Cursors(store=self.store, clock=self.clock, writer=self.writer)
 

@@ -27,6 +27,7 @@ from tidelog.wal.admin.fork import Fork
 from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.append.queue import Batching
+from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.json import check_whole
 from tidelog.wal.format.manifest import MANIFEST
@@ -294,7 +295,10 @@ async def open_log(
     Raises:
         NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
     """
-    manifest = (await read_head(store)).manifest
+    try:
+        manifest = (await read_head(store)).manifest
+    except NoSuchLog:
+        raise await _no_such_log(store, name) from None
     if manifest.chain is not None and manifest.chain.is_destroyed:
         raise NoSuchLog(f"the log {name!r} was destroyed")
     kind = ManifestLog if manifest.chain is None else SlotLog
@@ -305,4 +309,20 @@ async def open_log(
         writer=writer,
         shape=shape or Shape(),
         batching=batching or Batching(),
+    )
+
+
+async def _no_such_log(store: Store, name: str) -> NoSuchLog:
+    """Return the error of a log that is not there, or whose manifest alone is not, and what to do.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    told = f"there is no log {name!r} at {store.url}"
+    if await anext(aiter(store.list(EPOCHS)), None) is None:
+        return NoSuchLog(
+            f"{told}: 'tidelog log list' shows those that there are, 'tidelog log create' makes one"
+        )
+    return NoSuchLog(
+        f"{told}: its manifest is missing, but its objects are there: 'tidelog log rebuild {name}'"
     )

@@ -84,7 +84,7 @@ class ManifestLog(Log):
         """See `Log`; there are no streams, and no control records."""
         if stream is not None:
             raise self._no_streams()
-        found = _all_as_log_records(self._reader.scan(start, limit=limit))
+        found = _all_as_log_records(self._reader.scan(self._from(start), limit=limit))
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
@@ -93,7 +93,7 @@ class ManifestLog(Log):
         """See `Log`; there are no streams, and no control records."""
         if stream is not None:
             raise self._no_streams()
-        return self._follow(start)
+        return self._follow(self._from(start))
 
     async def _follow(self, start: int) -> AsyncIterator[pa.Table]:
         head = await load_head(self.store)

@@ -87,14 +87,14 @@ class SlotLog(Log):
     ) -> AsyncGenerator[pa.Table, None]:
         """See `Log`. What holds none of a stream's records is not read."""
         selection = select(stream, control=control)
-        found = self._reader.scan(start, limit=limit, selection=selection)
+        found = self._reader.scan(self._from(start), limit=limit, selection=selection)
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False
     ) -> AsyncIterator[pa.Table]:
         """See `Log`."""
-        return self._reader.follow(start, selection=select(stream, control=control))
+        return self._reader.follow(self._from(start), selection=select(stream, control=control))
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """See `Log`; those past the manifest, too."""

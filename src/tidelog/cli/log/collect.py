@@ -71,7 +71,8 @@ def collect(
 ) -> None:
     """Erase the records that lie before a log's lowest cursor.
 
-    Whole objects go, so a few records before the cursor may stay. What pins hold stays readable.
+    Whole objects go, so a few records before the cursor may stay, and the newest object always
+    stays. What pins hold stays readable.
     """
     grace_us = grace_us_of(grace)
     if keep_from is not None and keep_from < 1:
@@ -123,7 +124,10 @@ def told_of(found: CollectedInfo) -> list[str]:
             f"tidelog log cursor create {found.log} CURSOR --at POSITION"
         )
     elif not done.fragments:
-        lines.append("No whole object was there to collect.")
+        lines.append(
+            "Nothing was collected: only whole objects go, never the newest, and none lies before "
+            "what is kept."
+        )
     if found.held_at is not None:
         lines.append(f"The cursor {done.held_by!r} holds all from {found.held_at:,} on.")
     if done.pinned:

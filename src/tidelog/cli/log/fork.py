@@ -25,13 +25,14 @@ def fork(
 ) -> None:
     """Make a log that begins with what SOURCE has, and shares its objects: nothing is copied.
 
-    From then on the two go their own ways. SOURCE cannot be destroyed before its forks.
+    From then on the two go their own ways. SOURCE cannot be destroyed before its forks. NAME has
+    letters, digits and _ only.
     """
     from tidelog.wal.format.pin import check_pin_name
 
     check_start(start)
     check_log(name)
-    check_pin_name(name)  # What the two share is held by a pin of the fork's name.
+    check_pin_name(name, of="fork")  # What the two share is held by a pin of the fork's name.
 
     async def work(location: Location) -> LogInfo:
         return await (await location.fork_log(source, name, start=start)).describe()

@@ -76,7 +76,7 @@ class Fork:
             being destroyed, or another let go of the pin meanwhile. LocationError: a store failed;
             if it is an OutcomeUnknown, the fork may be there.
         """
-        check_pin_name(self.name)
+        check_pin_name(self.name, of="fork")
         target = self.store.sibling(self.name)
         with suppress(ObjectNotFound):
             await target.get(MANIFEST, limit=1)

@@ -69,14 +69,14 @@ class Pin:
         return [*self.snapshots, *self.fragments]
 
 
-def check_pin_name(name: str) -> None:
-    """Refuse what cannot be the name of a pin.
+def check_pin_name(name: str, *, of: str = "pin") -> None:
+    """Refuse what cannot be the name of a pin, and so of a fork, which has one of its name.
 
     Raises:
         UsageError: it cannot.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} names no pin: use letters, digits and _")
+        raise UsageError(f"{name!r} cannot be the name of a {of}: use letters, digits and _")
 
 
 def pins_named(name: str) -> str:

@@ -70,6 +70,8 @@ def check_stream(stream: object) -> None:
     Raises:
         UsageError: it cannot.
     """
+    if isinstance(stream, str):
+        raise UsageError("the id of a stream is bytes, never str: encode it first")
     if not isinstance(stream, bytes) or not 1 <= len(stream) <= STREAM_BYTES_MAX:
         raise UsageError(f"the id of a stream is from 1 to {STREAM_BYTES_MAX} bytes")
 
@@ -82,6 +84,8 @@ def check_control(control: Control) -> None:
     """
     check_stream(control.stream)
     meta: object = control.meta
+    if isinstance(meta, str):
+        raise UsageError("the meta of a stream is bytes, never str: encode it first")
     if not isinstance(meta, bytes) or len(meta) > META_BYTES_MAX:
         raise UsageError(f"the meta of a stream is at most {META_BYTES_MAX} bytes")
 

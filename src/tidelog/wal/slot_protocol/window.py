@@ -3,9 +3,9 @@
 A slot is acknowledged when its own put and all earlier ones were answered as done. A fence that is
 met decides nothing about lower slots: their puts are sent until they are answered, and may meet a
 fence that is lower still.
-Invariants: ``base <= committed <= next``; at most alpha slots from ``committed`` on were given out,
-so a burst of alpha fences at an opener's first missing slot cannot be outrun.
-Source: wal3-draft, "Concurrent Writes"; design page 3, "Append".
+Invariants: ``base <= committed <= next``; at most alpha slots from ``committed`` on were given out:
+`tidelog.wal.slot_protocol.burst` says how an opener gets ahead of them.
+Source: wal3-draft, "Concurrent Writes"; design page 3, "Append"; docs/decisions/0010.
 """
 
 from __future__ import annotations
