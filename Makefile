@@ -40,7 +40,7 @@ check: $(DEV)
 
 bench: $(DEV)
 	@set -e; for script in $(BENCHES); do \
-	  echo "== $$script"; $(BIN)/python $$script $(BENCH_ARGS); done
+	  echo "== $$script"; PYTHONPATH=tests $(BIN)/python $$script $(BENCH_ARGS); done
 
 fuzz: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)

@@ -1,7 +1,6 @@
-"""What appends to a log cost: latency under load, round trips, requests, throughput.
+"""What appends to a log cost: latency under load, round trips, requests, what opens leave.
 
-    python bench/log.py [--only latency|trips|cost|throughput|tail] [--seconds N]
-    PYTHONPATH=tests python bench/log.py --only throughput --seaweed
+    python bench/log.py [--only latency|trips|cost|tail] [--seconds N]
 
 Latency is open-loop: appends are due at fixed times, and what they waited to be sent counts. The
 store is in memory, and each of its puts takes 100 ms. A round trip is the time of one put.
@@ -12,8 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -30,10 +27,8 @@ from tidelog.clock import SystemClock
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered
 from tidelog.testing.delayed import Delayed
-from tidelog.wal.append.queue import Batching
 from tidelog.wal.format.epoch import Chain, Epoch
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
@@ -49,8 +44,6 @@ CLOCK: Final = SystemClock()
 PUT_US: Final = 100_000
 TICK_S: Final = 0.01
 BUSY: Final = Shape(alpha=32)
-# Chroma's wal3, Rust, on a machine of this kind: records a second from 64 callers in batches.
-CHROMA: Final = {100: 177_367, 1_024: 42_467, 65_536: 688}
 
 
 def noise(count: int, size: int) -> pa.BinaryArray:
@@ -225,66 +218,6 @@ async def cost(opens: int) -> None:
     )
 
 
-def throughput_on(seconds: float, *, with_seaweed: bool) -> None:
-    """Print throughput to a directory, and to a SeaweedFS of our own on a file system in memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        places = {"local": Path(folder).as_uri()}
-        if not with_seaweed:
-            asyncio.run(throughput(seconds, places))
-            return
-        from kit.s3_servers import SeaweedServer
-
-        within = Path(tempfile.mkdtemp(dir="/dev/shm"))
-        try:
-            with SeaweedServer(within) as server:
-                places["SeaweedFS"] = server.url("bench")
-                asyncio.run(throughput(seconds, places))
-        finally:
-            shutil.rmtree(within)
-
-
-async def throughput(seconds: float, places: dict[str, str]) -> None:
-    """Print records a second from 64 callers in batches, to a directory and to S3."""
-    rows = []
-    for place, url in places.items():
-        for protocol in ("slot", "manifest"):
-            for size, batch in ((100, 100), (1_024, 100), (65_536, 4)):
-                path, mark, query = url.partition("?")
-                where = f"{path}/{protocol}-{size}{mark}{query}"
-                store = open_store(where, clock=CLOCK)
-                rate = await _rate(store, protocol, size, batch, seconds)
-                rows.append(
-                    [
-                        place,
-                        protocol,
-                        f"{size:,}",
-                        f"{rate:,.0f}",
-                        f"{rate * size / 1e6:,.0f}",
-                        f"{rate / CHROMA[size]:.2f}",
-                    ]
-                )
-    print("## Throughput, 64 callers, batches of 100 (64 KiB: of 4), nothing compressible\n")
-    head = ["store", "protocol", "bytes", "records/s", "MB/s", "to Chroma's Rust"]
-    print_table(head, rows)
-
-
-async def _rate(store: Store, protocol: str, size: int, batch: int, seconds: float) -> float:
-    bodies = [noise(batch, size) for _ in range(8)]
-    batching = Batching(interval_us=0)
-    async with log_on(store, protocol, batching=batching, shape=Shape(alpha=8)) as log:
-        count = 0
-        begun = time.perf_counter()
-
-        async def call(number: int) -> None:
-            nonlocal count
-            while time.perf_counter() - begun < seconds:
-                await log.append_arrow(bodies[number % len(bodies)])
-                count += batch
-
-        await asyncio.gather(*(call(number) for number in range(64)))
-        return count / (time.perf_counter() - begun)
-
-
 async def tail(fragments: int) -> None:
     """Print what it takes to find the end of a log of many fragments, and to open it."""
     inner = MemoryStore()
@@ -344,17 +277,15 @@ async def _many_fragments(store: MemoryStore, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = ("latency", "trips", "cost", "throughput", "tail")
+    names = ("latency", "trips", "cost", "tail")
     parser.add_argument("--only", choices=names)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each latency run")
-    parser.add_argument("--seaweed", action="store_true", help="measure throughput on S3, too")
     parser.add_argument("--picture", type=Path, help="draw the latencies there, as PNG or SVG")
     given = parser.parse_args()
     works: dict[str, Callable[[], object]] = {
         "latency": lambda: asyncio.run(latency(given.seconds, given.picture)),
         "trips": lambda: asyncio.run(trips(50)),
         "cost": lambda: asyncio.run(cost(1_000)),
-        "throughput": lambda: throughput_on(min(10.0, given.seconds), with_seaweed=given.seaweed),
         "tail": lambda: asyncio.run(tail(100_000)),
     }
     for name, work in works.items():

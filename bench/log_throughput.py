@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -138,19 +140,36 @@ def in_process(url: str, given: argparse.Namespace, what: list[str], cores: int)
     return told
 
 
-def print_throughput(url: str, given: argparse.Namespace, place: str) -> None:
-    """Print what appends reach at one place."""
+@contextmanager
+def a_place(*, is_local: bool) -> Iterator[str]:
+    """Yield the URL of an empty place, and throw it away: what is written fills the memory."""
+    folder = Path(tempfile.mkdtemp(dir=None if is_local else "/dev/shm"))
+    try:
+        if is_local:
+            yield folder.as_uri()
+            return
+        from kit.s3_servers import SeaweedServer
+
+        with SeaweedServer(folder) as server:
+            yield server.url("bench")
+    finally:
+        shutil.rmtree(folder)
+
+
+def print_throughput(given: argparse.Namespace) -> None:
+    """Print what appends reach at one kind of place."""
     rows = []
     for protocol in ("slot", "manifest"):
         for size, _ in SIZES:
             for cores in sorted({1, min(2, os.cpu_count() or 1)}):
-                name = within(url, f"{protocol}-{size}-{cores}")
-                rate, cpu, plain, share = in_process(name, given, [protocol, str(size)], cores)
+                with a_place(is_local=given.local) as url:
+                    rate, cpu, plain, share = in_process(url, given, [protocol, str(size)], cores)
                 rows.append(
                     [protocol, f"{size:,}", str(cores), f"{rate:,.0f}", f"{rate * size / 1e6:,.0f}",
                      f"{plain:,.0f}", f"{share:.2f}", f"{AIMS[size]}", f"{cpu:.3f}"]
                 )  # fmt: skip
-    print(f"## Appends to {place}, beside plain puts of as many bytes\n")
+    where = "a directory" if given.local else "SeaweedFS"
+    print(f"## Appends to {where}, beside plain puts of as many bytes\n")
     head = ["protocol", "bytes", "cores", "records/s", "MB/s", "plain MB/s", "ratio", "aim"]
     print_table([*head, "CPU s / 100,000"], rows)
 
@@ -167,18 +186,7 @@ def main() -> None:
         found = measure(url, protocol, int(size), given.seconds, given.rounds)
         print(json.dumps(asyncio.run(found)))
         return
-    if given.local:
-        with tempfile.TemporaryDirectory() as folder:
-            print_throughput(Path(folder).as_uri(), given, "a directory")
-        return
-    from kit.s3_servers import SeaweedServer
-
-    memory = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    try:
-        with SeaweedServer(memory) as server:
-            print_throughput(server.url("bench"), given, "SeaweedFS")
-    finally:
-        shutil.rmtree(memory)
+    print_throughput(given)
 
 
 if __name__ == "__main__":
