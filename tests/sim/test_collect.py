@@ -30,7 +30,7 @@ def test_what_is_held_is_read_and_the_rest_is_collected(day: str, tally: Tally) 
 
     # Runs in which nothing happens would prove nothing.
     assert total["fragments"] > 12
-    assert total["holds"] > 1
+    assert total["holds"] > 0
     assert has_struck(day, total)
 
 
@@ -40,7 +40,7 @@ def test_so_with_slots_and_pins(day: str, tally: Tally) -> None:
     total = tally(simulate_collect_slots(seed) for seed in seeds_of(day, 5))
 
     assert total["fragments"] > 10
-    assert total["holds"] > 1
+    assert total["holds"] > 0
     assert total["rebuilt"] > 10
     assert has_struck(day, total)
 

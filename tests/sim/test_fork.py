@@ -21,9 +21,9 @@ def test_what_is_shared_is_read_and_goes_when_nobody_needs_it(day: str, tally: T
     total = tally(simulate_fork(seed) for seed in seeds_of(day, 9))
 
     # Runs in which nothing happens would prove nothing.
-    assert total["forks"] > 1
-    assert total["pins"] > 1
-    assert total["collections"] > 1
+    assert total["forks"] > 0
+    assert total["pins"] > 0
+    assert total["collections"] > 0
     assert total["destroyed"] > 6
     assert has_struck(day, total)
 
