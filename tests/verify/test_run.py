@@ -36,11 +36,16 @@ def run(store: Store, settings: Settings, *, keep: bool = False) -> Report:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_log_that_keeps_its_promises_is_clean(protocol: str) -> None:
     """While it is collected, and its writers take it from each other; then nothing is left."""
-    store = MemoryStore()
-    report = run(store, settings_of(protocol=protocol))
-    figures = report.figures
+    for seconds in (1.5, 6.0, 24.0):  # On a busy machine not all comes about in the first.
+        store = MemoryStore()
+        report = run(store, settings_of(protocol=protocol, seconds=seconds))
+        figures = report.figures
+        assert report.is_clean, report.to_dict()
+        if min(figures.takeovers, figures.collections, figures.replays) >= 1:
+            break
+        if protocol == "manifest" and min(figures.collections, figures.replays) >= 1:
+            break
 
-    assert report.is_clean, report.to_dict()
     assert figures.records >= figures.appends > 10
     assert figures.records_read > 2 * figures.records
     assert figures.collections >= 1
