@@ -19,7 +19,7 @@ CHAOS_ARGS ?=
 FUZZ_ARGS ?=
 DEMO_ARGS ?=
 
-BENCHES := $(filter-out bench/figures.py bench/latency_picture.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/figures.py bench/latency_picture.py bench/made_logs.py,$(wildcard bench/*.py))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEV := $(VENV)/.installed-dev

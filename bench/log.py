@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,20 +22,16 @@ import pyarrow as pa
 
 from figures import percentile, print_table
 from latency_picture import draw_latencies
+from made_logs import noise, write_deep_log
 from tidelog.clock import SystemClock
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered
 from tidelog.testing.delayed import Delayed
-from tidelog.wal.format.epoch import Chain, Epoch
-from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.logs import create_log, open_log
-from tidelog.wal.slot_protocol.checkpoint import Checkpointer, roll_all
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.writer import Shape
 
@@ -44,14 +39,6 @@ CLOCK: Final = SystemClock()
 PUT_US: Final = 100_000
 TICK_S: Final = 0.01
 BUSY: Final = Shape(alpha=32)
-
-
-def noise(count: int, size: int) -> pa.BinaryArray:
-    """Return bodies that cannot be compressed."""
-    block = os.urandom(count * size)
-    cut = [block[at : at + size] for at in range(0, count * size, size)]
-    bodies: pa.BinaryArray = pa.array(cut, pa.binary())
-    return bodies
 
 
 @asynccontextmanager
@@ -221,7 +208,7 @@ async def cost(opens: int) -> None:
 async def tail(fragments: int) -> None:
     """Print what it takes to find the end of a log of many fragments, and to open it."""
     inner = MemoryStore()
-    await _many_fragments(inner, fragments)
+    await write_deep_log(inner, fragments)
     store = Metered(inner, clock=CLOCK)
     rows = []
 
@@ -239,40 +226,6 @@ async def tail(fragments: int) -> None:
         await measure(name, lambda: opener.open(lanes=1, alpha=1))
     print(f"## The end of a log of {fragments:,} fragments\n")
     print_table(["what", "requests", "bytes read", "ms"], rows)
-
-
-async def _many_fragments(store: MemoryStore, count: int) -> None:
-    """Make the manifest and the snapshots of a log of so many fragments, without the fragments."""
-    epoch = Epoch(number=0, id="0" * 16, first_slot=1, opener="bench")
-    manifest = Manifest(writer="bench", chain=Chain(epochs=(epoch,)))
-    step = 128
-    for first in range(1, count + 1, step):
-        added = tuple(
-            Fragment(
-                path=epoch.path(slot),
-                seq_no=slot,
-                start=slot,
-                limit=slot + 1,
-                num_bytes=1_000,
-                setsum=Setsum.of(b"%d" % slot),
-                last_us=1_700_000_000_000_000 + slot,
-                streams=(),
-            )
-            for slot in range(first, min(first + step, count + 1))
-        )
-        total = manifest.setsum
-        for fragment in added:
-            total = total + fragment.setsum
-        manifest = replace(
-            manifest,
-            setsum=total,
-            acc_bytes=manifest.acc_bytes + 1_000 * len(added),
-            fragments=(*manifest.fragments, *added),
-        )
-        manifest, snapshots = roll_all(manifest, Rollover(), writer="bench")
-        for snapshot in snapshots:
-            await store.put(snapshot.path, encode_snapshot(snapshot))
-    await store.put(MANIFEST, encode_manifest(manifest))
 
 
 def main() -> None:

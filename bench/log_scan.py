@@ -19,44 +19,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from figures import percentile, print_table, ratio, seconds_of, side_by_side
+from made_logs import noise, write_deep_log
 from tidelog.clock import SystemClock
-from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered
 from tidelog.wal.append.queue import Batching
-from tidelog.wal.format.epoch import Chain, Epoch
-from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import fragment_of
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.format.slot_object import encode_data, place_slot_records
-from tidelog.wal.format.snapshot import encode_snapshot
 from tidelog.wal.logs import create_log, open_log
-from tidelog.wal.slot_protocol.chain import tail_of
-from tidelog.wal.slot_protocol.checkpoint import roll_all
 from tidelog.wal.slot_protocol.writer import Shape
 
 CLOCK: Final = SystemClock()
 APPEND_BYTES: Final = 1_024_000
 DEEP: Final = 100_000
-
-
-def noise(count: int, size: int) -> pa.BinaryArray:
-    """Return bodies that cannot be compressed."""
-    block = os.urandom(count * size)
-    cut = [block[at : at + size] for at in range(0, count * size, size)]
-    bodies: pa.BinaryArray = pa.array(cut, pa.binary())
-    return bodies
 
 
 async def write_log(folder: Path, protocol: str, size: int, megabytes: int) -> None:
@@ -158,7 +138,7 @@ def print_memory(folder: Path, megabytes: int) -> None:
 async def print_first() -> None:
     """Print what the first record of a log of many fragments takes."""
     inner = MemoryStore()
-    await _deep_log(inner, DEEP)
+    await write_deep_log(inner, DEEP)
     store = Metered(inner, clock=CLOCK)
     log = await open_log(store, name="bench", clock=CLOCK, writer="bench")
     before, begun = store.usage(), time.perf_counter()
@@ -169,32 +149,6 @@ async def print_first() -> None:
         f"(and one to open it), {used.read_bytes:,} bytes and {took * 1_000:.0f} ms of "
         "computing.\n"
     )
-
-
-async def _deep_log(store: MemoryStore, count: int) -> None:
-    """Make the tree of a log of so many fragments, of which the first is there."""
-    epoch = Epoch(number=0, id="0" * 16, first_slot=1, opener="bench")
-    manifest = Manifest(writer="bench", chain=Chain(epochs=(epoch,)))
-    records = place_slot_records(noise(1, 100), start=1, times=np.ones(1, dtype=np.int64))
-    tail = tail_of(manifest)
-    link, data = encode_data(records, tail, writer="bench")
-    await store.put(tail.path, data)
-    one = fragment_of(link, tail.path, len(data))
-    total, step = Setsum.zero(), 128
-    for first in range(1, count + 1, step):
-        added = list[Fragment]()
-        for slot in range(first, min(first + step, count + 1)):
-            place = {"path": epoch.path(slot), "seq_no": slot, "start": slot, "limit": slot + 1}
-            setsum = one.setsum if slot == 1 else Setsum.of(b"%d" % slot)
-            added.append(replace(one, **place, setsum=setsum))  # type: ignore[arg-type]
-            total = total + setsum
-        fragments = (*manifest.fragments, *added)
-        size = manifest.acc_bytes + sum(fragment.num_bytes for fragment in added)
-        manifest = replace(manifest, setsum=total, acc_bytes=size, fragments=fragments)
-        manifest, snapshots = roll_all(manifest, Rollover(), writer="bench")
-        for snapshot in snapshots:
-            await store.put(snapshot.path, encode_snapshot(snapshot))
-    await store.put(MANIFEST, encode_manifest(manifest))
 
 
 def main() -> None:

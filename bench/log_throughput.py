@@ -27,10 +27,10 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 import obstore
-import pyarrow as pa
 from obstore.store import LocalStore, ObjectStore, S3Store
 
 from figures import percentile, print_table
+from made_logs import noise
 from tidelog.clock import SystemClock
 from tidelog.store.urls import open_store
 from tidelog.wal.append.queue import Batching
@@ -43,14 +43,6 @@ PLAIN_BYTES: Final = 4 * 2**20
 AT_ONCE: Final = 8
 SIZES: Final = ((100, 100), (1_024, 100), (65_536, 4))
 AIMS: Final = {100: 0.25, 1_024: 0.7, 65_536: 0.85}
-
-
-def noise(count: int, size: int) -> pa.BinaryArray:
-    """Return bodies that cannot be compressed."""
-    block = os.urandom(count * size)
-    cut = [block[at : at + size] for at in range(0, count * size, size)]
-    bodies: pa.BinaryArray = pa.array(cut, pa.binary())
-    return bodies
 
 
 def plain_store(url: str) -> ObjectStore:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import tempfile
 import time
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from figures import print_table, ratio, side_by_side
+from made_logs import noise
 from tidelog.clock import SystemClock
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
@@ -46,14 +46,6 @@ def cpu_of(work: Callable[[], object]) -> float:
     begun = time.process_time()
     work()
     return time.process_time() - begun
-
-
-def noise(count: int, size: int) -> pa.BinaryArray:
-    """Return bodies that cannot be compressed."""
-    block = os.urandom(count * size)
-    cut = [block[at : at + size] for at in range(0, count * size, size)]
-    bodies: pa.BinaryArray = pa.array(cut, pa.binary())
-    return bodies
 
 
 def works_of(records: pa.Table, folder: Path) -> tuple[dict[str, Callable[[], object]], int]:
