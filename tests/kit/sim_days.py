@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from sim.canaries.builds import Canary, caught_by
 from sim.kernel.weather import DAYS
 
 # Which seed caught a broken build last. Where it does no longer, the others are tried, as before.
@@ -43,9 +44,17 @@ def has_struck(day: str, total: Mapping[str, int]) -> bool:
     return not kinds or any(total.get(f"struck.{kind}", 0) for kind in kinds)
 
 
-def likely_first(
-    canary: Callable[..., object], simulate: Callable[..., object], seeds: Iterable[int]
-) -> list[int]:
-    """Return the seeds for a broken build, first of all the one that caught it last."""
+def caught(
+    canary: Canary, simulate: Callable[[int], object], seeds: Iterable[int]
+) -> BaseException:
+    """Return how a broken build failed: some seed catches it, and there the whole build passes.
+
+    First of all the seed that caught it last is tried.
+    """
     name = f"{simulate.__name__} {canary.__name__}"
-    return [*([CAUGHT[name]] if name in CAUGHT else []), *seeds]
+    likely = [CAUGHT[name]] if name in CAUGHT else []
+    found = caught_by(canary, simulate, seeds=[*likely, *seeds])
+    assert found is not None, "a broken build passed"
+    seed, error = found
+    simulate(seed)
+    return error
