@@ -23,9 +23,9 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
 from tidelog.testing import Fault, Faulty, Request
 from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.read.head import Head
 from tidelog.wal.read.manifest_store import Change, ManifestStore
-from tidelog.wal.read.named_objects import NewObject
 
 
 def manifests_on(store: Store) -> ManifestStore:

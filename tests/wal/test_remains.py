@@ -22,8 +22,9 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.manifest_update import Rollover, pointer_to, snapshot_over
+from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.format.snapshot import Pointer, Snapshot, decode_snapshot, encode_snapshot
-from tidelog.wal.read.named_objects import NewObject, store_named
+from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import chain_of
 

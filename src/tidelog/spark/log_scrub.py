@@ -55,7 +55,6 @@ class SparkScrub(TreeScrub):
     async def fragment(self, fragment: Fragment, before: Before) -> None:
         """Put a fragment aside."""
         self.named.add(fragment.path)
-        self.numbers.append(fragment.seq_no)
         self.aside[fragment] = before
 
     async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:

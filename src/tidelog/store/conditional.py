@@ -233,17 +233,25 @@ class _Write:
             # It is over, but a client below may have sent it before, and that may have landed.
             self._is_open = True
 
+    @property
+    def _may_have_landed(self) -> bool:
+        return self._in_doubt or self._is_open
+
+    @property
+    def _may_be_there(self) -> bool:
+        return self._may_have_landed or self._is_unseen
+
     def _is_refused(self, error: TidelogError) -> bool:
         """Say whether to send again cannot help, and nothing that was sent can have landed."""
         may_help = isinstance(error, ContentionError | LocationError)
         is_final = not may_help or isinstance(error, StoreRefused)
-        return is_final and not (self._in_doubt or self._is_open or self._is_unseen)
+        return is_final and not self._may_be_there
 
     async def _has_ended(self) -> bool:
         """Look, after an attempt that was not answered as done, unless it never got there."""
         if not self._looks:
             return isinstance(self._last, ObjectExists)
-        if not (self._in_doubt or self._is_open or self._is_unseen):
+        if not self._may_be_there:
             return False
         found = await self._look()
         if found is _Found.BEFORE:
@@ -252,9 +260,7 @@ class _Write:
 
     async def is_there(self) -> bool:
         """Say whether our body is there after all; it is not looked for unless it may be."""
-        if not (self._in_doubt or self._is_open):
-            return False
-        return await self._look() is _Found.OURS
+        return self._may_have_landed and await self._look() is _Found.OURS
 
     async def _look(self) -> _Found:
         try:
@@ -283,7 +289,7 @@ class _Write:
 
     def lost(self, found: Object | None, *, replaceable: bool) -> TidelogError:
         """Return the error of a write in whose place ``found`` is there, or nothing."""
-        if (self._in_doubt or self._is_open) and replaceable:
+        if self._may_have_landed and replaceable:
             return OutcomeUnknown(
                 "an attempt was left in doubt, and somebody else's object is there now, "
                 "perhaps in place of ours: look into it for traces of ours"
@@ -297,7 +303,7 @@ class _Write:
         return ObjectChanged("somebody else replaced the object, or deleted it", key=self._key)
 
     def _given_up(self) -> TidelogError:
-        if self._in_doubt or self._is_open or self._is_unseen or self._last is None:
+        if self._may_be_there or self._last is None:
             return LocationError(
                 "the store does not answer, and whether the put landed is not known: "
                 "read back before deciding again",

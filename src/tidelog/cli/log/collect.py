@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log.options import GRACE_SECONDS, Grace, check_pace, grace_us_of
+from tidelog.cli.log.options import GRACE_SECONDS, Grace, grace_us_of, pace_of
 from tidelog.cli.log.patience import with_patience
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import UsageError
@@ -81,13 +81,11 @@ def collect(
         raise UsageError(f"--keep-records {keep_records} is no number of records")
     if not 0 < share_max <= 1:
         raise UsageError(f"--share-max {share_max:g} is no share: it is above 0, up to 1")
-    check_pace(deletes_per_second)
+    pace = pace_of(deletes_per_second)
 
     async def work(location: Location) -> CollectedInfo:
-        from tidelog.wal.gc.deletion import Pace
         from tidelog.wal.gc.plan import Keep
 
-        pace = Pace(per_second=deletes_per_second)
         log = await location.log(name)
         before = await log.bounds()
         keep = Keep(start=keep_from, records=keep_records, share_max=share_max)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.wal.gc.deletion import Pace
 
 GRACE_SECONDS: Final = 60.0
 
@@ -97,16 +100,20 @@ def grace_us_of(seconds: float) -> int:
     return int(seconds * 1e6)
 
 
-def check_pace(per_second: float | None) -> None:
-    """Refuse what is no number of deletions a second.
+def pace_of(per_second: float | None) -> Pace:
+    """Return how fast is deleted.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is no number of deletions a second.
     """
-    if per_second is not None and not 0.001 <= per_second <= 1_000_000:
+    from tidelog.wal.gc.deletion import Pace
+
+    try:
+        return Pace(per_second=per_second)
+    except UsageError as error:
         raise UsageError(
-            f"--deletes-per-second {per_second:g} is no pace: it is from 0.001 up to 1,000,000"
-        )
+            f"--deletes-per-second {per_second:g} is no pace: {error.sentence}"
+        ) from error
 
 
 def stream_id(stream: str | None) -> bytes | None:

@@ -34,7 +34,7 @@ from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
-from tidelog.wal.format.epoch import EPOCHS, FIRST_SLOT, Chain, Epoch, place_of
+from tidelog.wal.format.epoch import EPOCHS, Chain, first_epoch, place_of
 from tidelog.wal.format.epoch_list import PAST
 from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
 from tidelog.wal.format.manifest import MANIFEST, Manifest
@@ -42,7 +42,7 @@ from tidelog.wal.format.pin import pin_name
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.orphans import SNAPSHOT, Verdict, judge_fragment
 from tidelog.wal.gc.pin_reach import paths_pinned
-from tidelog.wal.gc.pins import each_pin, replace_pin
+from tidelog.wal.gc.pins import each_pin, held_pins, replace_pin
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.read.manifest_store import Change, ManifestStore
@@ -112,7 +112,7 @@ async def _taken(store: Store, clock: Clock, writer: str) -> Manifest:
     Raises:
         ContentionError: there is a log now.
     """
-    genesis = Epoch(number=0, id=clock.unique()[:16], first_slot=FIRST_SLOT, opener=writer)
+    genesis = first_epoch(id=clock.unique()[:16], opener=writer)
     chain = Chain(epochs=(genesis,), is_closed=True, is_destroyed=True)
     manifest = Manifest(writer=f"{writer} {clock.unique()}", chain=chain)
     try:
@@ -122,7 +122,7 @@ async def _taken(store: Store, clock: Clock, writer: str) -> Manifest:
 
 
 async def _refuse_forks(store: Store) -> None:
-    held = [found.pin async for found in each_pin(store) if found.pin.is_held]
+    held = [found.pin for found in await held_pins(store)]
     if forks := sorted({pin.holder for pin in held if pin.holder}):
         raise UsageError(
             f"the log shares what it has with its forks: destroy these first: {', '.join(forks)}"

@@ -39,12 +39,12 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, path_of
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.pin import Pin, check_pin_name
-from tidelog.wal.format.snapshot import Pointer, encode_snapshot, overlaps, sum_of
+from tidelog.wal.format.snapshot import Pointer, object_of, overlaps, sum_of
 from tidelog.wal.gc.pins import Pins, PinWitness, read_pin
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import collected, load_head
 from tidelog.wal.read.manifest_store import ManifestStore
-from tidelog.wal.read.named_objects import NewObject, store_named
+from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
@@ -108,7 +108,7 @@ class Fork:
         chain = await self._with_streams(chain, source, kept)
         chain, lists = shorten(chain)
         for one in lists:
-            await store_named(target, NewObject(one.path, one.data), clock=self.clock)
+            await store_named(target, one, clock=self.clock)
         return manifest_of_fork(source, kept, chain, writer=self.writer)
 
     async def _store(self, target: Within, manifest: Manifest) -> Manifest:
@@ -245,7 +245,7 @@ class Fork:
             return kept[0]
         # Of a fork of the name that died, snapshots may lie there that name another's objects.
         made = snapshot_over(kept, writer=self.writer, names_depth=True, maker=chain.last.id)
-        await store_named(target, NewObject(made.path, encode_snapshot(made)), clock=self.clock)
+        await store_named(target, object_of(made), clock=self.clock)
         return pointer_to(made)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tidelog.errors import CorruptionError
 from tidelog.setsum import Setsum
-from tidelog.wal.format.epoch import FIRST_SLOT, Epoch, Place, place_of
+from tidelog.wal.format.epoch import Epoch, Place, first_epoch, place_of
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
 from tidelog.wal.slot_protocol.chain import step
 
@@ -172,7 +172,7 @@ def _genesis_of(found: Sequence[Found]) -> Epoch:
             "the log's first epoch is not to be found: it was a fork, or its first fence is "
             "missing, or a copy was broken off there; nothing was written"
         )
-    return Epoch(number=0, id=ids.pop(), first_slot=FIRST_SLOT, opener="")
+    return first_epoch(id=ids.pop(), opener="")
 
 
 def _no_fence(name: str) -> CorruptionError:

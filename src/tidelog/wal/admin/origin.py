@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.clock import Clock
 from tidelog.store.within import Within
-from tidelog.wal.gc.pins import Pins, each_pin
+from tidelog.wal.gc.pins import Pins, held_pins
 from tidelog.wal.read.head import load_head
 
 
@@ -17,6 +17,6 @@ async def let_go_of_origin(store: Within, *, clock: Clock, writer: str) -> None:
     if manifest.chain is None or (origin := manifest.chain.origin) is None:
         return
     # Also what pins hold that are being made, and are not sure yet.
-    held = [found.pin.start async for found in each_pin(store) if found.pin.is_held]
+    held = [found.pin.start for found in await held_pins(store)]
     source = Pins(store=store.sibling(origin.log), clock=clock, writer=writer)
     await source.shrink(origin.pin, min([manifest.oldest, *held]))

@@ -35,11 +35,11 @@ from tidelog.wal.format.link import Link
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import link_of_metadata
-from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.pins import each_pin
 from tidelog.wal.read.manifest_store import ManifestStore
-from tidelog.wal.read.named_objects import NewObject, store_named
+from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
@@ -115,10 +115,8 @@ async def _store(store: Store, clock: Clock, manifest: Manifest, writer: str) ->
     maker = clock.unique()[:16]  # Snapshots from before may name what is gone, or not the log's.
     manifest, snapshots = roll_all(manifest, Rollover(), writer=writer, maker=maker)
     chain, lists = shorten(chain_of(manifest))
-    named = [(one.path, encode_snapshot(one)) for one in snapshots]
-    named += [(one.path, one.data) for one in lists]
-    for path, data in named:
-        await store_named(store, NewObject(path, data), clock=clock)
+    for one in [*map(object_of, snapshots), *lists]:
+        await store_named(store, one, clock=clock)
     manifest = replace(manifest, chain=chain)
     try:
         await ManifestStore(store=store, clock=clock).create(manifest)

@@ -38,7 +38,7 @@ from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
-from tidelog.wal.format.epoch import EPOCHS, FIRST_SLOT, Chain, Epoch
+from tidelog.wal.format.epoch import EPOCHS, Chain, Epoch, first_epoch
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import (
     GARBAGE,
@@ -50,11 +50,11 @@ from tidelog.wal.format.link import Tail, fragment_of
 from tidelog.wal.format.manifest import FIRST_SEQ_NO, MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment
 from tidelog.wal.format.slot_object import encode_data
-from tidelog.wal.format.snapshot import encode_snapshot, maker_of
+from tidelog.wal.format.snapshot import maker_of, object_of
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.format.wal3_records import RECORDS, encode_fragment, setsum_of_records
 from tidelog.wal.read.manifest_store import ManifestStore
-from tidelog.wal.read.named_objects import NewObject, store_named
+from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.slot_protocol.chain import extend
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
@@ -85,9 +85,7 @@ class Transcriber:
         """
         await self._plan_there()
         await self._demand_no_slots()
-        epoch = Epoch(
-            number=0, id=self.clock.unique()[:16], first_slot=FIRST_SLOT, opener=self.writer
-        )
+        epoch = first_epoch(id=self.clock.unique()[:16], opener=self.writer)
         open_now = streams or Streams()
         chain = Chain(epochs=(epoch,), streams_at_start=open_now, streams=open_now)
         begun = Manifest(writer=self.writer, initial_offset=start, chain=chain)
@@ -107,8 +105,7 @@ class Transcriber:
         roll = partial(roll_all, writer=self.writer, maker=epoch.id)
         manifest, snapshots = roll(manifest, self.rollover)
         for one in snapshots:
-            named = NewObject(one.path, encode_snapshot(one))
-            await store_named(self.target, named, clock=self.clock)
+            await store_named(self.target, object_of(one), clock=self.clock)
         await self._say_begin(begun, epoch)
         manifest = await self._finish(manifest)
         with suppress(LocationError):  # What is left is deleted by a sweep.

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -86,6 +87,7 @@ class Queue:
     """What was appended and is not settled yet, in the order in which it came.
 
     ``trouble`` is what the writer met last that keeps it from going on, for those who ask why.
+    ``unheard`` counts, by whether they were sent, what came to nothing when nobody waited.
     """
 
     batching: Batching
@@ -94,9 +96,7 @@ class Queue:
     ended_by: BaseException | None = None
     trouble: BaseException | None = None
     headway: int = 0  # Batches that were acknowledged.
-    unheard: Counter[bool] = field(
-        default_factory=Counter
-    )  # Failed when nobody waited, by is_sent.
+    unheard: Counter[bool] = field(default_factory=Counter)
     _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     _waiting: deque[Work] = field(default_factory=deque)
     _unsettled: dict[Work, None] = field(default_factory=dict)
@@ -193,19 +193,11 @@ class Queue:
 
     def fail(self, batch: Iterable[Work], reason: BaseException) -> None:
         """Tell that a batch is not in the log."""
-        failed = list(batch)
-        for work in failed:
-            _tell(work, told_unsent(reason))
-            self._count_unheard(work, is_sent=False)
-        self._forget(failed)
+        self._end(batch, partial(told_unsent, reason), is_sent=False)
 
     def doubt(self, batch: Iterable[Work], reason: BaseException) -> None:
         """Tell that a batch may be in the log, or not."""
-        doubted = list(batch)
-        for work in doubted:
-            _tell(work, told_sent(reason))
-            self._count_unheard(work, is_sent=True)
-        self._forget(doubted)
+        self._end(batch, partial(told_sent, reason), is_sent=True)
 
     def answer(self, batch: Iterable[Work], error: TidelogError) -> None:
         """Tell what an error says of a batch."""
@@ -254,8 +246,7 @@ class Queue:
         if self._quiet_since <= late - LOOKS:
             for work in self._unsettled:
                 if work.is_sent and work.since <= late - LOOKS:
-                    reason = self.trouble or no_answer(self.batching)
-                    _tell(work, told_sent(reason))
+                    _tell(work, told_sent(self.trouble or no_answer(self.batching)))
 
     def _refuse(self, late: list[Work]) -> None:
         gone = set(late)
@@ -264,10 +255,15 @@ class Queue:
             self._in_line.pop(work, None)
         self.fail(late, refusal(self.trouble, self.batching))
 
-    def _count_unheard(self, work: Work, *, is_sent: bool) -> None:
-        """Note if whoever appended this stopped waiting: whoever closes is told instead."""
-        if work.done.cancelled() and work in self._unsettled:
-            self.unheard[is_sent] += 1
+    def _end(
+        self, batch: Iterable[Work], told: Callable[[], BaseException], *, is_sent: bool
+    ) -> None:
+        """Tell what became of a batch; where somebody stopped waiting, whoever closes is told."""
+        ended = list(batch)
+        for work in ended:
+            _tell(work, told())
+            self.unheard[is_sent] += work.done.cancelled() and work in self._unsettled
+        self._forget(ended)
 
     def _ended(self) -> BaseException:
         return closed() if self.ended_by is None else copy_of(self.ended_by)

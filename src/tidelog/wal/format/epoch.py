@@ -194,6 +194,11 @@ def place_of(path: str) -> Place | None:
     return Place(int(found[1], 16), found[2], int(found[3], 16), int(found[4], 16))
 
 
+def first_epoch(*, id: str, opener: str) -> Epoch:
+    """Return the epoch that a log is made with; the first to open it ends that."""
+    return Epoch(number=0, id=id, first_slot=FIRST_SLOT, opener=opener)
+
+
 def check_shape(*, lanes: int, alpha: int) -> None:
     """Refuse numbers with which no epoch can be opened.
 

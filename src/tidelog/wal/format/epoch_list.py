@@ -23,6 +23,7 @@ from tidelog.wal.format.epoch import (
     encode_past,
 )
 from tidelog.wal.format.json import parse, render
+from tidelog.wal.format.new_object import NewObject
 
 PAST: Final = "epochs/"
 EPOCHS_MAX: Final = 32  # In a manifest; half of them go to a list at once.
@@ -37,19 +38,11 @@ class EpochList:
     lists: tuple[PastEpochs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToStore:
-    """An object that has to be there before the manifest that names it."""
-
-    path: str
-    data: bytes
-
-
 def shorten(
     chain: Chain, *, epochs_max: int = EPOCHS_MAX, lists_max: int = LISTS_MAX
-) -> tuple[Chain, list[ToStore]]:
+) -> tuple[Chain, list[NewObject]]:
     """Return a chain with its older epochs in lists, and those to store, in that order."""
-    made: list[ToStore] = []
+    made: list[NewObject] = []
     epochs, past = chain.epochs, list(chain.past)
     while len(epochs) > epochs_max:
         count = max(1, epochs_max // 2)
@@ -84,7 +77,7 @@ def decode_epoch_list(data: bytes, pointer: PastEpochs) -> EpochList:
     return read
 
 
-def _listed(made: EpochList, to_store: list[ToStore]) -> PastEpochs:
+def _listed(made: EpochList, to_store: list[NewObject]) -> PastEpochs:
     found: dict[str, Any] = (
         {"lists": [encode_past(one) for one in made.lists]}
         if made.lists
@@ -92,7 +85,7 @@ def _listed(made: EpochList, to_store: list[ToStore]) -> PastEpochs:
     )
     data = render(found)
     path = _path(_depth(made), data)
-    to_store.append(ToStore(path, data))
+    to_store.append(NewObject(path, data))
     return _pointer(made, path)
 
 

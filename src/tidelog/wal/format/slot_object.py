@@ -100,21 +100,12 @@ def encode_fence(link: FenceLink) -> bytes:
 
 
 def decode_link(data: bytes, *, path: str) -> Link:
-    """Read the link of the object at a path.
+    """Read the link of the object at a path; its last bytes will do, at least `footer_bytes`.
 
     Raises:
         CorruptionError: there is none, or it was changed, or there are not as many records.
     """
-    return decode_link_at_end(data, path=path)
-
-
-def decode_link_at_end(end: bytes, *, path: str) -> Link:
-    """Read the link from the last bytes of an object, at least `footer_bytes`; see `decode_link`.
-
-    Raises:
-        CorruptionError: as `decode_link`.
-    """
-    return _link_in(open_records(end, path=path, what=_WHAT))
+    return _link_in(open_records(data, path=path, what=_WHAT))
 
 
 def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:

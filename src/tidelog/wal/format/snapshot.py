@@ -25,6 +25,7 @@ from tidelog.wal.format.fragment import (
     last_us_in,
 )
 from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, render
+from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.format.paths import path_in
 
 DEPTH_MAX: Final = 255
@@ -80,6 +81,11 @@ def maker_of(path: str) -> str | None:
     """Return who stored the snapshot at a path before there was a manifest; None if nobody did."""
     found = _MAKER.fullmatch(path)
     return found and found[1]
+
+
+def object_of(snapshot: Snapshot) -> NewObject:
+    """Return what is to be stored of a snapshot before anything names it."""
+    return NewObject(snapshot.path, encode_snapshot(snapshot))
 
 
 def decode_snapshot(data: bytes, *, where: str) -> Snapshot:

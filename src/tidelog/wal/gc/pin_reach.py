@@ -23,7 +23,7 @@ from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
-from tidelog.wal.gc.pins import PinWitness, each_pin, read_pin, replace_pin
+from tidelog.wal.gc.pins import PinWitness, each_pin, held_pins, read_pin, replace_pin
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 
@@ -35,9 +35,7 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
         CorruptionError: a pin, or a snapshot that it names, cannot be read.
     """
     held: set[str] = set()
-    async for found in each_pin(store):
-        if not found.pin.is_held:  # Nor will it ever be again.
-            continue
+    for found in await held_pins(store):  # Others never will hold anything again.
         now, reached = await _reached(store, clock, found)
         if now.is_held:
             held |= {child.path for child in reached if child.limit > now.start}

@@ -209,14 +209,13 @@ class Pins:
         Raises:
             CorruptionError: one cannot be read.
         """
-        held = [found.pin async for found in each_pin(self.store) if found.pin.is_held]
+        held = [found.pin for found in await held_pins(self.store)]
         # Of several of one name all but one are being given up.
         return {pin.name: pin for pin in sorted(held, key=lambda pin: pin.is_sure)}
 
     async def _held(self, name: str) -> Sequence[PinWitness]:
         """Read the pins of a name that hold something: one, but for a race, or who died in one."""
-        found = each_pin(self.store, prefix=pins_named(name))
-        return [one async for one in found if one.pin.is_held]
+        return await held_pins(self.store, prefix=pins_named(name))
 
     def _pin(self, name: str, manifest: Manifest, start: int, limit: int, holder: str) -> Pin:
         snapshots, fragments = children_between(manifest, start, limit)
@@ -275,6 +274,11 @@ async def each_pin(store: Store, *, prefix: str = PINS) -> AsyncIterator[PinWitn
     for path in [entry.key async for entry in store.list(prefix)]:
         if pin_name(path) is not None and (found := await read_pin(store, path)) is not None:
             yield found
+
+
+async def held_pins(store: Store, *, prefix: str = PINS) -> Sequence[PinWitness]:
+    """Read the pins that hold something, also those that are not sure yet."""
+    return [found async for found in each_pin(store, prefix=prefix) if found.pin.is_held]
 
 
 def _sure_of(held: Sequence[PinWitness]) -> PinWitness | None:

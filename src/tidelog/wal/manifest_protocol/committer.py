@@ -36,7 +36,7 @@ from tidelog.wal.append.telling import not_encoded
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
-from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.format.wal3_records import (
     count_records,
     decode_fragment,
@@ -47,7 +47,6 @@ from tidelog.wal.format.wal3_records import (
 )
 from tidelog.wal.read.head import Head, load_past, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore
-from tidelog.wal.read.named_objects import NewObject
 from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 100
@@ -194,7 +193,7 @@ class Committer:
         rolled, snapshot = roll_over(added, self.rollover, writer=self.writer)
         if snapshot is None:
             return Change(rolled)
-        return Change(rolled, (NewObject(snapshot.path, encode_snapshot(snapshot)),))
+        return Change(rolled, (object_of(snapshot),))
 
     async def _is_named(self, fragment: Fragment) -> bool:
         """Say whether the log has a fragment whose number is past."""

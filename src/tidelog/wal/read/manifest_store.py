@@ -30,8 +30,9 @@ from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.manifest_update import check_manifest
+from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.read.head import Head, load_head
-from tidelog.wal.read.named_objects import NewObject, store_named
+from tidelog.wal.read.named_objects import store_named
 
 TRIES_MAX: Final = 100
 LOADS_MAX: Final = 3

@@ -9,23 +9,14 @@ Source: design page 3, "Manifest tree, setsum, cursors, collection".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, LocationError, ObjectNotFound
 from tidelog.store.conditional import DEFAULT_RESEND, Resend, create_or_read
 from tidelog.store.port import Store
 from tidelog.wal.format.manifest_update import pointer_to
+from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.format.snapshot import decode_snapshot, problems_of_snapshot
 from tidelog.wal.read.tree_reader import TreeReader
-
-
-@dataclass(frozen=True, slots=True)
-class NewObject:
-    """An object that a manifest is to name: a snapshot, or a list of epochs."""
-
-    path: str
-    data: bytes
 
 
 async def store_named(

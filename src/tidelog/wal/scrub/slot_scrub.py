@@ -75,8 +75,8 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
             known = await with_all_epochs(store, chain)
             chain = known.chain
             run.named |= known.paths
-        elif run.numbers:
-            chain = await with_epochs_of(store, chain, min(run.numbers))
+        elif run.slots:
+            chain = await with_epochs_of(store, chain, min(run.slots.values()))
     except CorruptionError as error:
         run.tell(MANIFEST, str(error))
     for path, slot in run.slots.items():
@@ -89,7 +89,7 @@ async def _fences(run: TreeScrub, manifest: Manifest) -> None:
         if following is not None:  # Else they are out of order, which was told of the manifest.
             ends.append((ending, slot, following))
     if not run.within.is_all:
-        first, last = min(run.numbers, default=1), max(run.numbers, default=0)
+        first, last = min(run.slots.values(), default=1), max(run.slots.values(), default=0)
         ends = [end for end in ends if first <= end[1] <= last + 1]
     work = [partial(_fence, run, *end) for end in ends]
     await run_all(work, at_once=run.reader.reads)

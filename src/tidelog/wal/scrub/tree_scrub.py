@@ -105,8 +105,7 @@ class TreeScrub:
     check: Check
     within: Range = field(default_factory=Range)
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
-    numbers: list[int] = field(default_factory=list)  # Of the fragments that the range has.
-    limits: dict[str, int] = field(default_factory=dict)  # By the paths of these fragments.
+    limits: dict[str, int] = field(default_factory=dict)  # By the fragments' paths, in the range.
     slots: dict[str, int] = field(default_factory=dict)  # By the same: their numbers.
     reached: int = 0  # What lies before this was checked.
     lost: set[str] = field(default_factory=set)  # Snapshots that are missing, and were told.
@@ -212,7 +211,6 @@ class TreeScrub:
     async def fragment(self, fragment: Fragment, before: Before) -> None:
         """Check a fragment."""
         self.named.add(fragment.path)
-        self.numbers.append(fragment.seq_no)
         data = await self._get(fragment.path)
         if data is None:
             return

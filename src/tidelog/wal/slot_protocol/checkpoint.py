@@ -26,10 +26,9 @@ from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.link import Tail
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, roll_over
-from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
+from tidelog.wal.format.snapshot import Snapshot, object_of
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.read.manifest_store import Change, ManifestStore
-from tidelog.wal.read.named_objects import NewObject
 from tidelog.wal.slot_protocol.chain import Step, chain_of, close, extend, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
@@ -80,9 +79,7 @@ class Checkpointer:
         check_continues(head.manifest, extended)
         manifest, snapshots = roll_all(extended, self.rollover, writer=self.writer)
         chain, lists = shorten(chain_of(manifest))
-        objects = [NewObject(one.path, encode_snapshot(one)) for one in snapshots]
-        objects += [NewObject(one.path, one.data) for one in lists]
-        change = Change(changed(manifest, chain=chain), tuple(objects))
+        change = Change(changed(manifest, chain=chain), (*map(object_of, snapshots), *lists))
         try:
             return await ManifestStore(store=self.store, clock=self.clock).replace(head, change)
         except OutcomeUnknown as error:

@@ -23,7 +23,7 @@ from tidelog.clock import Clock, backoff_us, run_all
 from tidelog.errors import ContentionError, Fenced, LogSealed, ObjectNotFound, UsageError
 from tidelog.store.conditional import Occupied, create_or_read, occupy
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Seal, check_shape
+from tidelog.wal.format.epoch import Chain, Epoch, Seal, check_shape, first_epoch
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.slot_object import decode_link, encode_fence
@@ -280,7 +280,7 @@ async def make_log(store: Store, *, clock: Clock, writer: str) -> bool:
 
     Nobody writes into its first epoch: the first to open it ends that.
     """
-    genesis = Epoch(number=0, id=clock.unique()[:16], first_slot=FIRST_SLOT, opener=writer)
+    genesis = first_epoch(id=clock.unique()[:16], opener=writer)
     manifest = Manifest(writer=writer, chain=Chain(epochs=(genesis,), is_closed=True))
     data = encode_manifest(manifest)
     return await create_or_read(store, MANIFEST, data, clock=clock) == data
