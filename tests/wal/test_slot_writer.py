@@ -231,7 +231,7 @@ def test_an_append_that_is_refused_is_none() -> None:
         )
         await one.append([b"open"])
         calls = [asyncio.create_task(one.append([b"%d" % n])) for n in range(30)]
-        await asyncio.sleep(0.04)
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         two = slot_writer(inner, name="two")
         await two.append([b"two"])
         answers = await asyncio.gather(*calls, return_exceptions=True)
