@@ -30,10 +30,10 @@ from tidelog.store.wrappers.metered import Metered
 from tidelog.testing.delayed import Delayed
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
-from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.opening import create_log, open_log
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.fencing import Fencer
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 CLOCK: Final = SystemClock()
 PUT_US: Final = 100_000

@@ -30,9 +30,9 @@ from tidelog.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered
-from tidelog.wal.append.queue import Batching
-from tidelog.wal.logs import create_log, open_log
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.append.batching import Batching
+from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.slot_protocol.shape import Shape
 
 CLOCK: Final = SystemClock()
 APPEND_BYTES: Final = 1_024_000

@@ -33,9 +33,9 @@ from figures import percentile, print_table
 from made_logs import noise
 from tidelog.clock import SystemClock
 from tidelog.store.urls import open_store
-from tidelog.wal.append.queue import Batching
-from tidelog.wal.logs import create_log
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.append.batching import Batching
+from tidelog.wal.opening import create_log
+from tidelog.wal.slot_protocol.shape import Shape
 
 CLOCK: Final = SystemClock()
 CALLERS: Final = 64

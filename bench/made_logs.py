@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import fragment_of
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest

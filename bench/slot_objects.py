@@ -27,12 +27,12 @@ from made_logs import noise
 from tidelog.clock import SystemClock
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.link import Tail, fragment_of
 from tidelog.wal.format.slot_object import encode_data, place_slot_records, setsum_of_slot_records
-from tidelog.wal.logs import create_log
+from tidelog.wal.opening import create_log
 from tidelog.wal.read.codec import checked_data
 
 OBJECT_BYTES: Final = 1_000_000

@@ -22,10 +22,10 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.fork import Fork
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 WARM_TRIPS = 30  # Before a takeover the writer is given so many round trips to fill its window.
 PATIENCE_S = 120

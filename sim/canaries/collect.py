@@ -16,14 +16,18 @@ from tidelog.store.port import Store
 from tidelog.wal.format.cursor import Cursor
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
-from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
-from tidelog.wal.gc import collector, cursors, pins
+from tidelog.wal.format.manifest import FIRST_POSITION, MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.snapshot import object_of
+from tidelog.wal.gc import collector, cursors, pins, plan_file, planner
 from tidelog.wal.gc.collector import Collected, Collector
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import apply_garbage, cutoff_of, is_collected, paths_to_delete
-from tidelog.wal.read.head import load_head
+from tidelog.wal.gc.planner import Planner
+from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.manifest_store import Change, ManifestStore
+from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.read.tree_reader import TreeReader
 
 
@@ -34,7 +38,7 @@ def collector_reads_cursors_once() -> Iterator[None]:
     async def may(*_: object, **__: object) -> bool:
         return True
 
-    with patch.object(Collector, "_may_go", may):
+    with patch.object(Planner, "still_fits", may):
         yield
 
 
@@ -115,13 +119,15 @@ def collector_keeps_to_a_plan_that_was_taken() -> Iterator[None]:
     """Where writers were ahead it tries again, and does not look whose plan stands there."""
 
     async def carry_out(self: Collector, ours: Any, head: Any) -> Any:
-        await self._make(ours.plan)
+        to_store = tuple(map(object_of, ours.plan.snapshots_to_make))
         while not is_collected(head.manifest, ours.plan):
             try:
-                await self._replace(head, apply_garbage(head.manifest, ours.plan))
+                after = apply_garbage(head.manifest, ours.plan)
             except ManifestMoved:
                 return collector._End.UNFIT
-            except (ObjectChanged, OutcomeUnknown):
+            try:
+                await self._manifests().replace(head, Change(after, to_store))
+            except (ManifestMoved, OutcomeUnknown):
                 head = await load_head(self.store)
             else:
                 break
@@ -138,7 +144,7 @@ def collector_signs_no_plan() -> Iterator[None]:
     def unsigned(plan: Garbage, **_: object) -> bytes:
         return encode_garbage(plan)
 
-    with patch.object(collector, "encode_garbage", unsigned):
+    with patch.object(plan_file, "encode_garbage", unsigned):
         yield
 
 
@@ -160,8 +166,26 @@ def collector_replaces_whatever_is_there() -> Iterator[None]:
     async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
         return await store.put(key, data)
 
-    with patch.object(collector, "replace", careless):
+    with (
+        patch.object(plan_file, "replace", careless),
+        patch.object(Collector, "_manifests", _Careless.of),
+    ):
         yield
+
+
+class _Careless(ManifestStore):
+    """Replaces a manifest whatever it is by now."""
+
+    @classmethod
+    def of(cls, by: Collector) -> _Careless:
+        return cls(store=by.store, clock=by.clock)
+
+    async def replace(self, head: Head, change: Change) -> Head:
+        for one in change.objects:
+            await store_named(self.store, one, clock=self.clock)
+        return Head(
+            change.manifest, await self.store.put(MANIFEST, encode_manifest(change.manifest))
+        )
 
 
 @contextmanager
@@ -172,7 +196,7 @@ def collector_erases_one_too_many() -> Iterator[None]:
         found = cutoff_of(manifest, *rest)
         return None if found is None else min(found + 1, manifest.next)
 
-    with patch.object(collector, "cutoff_of", further):
+    with patch.object(planner, "cutoff_of", further):
         yield
 
 

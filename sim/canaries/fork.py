@@ -12,7 +12,7 @@ from tidelog.clock import Clock
 from tidelog.store.within import Within
 from tidelog.wal import log as faces
 from tidelog.wal.admin import destroy
-from tidelog.wal.format.epoch import Chain
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.gc_plan import Garbage
 from tidelog.wal.format.manifest import Manifest, path_of
 from tidelog.wal.gc import collector

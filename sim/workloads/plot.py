@@ -33,7 +33,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader

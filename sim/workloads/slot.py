@@ -37,7 +37,7 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import Resend
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, encode_control
 from tidelog.wal.read.stream_selection import Selection
@@ -45,7 +45,8 @@ from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.slot_protocol.fencing import Fencer, make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
 def simulate_slots(seed: int) -> Report:

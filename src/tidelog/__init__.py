@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.sync import Collection, Location, Shard, connect
     from tidelog.sync_log import Log
-    from tidelog.wal.append.queue import Batching
+    from tidelog.wal.append.batching import Batching
     from tidelog.wal.gc.deletion import Pace
     from tidelog.wal.gc.plan import Keep
     from tidelog.wal.read.limits import Limits
-    from tidelog.wal.slot_protocol.writer import Shape
+    from tidelog.wal.slot_protocol.shape import Shape
 
 __version__ = "0.1.0"
 __all__ = [

@@ -4,12 +4,12 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.location import Location, open_location
 from tidelog.persist.shard import Shard
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.gc.deletion import Pace
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.read.limits import Limits
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 connect = open_location
 

@@ -96,6 +96,10 @@ class NoSuchLog(GoneError):
     """There is no log here."""
 
 
+class ManifestLost(NoSuchLog):
+    """The log's manifest is not there, and its records are."""
+
+
 class NoSuchCursor(GoneError):
     """The log has no cursor of that name."""
 

@@ -38,11 +38,11 @@ from tidelog.store.probe import probe_store
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered
 from tidelog.wal.admin.destroy import Destroyed
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 FORMAT: Final = 1
 MARK: Final = "tidelog.json"
@@ -108,9 +108,9 @@ class Location:
         """Make a log, and open it; see `Logs.create`."""
         return await self.shelf.create(name, protocol=protocol, shape=shape, batching=batching)
 
-    async def logs(self) -> list[str]:
-        """Return the names of all logs, in order; a listing of one page for each."""
-        return await self.shelf.names()
+    async def logs(self, *, lost: bool = False) -> list[str]:
+        """Return the names of all logs, in order; see `Logs.names`."""
+        return await self.shelf.names(lost=lost)
 
     async def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
         """Make a log that shares what another has; see `Logs.fork`."""

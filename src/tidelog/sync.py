@@ -29,9 +29,9 @@ from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
 from tidelog.sync_log import Log
 from tidelog.wal.admin.destroy import Destroyed
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.gc.collector import GRACE_US
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +217,9 @@ class Location:
         """Copy a log to another place as wal3 reads it."""
         self._portal.run(self._inner.export_log(name, url, start=start))
 
-    def logs(self) -> list[str]:
-        """Return the names of all logs."""
-        return self._portal.run(self._inner.logs())
+    def logs(self, *, lost: bool = False) -> list[str]:
+        """Return the names of all logs, or of those whose manifest is lost."""
+        return self._portal.run(self._inner.logs(lost=lost))
 
     def collection(self, name: str) -> Collection:
         return Collection(self._portal, self._portal.run(self._inner.collection(name)))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidelog.portal import Portal
 from tidelog.wal import log as aio_log
 from tidelog.wal.describe import LogInfo
-from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.streams import StreamInfo
@@ -20,7 +20,7 @@ from tidelog.wal.gc.collector import GRACE_US, Collected
 from tidelog.wal.gc.cursors import Listed, Witness
 from tidelog.wal.gc.deletion import AT_ONCE, Pace
 from tidelog.wal.gc.orphans import Swept
-from tidelog.wal.gc.pins import PinWitness
+from tidelog.wal.gc.pin_objects import PinWitness
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.limits import Limits

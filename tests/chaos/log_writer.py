@@ -14,7 +14,8 @@ from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
 from tidelog.wal.slot_protocol.fencing import make_log
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 CLOCK = SystemClock()
 SMALL = Rollover(fragments=8, snapshots=4)

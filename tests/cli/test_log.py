@@ -65,6 +65,23 @@ def test_files_are_lines_or_records(cli: Cli, tmp_path: Path) -> None:
     assert cli.done("log", "scan", "files", "--limit", "2").objects[1]["body"] == "2"
 
 
+def test_how_a_record_is_shown_does_not_depend_on_its_neighbours(cli: Cli) -> None:
+    """One that is no text would else turn all that were read with it into base64."""
+    cli.done("log", "create", "mixed")
+    feed(cli, "mixed", b"one\n\xff\xfe\ntwo\n\nthree\n\x80\n")
+
+    found = cli.done("log", "scan", "mixed", "--json").objects
+
+    assert [(one["position"], one.get("body"), one.get("body_base64")) for one in found] == [
+        (1, "one", None),
+        (2, None, "//4="),
+        (3, "two", None),
+        (4, "", None),
+        (5, "three", None),
+        (6, None, "gA=="),
+    ]
+
+
 def test_a_log_is_followed_while_it_grows_until_it_is_sealed(cli: Cli) -> None:
     """What comes is written at once, not when there is enough of it."""
     cli.done("log", "create", "live")
@@ -159,6 +176,22 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
     }
     assert "damaged" in found.complaint
     assert cli.run("--location", cli.location, "log", "scan", "d").status == 1
+
+
+@pytest.mark.parametrize(("protocol", "told"), [("slot", "rebuild d"), ("manifest", "back")])
+def test_a_log_without_its_manifest_is_listed_as_such(cli: Cli, protocol: str, told: str) -> None:
+    """It is not one of those that were destroyed, and the others are listed as ever."""
+    for name in ("d", "whole"):
+        cli.done("log", "create", name, "--protocol", protocol)
+        feed(cli, name, b"1\n")
+    folder = Path(cli.location.removeprefix("file://")) / "log" / "d"
+    (folder / "manifest" / "MANIFEST").unlink()
+
+    found = cli.run("--location", cli.location, "log", "list")
+
+    assert found.status == 1
+    assert told in found.err
+    assert "whole" in found.out
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ from tidelog.testing.faulty import Request
 from tidelog.wal.gc.collector import Collected
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep
-from tidelog.wal.logs import Logs, open_log
+from tidelog.wal.logs import Logs
+from tidelog.wal.opening import open_log
 
 FATES = {
     "stored, not answered": [Fault(told=False)],

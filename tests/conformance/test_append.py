@@ -34,14 +34,14 @@ from tidelog.errors import ContentionError, Fenced
 from tidelog.setsum import record_setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.wal3_records import decode_fragment, encode_fragment, place_records
 from tidelog.wal.log import Log
-from tidelog.wal.logs import open_log
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.opening import open_log
+from tidelog.wal.slot_protocol.shape import Shape
 
 MIB = 1024 * 1024
 

@@ -40,7 +40,7 @@ from tidelog.wal.gc.collector import Collected
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.orphans import sweep
 from tidelog.wal.gc.plan import Keep
-from tidelog.wal.logs import open_log
+from tidelog.wal.opening import open_log
 from tidelog.wal.read.head import load_head
 
 

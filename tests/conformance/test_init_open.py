@@ -26,7 +26,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
 from tidelog.wal.format.wal3_records import encode_fragment, place_records
-from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.opening import create_log, open_log
 
 
 async def keys(store: Store) -> list[str]:

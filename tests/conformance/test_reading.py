@@ -28,15 +28,15 @@ from kit.protocols import CLOCK, WAL3, Kind, Reader
 from tidelog.errors import CorruptionError, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.logs import open_log
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
+from tidelog.wal.opening import open_log
 from tidelog.wal.slot_protocol.reader import SlotReader
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 
 async def log_of(store: Store, *, fragments: int = 3) -> Log:

@@ -20,13 +20,13 @@ from kit.stores import Interposed
 from tidelog.location import open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs, log_folder
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 Row = tuple[int, int, bytes | None, bytes]
 NAME: Final = "log"

@@ -10,10 +10,17 @@ from sim.kernel.clock import SimClock
 from tidelog.clock import SystemClock
 
 T = TypeVar("T")
+MOMENT_S = 0.000_5
 
 
 class SwiftClock(SystemClock):
-    """The machine's clock, but a sleep takes no time: only this clock's own time goes on."""
+    """The machine's clock, but a sleep takes no time: only this clock's own time goes on.
+
+    While a thread is at work, whichever clock sent it there, a sleep takes a moment: a loop that
+    does nothing but look again would else keep the thread from the interpreter.
+    """
+
+    _threads = 0
 
     def __init__(self) -> None:
         self.slept_us = 0
@@ -26,7 +33,14 @@ class SwiftClock(SystemClock):
 
     async def sleep(self, duration_us: int) -> None:
         self.slept_us += duration_us
-        await asyncio.sleep(0)
+        await asyncio.sleep(MOMENT_S if SwiftClock._threads else 0)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        SwiftClock._threads += 1
+        try:
+            return await super().offload(work)
+        finally:
+            SwiftClock._threads -= 1
 
 
 class StuckClock(SystemClock):

@@ -13,7 +13,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
-from tidelog.wal.logs import open_log
+from tidelog.wal.opening import open_log
 from tidelog.wal.scrub.report import Problem
 
 Bytes = Mapping[str, bytes]

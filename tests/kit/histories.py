@@ -19,7 +19,7 @@ from tidelog.errors import Fenced, ObjectExists, TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.within import Within
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.link import DataLink, FenceLink
 from tidelog.wal.format.manifest_update import Rollover
@@ -27,7 +27,7 @@ from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 T = TypeVar("T")
 ALL = Keep(share_max=1)

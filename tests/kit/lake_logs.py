@@ -17,7 +17,7 @@ from kit.protocols import SMALL
 from tidelog.clock import SystemClock
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST, encode_manifest
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.snapshot import sum_of
@@ -28,7 +28,7 @@ from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.slot_protocol.chain import Step, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 T = TypeVar("T")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kit.protocols import CLOCK
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 ALL = Keep(share_max=1)
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kit.clocks import SwiftClock
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
@@ -20,7 +20,8 @@ from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.scrub.tree_scrub import scrub
 from tidelog.wal.slot_protocol.fencing import Fencer, make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 CLOCK = SwiftClock()
 SMALL = Rollover(fragments=3, snapshots=2)

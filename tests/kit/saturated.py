@@ -16,9 +16,10 @@ from tidelog.errors import TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.delayed import Delayed
 from tidelog.testing.recorded import Recorded
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.slot_protocol.fencing import make_log
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kit.protocols import CLOCK
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.writer import Wal3Writer

@@ -16,7 +16,7 @@ from tidelog.cli.main import main
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.spark import log_scrub
 from tidelog.spark.log_scrub import scrub_log
-from tidelog.wal.logs import PROTOCOLS
+from tidelog.wal.opening import PROTOCOLS
 from tidelog.wal.scrub.report import Scrubbed
 
 DAMAGE = ("flipped", "cut", "lost", "swapped", "snapshot", "strange")

@@ -19,7 +19,7 @@ from tidelog.spark.log_share import LogPlace
 from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader
 from tidelog.spark.options import SourceError
 from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.logs import PROTOCOLS
+from tidelog.wal.opening import PROTOCOLS
 
 WIDE = Rollover()
 

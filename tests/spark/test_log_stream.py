@@ -21,7 +21,7 @@ from tidelog.spark.log_stream import LogStreamReader
 from tidelog.spark.log_view import LogView
 from tidelog.spark.options import SourceError
 from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.logs import PROTOCOLS
+from tidelog.wal.opening import PROTOCOLS
 
 WIDE = Rollover()
 

@@ -26,7 +26,8 @@ from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 PLACE = LogPlace(location_url="s3://bucket/lake", name="log", is_slots=True)
 

@@ -101,6 +101,27 @@ def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
     assert len(set(e_tags)) == len(e_tags)
 
 
+async def test_a_clock_that_jumped_ahead_makes_no_object_unwritable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may keep no time after 2446; nothing could be dated later than that."""
+    set_exactly, latest_ns = os.utime, 15_032_385_535 * 10**9
+
+    def set_what_there_is(path: int, ns: tuple[int, int]) -> None:
+        set_exactly(path, ns=(min(ns[0], latest_ns), min(ns[1], latest_ns)))
+
+    monkeypatch.setattr(os, "utime", set_what_there_is)
+    clock = StuckClock()
+    store, now_us = LocalStore(tmp_path, clock=clock), clock.wall_us
+    clock.wall_us = 16_000_000_000 * 10**6  # The year 2477.
+    e_tags = [await store.put("head", b"same")]
+    e_tags.append(await store.put("head", b"same", if_match=e_tags[-1]))
+    clock.wall_us = now_us
+    e_tags.append(await store.put("head", b"same", if_match=e_tags[-1]))
+
+    assert len(set(e_tags)) == 3
+
+
 def test_coarse_file_times_are_stepped_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,11 +11,12 @@ from tidelog.clock import SystemClock
 from tidelog.errors import Outcome, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append import queue as append_queue
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.bodies import checked
-from tidelog.wal.append.queue import Batching, Queue
+from tidelog.wal.append.queue import Queue
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.log import Log
-from tidelog.wal.logs import create_log
+from tidelog.wal.opening import create_log
 
 STREAM = b"s" * 1_000
 

@@ -19,7 +19,7 @@ from tidelog.errors import (
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log

@@ -12,7 +12,7 @@ from kit.named_logs import ALL, SHAPE, log_of, shelf_on
 from kit.stores import Interposed, keys_in
 from tidelog.errors import NoSuchLog, Outcome, OutcomeUnknown, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.cursors import Witness

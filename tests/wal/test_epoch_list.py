@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.format.epoch import Chain, Epoch, Seal
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.manifest import Manifest, decode_manifest, encode_manifest
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epoch, with_epochs_of

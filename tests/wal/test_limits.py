@@ -16,12 +16,12 @@ from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.log import Log
-from tidelog.wal.logs import PROTOCOLS, create_log, open_log
+from tidelog.wal.opening import PROTOCOLS, create_log, open_log
 from tidelog.wal.read.limits import Limits, Spent, spend
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
 RECORDS = st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=5)), min_size=1, max_size=8)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.clocks import SwiftClock
+from kit.clocks import MOMENT_S, SwiftClock
 from kit.protocols import (
     CLOCK,
     KINDS,
@@ -45,10 +45,11 @@ from tidelog.store.conditional import Resend
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.slot_protocol.fencing import make_log
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 PATIENCE_US = 160_000
 LONG_S = 120.0  # Far more than anything here waits for, on a machine that is busy.
@@ -101,7 +102,7 @@ async def until(predicate: Callable[[], bool]) -> None:
         for _ in itertools.count():
             if predicate():
                 return
-            await asyncio.sleep(0)
+            await asyncio.sleep(MOMENT_S)  # Threads need the interpreter, too.
 
 
 @pytest.mark.parametrize(

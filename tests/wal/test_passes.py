@@ -15,7 +15,8 @@ from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.snapshot import Pointer, Snapshot, sum_of
-from tidelog.wal.gc.plan import COLLECTOR, apply_garbage
+from tidelog.wal.gc.cut import COLLECTOR
+from tidelog.wal.gc.plan import apply_garbage
 
 
 @dataclass

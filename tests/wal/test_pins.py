@@ -31,7 +31,8 @@ from tidelog.testing.faulty import Request
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin
 from tidelog.wal.gc.orphans import sweep
-from tidelog.wal.gc.pins import Pins, PinWitness, each_pin
+from tidelog.wal.gc.pin_objects import PinWitness, each_pin
+from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.slot_log import SlotLog
 

@@ -30,7 +30,7 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.logs import open_log
+from tidelog.wal.opening import open_log
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.slot_protocol.chain import chain_of
 

@@ -16,6 +16,7 @@ from kit.protocols import CLOCK
 from kit.stores import keys_in
 from tidelog.errors import (
     LocationError,
+    ManifestLost,
     NameTaken,
     NoSuchLog,
     PositionCollected,
@@ -26,7 +27,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 
@@ -325,8 +326,22 @@ async def test_a_log_without_its_manifest_is_not_said_to_be_nothing() -> None:
         await shelf_on(store).open("a")
     with pytest.raises(NoSuchLog, match="'tidelog log list' shows those that there are"):
         await shelf_on(store).open("b")
+    assert await shelf_on(store).names(lost=True) == ["a"]
+    assert await shelf_on(store).names() == []
     await shelf_on(store).rebuild("a")
+    assert await shelf_on(store).names(lost=True) == []
     assert list(await contents(store, "a")) == [1]
+
+
+async def test_a_log_in_wal3s_form_without_its_manifest_is_listed() -> None:
+    """It cannot be made again, but nobody is to learn that by its missing from a list."""
+    store = MemoryStore()
+    await log_of(store, "a", 1, protocol="manifest")
+    await store.delete(["log/a/manifest/MANIFEST"])
+
+    assert await shelf_on(store).names(lost=True) == ["a"]
+    with pytest.raises(ManifestLost, match="put manifest/MANIFEST back"):
+        await shelf_on(store).open("a")
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])

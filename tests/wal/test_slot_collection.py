@@ -16,7 +16,8 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.format.epoch import Chain, place_of
+from tidelog.wal.format.epoch import place_of
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.link import FenceLink
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.slot_object import decode_link
@@ -27,7 +28,8 @@ from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.burst import SIGNS
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 ALL = Keep(share_max=1)
 

@@ -19,8 +19,9 @@ from kit.damage import Seen, flip, look, look_at, swapped, without
 from kit.protocols import CLOCK, make_slots, opener_on
 from kit.stores import keys_in
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.append.queue import Batching
-from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import decode_data, decode_link
@@ -29,7 +30,8 @@ from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import Step, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 ROLES = (
     *("manifest", "snapshot", "in a snapshot", "in the manifest", "fence passed", "void"),

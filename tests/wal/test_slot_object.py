@@ -13,7 +13,8 @@ import pytest
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.format.column_sum import column_sum
-from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, fragment_of
 from tidelog.wal.format.manifest import CHAIN, Manifest, decode_manifest, encode_manifest

@@ -26,10 +26,12 @@ from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Delayed, Fault, Faulty
 from tidelog.testing.faulty import Request
-from tidelog.wal.append.queue import Batching, Queue
+from tidelog.wal.append.batching import Batching
+from tidelog.wal.append.queue import Queue
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
 from tidelog.wal.slot_protocol.fencing import make_log
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
 async def made(store: Store) -> SlotWriter:

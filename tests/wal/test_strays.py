@@ -22,7 +22,8 @@ from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.epoch_end import end_of_epoch
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
 def writer_that_waits(store: Store) -> SlotWriter:

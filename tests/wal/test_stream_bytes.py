@@ -15,7 +15,8 @@ from tidelog.errors import (
     NameTaken,
 )
 from tidelog.setsum import Setsum
-from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.json import parse, render
 from tidelog.wal.format.link import ControlFragment, Tail
 from tidelog.wal.format.manifest import (

@@ -11,7 +11,7 @@ import pytest
 from kit.clocks import SwiftClock
 from tidelog.errors import NoSuchStream, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.format.epoch import Chain
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log

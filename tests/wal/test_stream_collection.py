@@ -15,16 +15,16 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage, encode_garbage
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.streams import StreamInfo, Streams
 from tidelog.wal.gc.plan import Keep, apply_garbage
-from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.opening import create_log, open_log
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
 ALL = Keep(share_max=1)

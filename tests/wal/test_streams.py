@@ -27,7 +27,7 @@ from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import decode_manifest, encode_manifest
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.stream_set import Bloom
@@ -41,10 +41,10 @@ from tidelog.wal.format.streams import (
     decode_control,
 )
 from tidelog.wal.log import Log
-from tidelog.wal.logs import create_log, open_log
+from tidelog.wal.opening import create_log, open_log
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
 

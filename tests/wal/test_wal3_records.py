@@ -22,9 +22,9 @@ from tidelog.wal.format.wal3_records import (
     problems_of_fragment,
     setsum_of_records,
 )
-from tidelog.wal.logs import open_log
 from tidelog.wal.manifest_log import as_log_records
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
+from tidelog.wal.opening import open_log
 
 CLOCK = SystemClock()
 LAST = 2**63 - 1

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
-from tidelog.wal.format.epoch import Chain, Epoch, Seal
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, Tail
 from tidelog.wal.format.manifest import (

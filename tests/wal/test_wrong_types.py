@@ -12,7 +12,7 @@ from tidelog.errors import TidelogError, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 WRONG: list[Any] = [3.0, True, "3", -3]
 
@@ -48,6 +48,27 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
             await call()
     assert await keys_in(logs.store) == before
     assert await bodies(log) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong: Any) -> None:
+    """A limit of -1 is no last record but one, and "3" no 3: neither is a comparison that fails."""
+    log = await filled(Logs(store=MemoryStore(), clock=SwiftClock(), writer="w"), protocol)
+
+    for call in (
+        lambda: anext(log.scan(wrong)),
+        lambda: anext(log.scan(limit=wrong)),
+        lambda: anext(aiter(log.follow(wrong))),
+        lambda: log.fragments(wrong),
+        lambda: log.fragments(limit=wrong),
+        lambda: log.scrub(wrong),
+        lambda: log.scrub(limit=wrong),
+        lambda: log.create_pin("p", limit=wrong),
+        lambda: log.collect(grace_us=wrong),
+    ):
+        with pytest.raises(UsageError, match=r"whole number|is no position"):
+            await call()
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"next", "n" * 100_000])

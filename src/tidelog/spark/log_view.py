@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from tidelog.clock import Clock
 from tidelog.errors import NoSuchLog, ObjectNotFound, PositionCollected, UsageError
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, plain
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import overlaps
 from tidelog.wal.read.codec import checked_data, checked_fragment
-from tidelog.wal.read.head import Head, load_head, missing, renew_head
+from tidelog.wal.read.head import Head, load_living, missing, renew_head
 from tidelog.wal.read.record_reader import RecordReader
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import tail_of
@@ -117,7 +117,7 @@ async def open_view(store: Store, *, clock: Clock, beyond: Sequence[Fragment] = 
         NoSuchLog: there is none. CorruptionError: its manifest cannot be read. LocationError: the
         store failed.
     """
-    return LogView(store=store, clock=clock, head=await load_head(store), beyond=beyond)
+    return LogView(store=store, clock=clock, head=await load_living(store), beyond=beyond)
 
 
 def reader_of(store: Store, clock: Clock, *, is_slots: bool) -> RecordReader:

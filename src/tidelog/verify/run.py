@@ -44,7 +44,8 @@ from tidelog.verify.sequence import Words, author_of
 from tidelog.verify.writing import Acknowledged, Script, Writer, settle_log
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.logs import PROTOCOLS, Logs
+from tidelog.wal.logs import Logs
+from tidelog.wal.opening import PROTOCOLS
 from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.scrub.report import Scrubbed
 

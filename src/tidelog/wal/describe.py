@@ -13,7 +13,8 @@ from typing import Any
 
 from tidelog.clock import Clock, run_all
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch, Origin, Seal
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Origin, Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import Pointer

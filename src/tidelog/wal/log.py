@@ -21,11 +21,11 @@ from tidelog.errors import UsageError
 from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.closing import Closing
-from tidelog.wal.append.queue import Batching
 from tidelog.wal.describe import LogInfo, describe_log
-from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.slot_object import SLOT_RECORDS
@@ -34,7 +34,8 @@ from tidelog.wal.gc.collector import GRACE_US, Collected, Collector
 from tidelog.wal.gc.cursors import Cursors, Listed, Witness
 from tidelog.wal.gc.deletion import AT_ONCE, Pace
 from tidelog.wal.gc.orphans import Swept, sweep
-from tidelog.wal.gc.pins import Pins, PinWitness
+from tidelog.wal.gc.pin_objects import PinWitness
+from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.head import load_head, load_living
@@ -43,7 +44,7 @@ from tidelog.wal.read.stream_selection import select
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 from tidelog.wal.slot_protocol.reader import scan_pinned
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.slot_protocol.shape import Shape
 
 LOG_RECORDS: Final = SLOT_RECORDS
 
@@ -313,16 +314,6 @@ class Log(Closing):
                 start=start,
                 next=following,
             )
-
-    def _from(self, start: int) -> int:
-        """Return where a read starts; 0 stands for the oldest position.
-
-        Raises:
-            UsageError: it is no position.
-        """
-        if start < 0:
-            raise UsageError(f"{start} is no position: they count from 1")
-        return start
 
     def _cursors(self) -> Cursors:
         return Cursors(store=self.store, clock=self.clock, writer=self.writer)

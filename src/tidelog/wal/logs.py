@@ -12,8 +12,6 @@ from typing import Final
 from tidelog.clock import Clock
 from tidelog.errors import (
     CursorMoved,
-    NameTaken,
-    NoSuchLog,
     ObjectNotFound,
     PositionCollected,
     UsageError,
@@ -26,7 +24,7 @@ from tidelog.wal.admin.destroy import Destroyed, destroy_log
 from tidelog.wal.admin.fork import Fork
 from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.json import check_whole
@@ -36,17 +34,15 @@ from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
-from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.read.head import load_head, read_head, refuse_slots
+from tidelog.wal.opening import PROTOCOLS, create_log, open_log
+from tidelog.wal.read.head import load_head, refuse_slots
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.stream_history import streams_at
-from tidelog.wal.slot_protocol.writer import Shape
 
 LOGS: Final = "log/"
-PROTOCOLS: Final = ("slot", "manifest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +93,11 @@ class Logs:
             batching=batching,
         )
 
-    async def names(self) -> list[str]:
+    async def names(self, *, lost: bool = False) -> list[str]:
         """Return the names of all logs, in order, also of such as were destroyed.
 
-        A listing of one page for each.
+        A listing of one page for each. ``lost`` asks for those alone that have records and no
+        manifest: it was lost, or whoever copied or destroyed the log did not finish.
         """
         names: list[str] = []
         after: str | None = None
@@ -112,10 +109,23 @@ class Logs:
             if not slash:
                 after = entry.key
                 continue  # A file beside the folders is no log.
-            with suppress(ObjectNotFound):
-                await self.store.get(f"{LOGS}{name}/{MANIFEST}", limit=1)
+            folder = f"{LOGS}{name}/"
+            if await self._has_manifest(folder) != lost and (
+                not lost or await self._has_records(folder)
+            ):
                 names.append(name)
             after = f"{LOGS}{name}0"  # "0" follows "/": past the whole folder, whatever lies in it.
+
+    async def _has_manifest(self, folder: str) -> bool:
+        try:
+            await self.store.get(f"{folder}{MANIFEST}", limit=1)
+        except ObjectNotFound:
+            return False
+        return True
+
+    async def _has_records(self, folder: str) -> bool:
+        listed = [aiter(self.store.list(folder + below)) for below in (EPOCHS, FRAGMENTS)]
+        return any([await anext(entries, None) is not None for entries in listed])
 
     async def fork(self, source: str, name: str, *, start: int = 0) -> Log:
         """Make a log that begins as another, from ``start`` on, and shares its objects.
@@ -220,109 +230,3 @@ def log_folder(name: str) -> str:
         UsageError: the name will not do.
     """
     return LOGS + check_name(name, of="name of a log")
-
-
-async def create_log(
-    store: Store,
-    *,
-    name: str,
-    clock: Clock,
-    writer: str,
-    protocol: str = "slot",
-    shape: Shape | None = None,
-    batching: Batching | None = None,
-) -> Log:
-    """Make a log at the root of a store, and open it; see `Logs.open`.
-
-    Raises:
-        UsageError: there is no such protocol. NameTaken: there is a log already.
-    """
-    if protocol not in PROTOCOLS:
-        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
-    made = False
-    if protocol == "slot":
-        made = await make_log(store, clock=clock, writer=writer)
-    else:
-        await _refuse_remains(store, name)
-        committer = Committer(store=store, clock=clock, writer=writer)
-        made = await committer.make()
-    if not made:
-        manifest = (await read_head(store)).manifest
-        if manifest.chain is not None and manifest.chain.is_destroyed:
-            raise NameTaken(
-                f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
-                "heard of it yet: choose another"
-            )
-        raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
-    return await open_log(
-        store, name=name, clock=clock, writer=writer, shape=shape, batching=batching
-    )
-
-
-async def _refuse_remains(store: Store, name: str) -> None:
-    """Refuse to make a log in wal3's form over what is left of one that was destroyed.
-
-    A writer that slept through that may have stored a fragment since. If the new log came to its
-    number and position, it would be taken for one whose writer died, and be brought in.
-
-    Raises:
-        UsageError: there is such a fragment.
-    """
-    entry = await anext(aiter(store.list(FRAGMENTS)), None)
-    if entry is None:
-        return
-    with suppress(ObjectNotFound):
-        await store.get(MANIFEST, limit=1)
-        return  # Of a log that there is.
-    raise UsageError(
-        f"records of a log {name!r} that was destroyed, or lost its manifest, still lie there: "
-        "destroy it again, or choose another name",
-        key=entry.key,
-    )
-
-
-async def open_log(
-    store: Store,
-    *,
-    name: str,
-    clock: Clock,
-    writer: str,
-    shape: Shape | None = None,
-    batching: Batching | None = None,
-) -> Log:
-    """Open the log at the root of a store, of whichever protocol it is; see `Logs.open`.
-
-    Raises:
-        NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
-    """
-    try:
-        manifest = (await read_head(store)).manifest
-    except NoSuchLog:
-        raise await _no_such_log(store, name) from None
-    if manifest.chain is not None and manifest.chain.is_destroyed:
-        raise NoSuchLog(f"the log {name!r} was destroyed")
-    kind = ManifestLog if manifest.chain is None else SlotLog
-    return kind(
-        name=name,
-        store=store,
-        clock=clock,
-        writer=writer,
-        shape=shape or Shape(),
-        batching=batching or Batching(),
-    )
-
-
-async def _no_such_log(store: Store, name: str) -> NoSuchLog:
-    """Return the error of a log that is not there, or whose manifest alone is not, and what to do.
-
-    Raises:
-        LocationError: the store failed.
-    """
-    told = f"there is no log {name!r} at {store.url}"
-    if await anext(aiter(store.list(EPOCHS)), None) is None:
-        return NoSuchLog(
-            f"{told}: 'tidelog log list' shows those that there are, 'tidelog log create' makes one"
-        )
-    return NoSuchLog(
-        f"{told}: its manifest is missing, but its objects are there: 'tidelog log rebuild {name}'"
-    )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tidelog.errors import ObjectNotFound, UsageError
-from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.streams import Control, StreamInfo
@@ -22,7 +22,7 @@ from tidelog.wal.log import LOG_RECORDS, Log
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
-from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds
+from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds, check_range
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.read.limits import Limits, check_time_us
 from tidelog.wal.read.record_reader import limited
@@ -82,9 +82,10 @@ class ManifestLog(Log):
         control: bool = False,
     ) -> AsyncGenerator[pa.Table, None]:
         """See `Log`; there are no streams, and no control records."""
+        check_range(start, limit)
         if stream is not None:
             raise self._no_streams()
-        found = _all_as_log_records(self._reader.scan(self._from(start), limit=limit))
+        found = _all_as_log_records(self._reader.scan(start, limit=limit))
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
@@ -93,7 +94,8 @@ class ManifestLog(Log):
         """See `Log`; there are no streams, and no control records."""
         if stream is not None:
             raise self._no_streams()
-        return self._follow(self._from(start))
+        check_range(start)
+        return self._follow(start)
 
     async def _follow(self, start: int) -> AsyncIterator[pa.Table]:
         head = await load_head(self.store)
@@ -110,6 +112,7 @@ class ManifestLog(Log):
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """See `Log`."""
+        check_range(start, limit)
         return await self._reader.fragments(start=start, limit=limit)
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
@@ -136,6 +139,7 @@ class ManifestLog(Log):
 
     async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
+        check_range(start, limit)
         return await scrub(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:

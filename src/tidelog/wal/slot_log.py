@@ -18,11 +18,11 @@ from tidelog.errors import (
     NoSuchLog,
     ObjectNotFound,
 )
-from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.log import Log
-from tidelog.wal.read.bounds import Bounds
+from tidelog.wal.read.bounds import Bounds, check_range
 from tidelog.wal.read.head import load_living
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.read.record_reader import limited
@@ -86,18 +86,21 @@ class SlotLog(Log):
         control: bool = False,
     ) -> AsyncGenerator[pa.Table, None]:
         """See `Log`. What holds none of a stream's records is not read."""
+        check_range(start, limit)
         selection = select(stream, control=control)
-        found = self._reader.scan(self._from(start), limit=limit, selection=selection)
+        found = self._reader.scan(start, limit=limit, selection=selection)
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False
     ) -> AsyncIterator[pa.Table]:
         """See `Log`."""
-        return self._reader.follow(self._from(start), selection=select(stream, control=control))
+        check_range(start)
+        return self._reader.follow(start, selection=select(stream, control=control))
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """See `Log`; those past the manifest, too."""
+        check_range(start, limit)
         return await self._reader.fragments(start, limit=limit)
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
@@ -118,6 +121,7 @@ class SlotLog(Log):
 
     async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
+        check_range(start, limit)
         return await scrub_slots(self._reader, start, limit)
 
     async def seal(self, *, successor: str = "") -> Seal:

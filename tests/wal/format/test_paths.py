@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidelog.errors import CorruptionError
-from tidelog.wal.format.epoch import decode_epochs_of_chain, decode_past
+from tidelog.wal.format.epoch_chain import decode_epochs_of_chain, decode_past
 from tidelog.wal.format.fragment import decode_fragment
 from tidelog.wal.format.gc_plan import ERASED_MAX, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.format.json import Fields

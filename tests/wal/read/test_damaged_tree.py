@@ -24,7 +24,8 @@ from tidelog.store.port import Object
 from tidelog.testing.recorded import Recorded
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
-from tidelog.wal.logs import Logs, open_log
+from tidelog.wal.logs import Logs
+from tidelog.wal.opening import open_log
 
 SMALL = ["a_tiny", "e_empty", "f_bootstrap", "h_all_collected"]
 CASES = 60  # Of a larger log.

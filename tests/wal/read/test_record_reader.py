@@ -19,7 +19,8 @@ from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.delayed import Delayed
 from tidelog.testing.recorded import Recorded
-from tidelog.wal.format.epoch import Chain, Epoch
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, fragment_of
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest

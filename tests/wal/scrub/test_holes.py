@@ -14,8 +14,8 @@ from tidelog.errors import CorruptionError
 from tidelog.store.urls import open_store
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
-from tidelog.wal.logs import create_log, open_log
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.slot_protocol.shape import Shape
 
 HUGE = 2**40
 

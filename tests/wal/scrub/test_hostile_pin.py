@@ -17,8 +17,8 @@ from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.json import CHECK, check_of
 from tidelog.wal.format.pin import PINS
 from tidelog.wal.log import Log
-from tidelog.wal.logs import create_log
-from tidelog.wal.slot_protocol.writer import Shape
+from tidelog.wal.opening import create_log
+from tidelog.wal.slot_protocol.shape import Shape
 
 Change = Callable[[dict[str, Any]], None]
 

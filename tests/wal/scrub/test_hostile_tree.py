@@ -22,7 +22,7 @@ from tidelog.wal.format.snapshot import DEPTH_MAX, Pointer, Snapshot, encode_sna
 from tidelog.wal.format.wal3_records import encode_fragment, place_records, setsum_of_records
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
-from tidelog.wal.logs import open_log
+from tidelog.wal.opening import open_log
 
 ENOUGH = 1_000  # Requests; the trees here have less than forty objects, or some more than 500.
 

@@ -16,7 +16,7 @@ from tidelog.spark.log_view import open_view
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing.recorded import Recorded
-from tidelog.wal.append.queue import Batching
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.link import DataLink
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.format.streams import OPEN, Control
@@ -30,7 +30,8 @@ from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.link_reader import read_link
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.seek import position_at
-from tidelog.wal.slot_protocol.writer import Shape, SlotWriter
+from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.writer import SlotWriter
 
 PACES = [(10, 10, 8), (20, 60, 8), (40, 40, 16), (100, 20, 1)]  # Milliseconds, and alpha.
 

@@ -41,7 +41,7 @@ def export(
 
     async def work(location: Location) -> LogInfo:
         from tidelog.store.urls import open_store
-        from tidelog.wal.logs import open_log
+        from tidelog.wal.opening import open_log
 
         await location.export_log(name, place, start=start)
         # What was written is read back: by its bounds one sees what is there.

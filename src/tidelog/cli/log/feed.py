@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -150,22 +150,58 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
             bodies: list[Any] = table.column("body").to_pylist()
             write_bytes(b"".join(body + b"\n" for body in bodies))
             continue
-        shown = shown_records(table, format)
-        if rows is None or (format == "table" and shown.column_names != names):
-            # Records in streams have a column more: a new table begins.
-            if rows is not None:
-                rows.close()
-            rows, names = open_rows(format, shown.schema), shown.column_names
-        rows.write(shown)
+        for part in _alike(table) if format == "json" else (table,):
+            shown = shown_records(part, format)
+            if rows is None or (format == "table" and shown.column_names != names):
+                # Records in streams have a column more: a new table begins.
+                if rows is not None:
+                    rows.close()
+                rows, names = open_rows(format, shown.schema), shown.column_names
+            rows.write(shown)
     if rows is not None:
         rows.close()
+
+
+def _alike(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the records in parts of which all are text or none is, body and stream each.
+
+    How a record is shown is not to depend on which others were read with it.
+    """
+    begin, before = 0, None
+    rows = zip(*(map(_is_text, table.column(name)) for name in ("stream", "body")), strict=True)
+    for at, kinds in enumerate(rows if _has_bytes(table) else ()):
+        if before is not None and kinds != before:
+            yield table.slice(begin, at - begin)
+            begin = at
+        before = kinds
+    yield table.slice(begin)
+
+
+def _has_bytes(table: pa.Table) -> bool:
+    import pyarrow as pa
+
+    try:
+        for name in ("stream", "body"):
+            table.column(name).cast(pa.string())
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _is_text(value: pa.BinaryScalar) -> bool:
+    try:
+        (value.as_py() or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def shown_records(table: pa.Table, format: str) -> pa.Table:
     """Return records as they are written.
 
     JSON has ``body`` and ``stream`` as text where all of a table's are UTF-8, else as base64 under
-    ``body_base64``; elsewhere they are cut to what text can show. Times are ISO 8601 but in JSON.
+    ``body_base64`` and ``stream_base64``; elsewhere they are cut to what text can show. Times are
+    ISO 8601 but in JSON.
     """
     import pyarrow as pa
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from tidelog.cli.output import (
     print_table,
     say,
 )
-from tidelog.errors import LocationError, NoSuchLog, TidelogError
+from tidelog.errors import LocationError, ManifestLost, NoSuchLog, TidelogError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -80,12 +79,13 @@ async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
         LocationError: the store failed.
     """
     found: list[LogInfo | Unreadable] = []
-    for name in await location.logs():
-        with suppress(NoSuchLog):  # It was destroyed.
-            try:
-                found.append(await (await location.log(name)).describe())
-            except (NoSuchLog, LocationError):
-                raise
-            except TidelogError as error:
+    for name in sorted([*await location.logs(), *await location.logs(lost=True)]):
+        try:
+            found.append(await (await location.log(name)).describe())
+        except LocationError:
+            raise
+        except TidelogError as error:
+            if not isinstance(error, NoSuchLog) or isinstance(error, ManifestLost):
                 found.append(Unreadable(name=name, error=error))
+            # Any other was destroyed.
     return found

@@ -69,7 +69,7 @@ def check_protocol(protocol: str | None) -> None:
     Raises:
         UsageError: so it is.
     """
-    from tidelog.wal.logs import PROTOCOLS
+    from tidelog.wal.opening import PROTOCOLS
 
     if protocol is not None and protocol not in PROTOCOLS:
         raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")

@@ -29,6 +29,9 @@ _SENTENCES = {
     errno.EIO: "the disk reports an input/output error: check the disk",
 }
 _COARSE_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+# No file is dated later, whatever the clock says: some file systems can keep no later time, and
+# would then take no newer object in its place.
+_LATEST_NS: Final = 7_258_118_400 * 10**9  # 2200-01-01
 HOLES_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -64,6 +67,7 @@ def write_temporary(path: str, data: bytes, *, now_ns: int, after_ns: int | None
 
 
 def _date(descriptor: int, now_ns: int, after_ns: int | None) -> os.stat_result:
+    now_ns = min(now_ns, _LATEST_NS)
     if after_ns is None:
         os.utime(descriptor, ns=(now_ns, now_ns))
         return os.fstat(descriptor)

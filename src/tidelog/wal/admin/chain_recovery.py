@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from tidelog.errors import CorruptionError, NoSuchLog, UsageError
 from tidelog.setsum import Setsum
 from tidelog.wal.admin.found_slots import Found, FoundEpochs, epochs_of, fences_after
-from tidelog.wal.format.epoch import FIRST_SLOT, Chain, Epoch, Seal
+from tidelog.wal.format.epoch import FIRST_SLOT, Epoch
+from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest

@@ -34,15 +34,16 @@ from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
-from tidelog.wal.format.epoch import EPOCHS, Chain, first_epoch, place_of
+from tidelog.wal.format.epoch import EPOCHS, first_epoch, place_of
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.epoch_list import PAST
 from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.pin import pin_name
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.orphans import SNAPSHOT, Verdict, judge_fragment
+from tidelog.wal.gc.pin_objects import each_pin, held_pins, replace_pin
 from tidelog.wal.gc.pin_reach import paths_pinned
-from tidelog.wal.gc.pins import each_pin, held_pins, replace_pin
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.read.manifest_store import Change, ManifestStore

@@ -33,14 +33,16 @@ from tidelog.errors import (
 )
 from tidelog.store.within import Within
 from tidelog.wal.admin.destroy import destroy_log
-from tidelog.wal.format.epoch import Chain, Epoch, Origin
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain, Origin
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest, path_of
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.pin import Pin, check_pin_name
 from tidelog.wal.format.snapshot import Pointer, object_of, overlaps, sum_of
-from tidelog.wal.gc.pins import Pins, PinWitness, read_pin
+from tidelog.wal.gc.pin_objects import PinWitness, read_pin
+from tidelog.wal.gc.pins import Pins
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import collected, load_head
 from tidelog.wal.read.manifest_store import ManifestStore

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tidelog.clock import Clock
 from tidelog.store.within import Within
-from tidelog.wal.gc.pins import Pins, held_pins
+from tidelog.wal.gc.pin_objects import held_pins
+from tidelog.wal.gc.pins import Pins
 from tidelog.wal.read.head import load_head
 
 

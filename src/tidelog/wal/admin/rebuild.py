@@ -37,7 +37,7 @@ from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import link_of_metadata
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc.cursors import Cursors
-from tidelog.wal.gc.pins import each_pin
+from tidelog.wal.gc.pin_objects import each_pin
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.slot_protocol.chain import chain_of

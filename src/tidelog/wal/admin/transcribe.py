@@ -38,7 +38,8 @@ from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
-from tidelog.wal.format.epoch import EPOCHS, Chain, Epoch, first_epoch
+from tidelog.wal.format.epoch import EPOCHS, Epoch, first_epoch
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import (
     GARBAGE,

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.errors import LocationError, Outcome
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.closing import Closing
-from tidelog.wal.append.queue import LOOKS, Batching, Queue, closed, no_answer
-from tidelog.wal.append.telling import copy_of
+from tidelog.wal.append.queue import LOOKS, Queue
+from tidelog.wal.append.telling import closed, copy_of, no_answer
 from tidelog.wal.append.token_bucket import Bucket, full, spend, wait_us
 from tidelog.wal.format.streams import Control
 

@@ -13,7 +13,6 @@ Source: wal3, "Dropped Async Tasks"; design page 3, "Batching and back-pressure"
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,41 +21,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.errors import BusyError, HandleError, LocationError, Outcome, TidelogError, UsageError
+from tidelog.errors import BusyError, Outcome, TidelogError
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, size_of
 from tidelog.wal.append.signal import Signal
-from tidelog.wal.append.telling import copy_of, told_sent, told_unsent
+from tidelog.wal.append.telling import closed, copy_of, no_answer, refusal, told_sent, told_unsent
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
 
 SHARE_BYTES: Final = 1024 * 1024  # Below that, a batch more costs more than it gains.
 LOOKS: Final = 8  # In so many steps patience runs out.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """When a batch leaves: as soon as there is room and it is full, or time has passed.
-
-    Units: ``batch_bytes`` of bodies fill a batch; ``interval_us`` is the least time between the
-        beginnings of two that are not full; more than ``pending_bytes`` make appends wait. At most
-        ``puts_per_second`` batches leave on average, and a second's worth of them at once: fewer
-        cost less, and make appends wait longer. Where nothing was acknowledged for ``patience_us``,
-        an append that has waited as long and was never sent is refused with the reason; one that
-        was sent is told after twice that time that its outcome is not known.
-    """
-
-    batch_bytes: int = 8 * 1024 * 1024
-    interval_us: int = 10_000
-    pending_bytes: int = 64 * 1024 * 1024
-    puts_per_second: float | None = None
-    patience_us: int = 30_000_000
-
-    def __post_init__(self) -> None:
-        rate = self.puts_per_second
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise UsageError("puts_per_second is a number over 0", puts_per_second=rate)
-        if self.patience_us <= 0:
-            raise UsageError("patience_us is a number over 0", patience_us=self.patience_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -301,29 +275,6 @@ def _tell(work: Work, error: BaseException) -> None:
     if not work.done.done():
         work.done.set_exception(error)
         work.done.exception()  # Whoever stopped waiting is not to be told at the end.
-
-
-def closed() -> HandleError:
-    """Return the error of a writer that takes no more."""
-    return HandleError("the log's writer is closed: open another")
-
-
-def no_answer(batching: Batching) -> LocationError:
-    """Return the error of a store that says nothing at all."""
-    return LocationError(
-        f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s: look whether it "
-        "can be reached",
-        outcome=Outcome.UNKNOWN,
-    )
-
-
-def refusal(trouble: BaseException | None, batching: Batching) -> LocationError:
-    """Return the error of an append that waited as long as may be, and was never sent."""
-    return LocationError(
-        f"nothing was acknowledged for {batching.patience_us / 1e6:g} s, and these records were "
-        "not sent: append them again once the store is well",
-        reason=trouble or "the store does not answer",
-    )
 
 
 def bodies_of(batch: Sequence[Work]) -> pa.BinaryArray:

@@ -18,6 +18,7 @@ from tidelog.errors import (
     OutcomeUnknown,
     TidelogError,
 )
+from tidelog.wal.append.batching import Batching
 
 E = TypeVar("E", bound=BaseException)
 
@@ -68,9 +69,42 @@ def told_sent(reason: BaseException) -> BaseException:
     return copy_of(reason)
 
 
+def out_of_reach(path: str, reason: BaseException | None) -> OutcomeUnknown:
+    """Return the error of records that were sent to a store that says nothing any more."""
+    return OutcomeUnknown(
+        "the store cannot be reached: whether the records are in the log shows when it is opened "
+        "again",
+        path=path,
+        reason=reason,
+    )
+
+
 def not_encoded(error: Exception) -> InvariantError:
     """Return the error of records of which no object could be made."""
     return InvariantError(
         "these records could not be encoded, and nothing of them was sent: file a bug",
         reason=repr(error),
+    )
+
+
+def closed() -> HandleError:
+    """Return the error of a writer that takes no more."""
+    return HandleError("the log's writer is closed: open another")
+
+
+def no_answer(batching: Batching) -> LocationError:
+    """Return the error of a store that says nothing at all."""
+    return LocationError(
+        f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s: look whether it "
+        "can be reached",
+        outcome=Outcome.UNKNOWN,
+    )
+
+
+def refusal(trouble: BaseException | None, batching: Batching) -> LocationError:
+    """Return the error of an append that waited as long as may be, and was never sent."""
+    return LocationError(
+        f"nothing was acknowledged for {batching.patience_us / 1e6:g} s, and these records were "
+        "not sent: append them again once the store is well",
+        reason=trouble or "the store does not answer",
     )

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidelog.wal.format.epoch import (
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import (
     Chain,
-    Epoch,
     PastEpochs,
     decode_epochs_of_chain,
     decode_past,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidelog.setsum import Setsum
-from tidelog.wal.format.epoch import Chain, decode_chain, encode_chain, problems_of_chain
+from tidelog.wal.format.epoch_chain import Chain, decode_chain, encode_chain, problems_of_chain
 from tidelog.wal.format.fragment import (
     Fragment,
     decode_fragment,

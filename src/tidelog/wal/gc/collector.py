@@ -22,55 +22,34 @@ Source: wal3, "Garbage Collection"; docs/wal3.md.
 from __future__ import annotations
 
 import enum
-from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from functools import partial
 from typing import Any, Final
 
-from tidelog.clock import Clock, run_all
+from tidelog.clock import Clock
 from tidelog.errors import (
     ContentionError,
-    LocationError,
     ManifestMoved,
     ObjectChanged,
     ObjectExists,
-    ObjectNotFound,
     OutcomeUnknown,
-    VerificationError,
 )
-from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Chain
-from tidelog.wal.format.gc_plan import (
-    GARBAGE,
-    Garbage,
-    decode_garbage,
-    encode_garbage,
-    nothing_to_erase,
-)
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.manifest_update import pointer_to
-from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
-from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.format.epoch_chain import Chain
+from tidelog.wal.format.gc_plan import Garbage
+from tidelog.wal.format.json import check_whole
+from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_reach import paths_pinned, sweep_pins
-from tidelog.wal.gc.plan import (
-    Keep,
-    apply_garbage,
-    check_share,
-    cutoff_of,
-    fragments_of_control,
-    is_collected,
-    missing_for_plan,
-    paths_to_delete,
-    plan_collection,
-)
+from tidelog.wal.gc.plan import Keep, apply_garbage, is_collected, paths_to_delete
+from tidelog.wal.gc.plan_file import PlanFile, WrittenPlan
+from tidelog.wal.gc.planner import Planner
 from tidelog.wal.read.epoch_history import with_epochs_of
-from tidelog.wal.read.head import Head, load_head, load_living, load_past
+from tidelog.wal.read.head import Head, load_head, load_living
+from tidelog.wal.read.manifest_store import Change, ManifestStore
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.slot_protocol.stream_history import read_controls
 
 TRIES_MAX: Final = 50
 GRACE_US: Final = 60_000_000
@@ -109,14 +88,6 @@ class _End(enum.Enum):
     UNFIT = "the log has changed where the plan erases"
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A plan as it was read or written; without an e_tag there has never been one."""
-
-    e_tag: str
-    plan: Garbage
-
-
 @dataclass(slots=True, kw_only=True)
 class Collector:
     """Collects the log at the root of ``store``. ``writer`` is a name for people.
@@ -142,6 +113,7 @@ class Collector:
             what is not there; nothing more was deleted. ContentionError: others were ahead at
             every try. LocationError: the store failed; the next collection goes on from there.
         """
+        check_whole(self.grace_us, "grace_us")
         report = Collected()
         if await self._collect(report, force=force) is not None:
             await sweep_pins(self.store, self.clock, grace_us=self.grace_us, pace=self.pace)
@@ -151,7 +123,7 @@ class Collector:
         """Collect; return the epochs of a slot log, which may have pins."""
         for _ in range(TRIES_MAX):
             head = await load_living(self.store)  # Before the plan: `_carry_out` depends on it.
-            found = await self._found()
+            found = await self._file().read()
             if not found.plan.is_empty:
                 if is_collected(head.manifest, found.plan):
                     await self._finish(found, report)
@@ -170,75 +142,35 @@ class Collector:
         raise ContentionError("others were ahead at every try to collect the log")
 
     async def _run(
-        self, plan: Garbage, found: _Written, head: Head, report: Collected, *, force: bool
+        self, plan: Garbage, found: WrittenPlan, head: Head, report: Collected, *, force: bool
     ) -> bool:
         """Take a plan through all phases, from its writing on; False if it was not carried out."""
         try:
-            ours = await self._write(plan, found)
+            ours = await self._file().write(plan, found)
         except (ObjectExists, ObjectChanged, OutcomeUnknown):
             return False
         end = _End.UNFIT
-        if await self._may_go(plan, head.manifest, report, force=force):
+        if await self._planner().still_fits(plan, head.manifest, force=force):
             end = await self._carry_out(ours, head)
         if end is _End.UNFIT:
             await self._discard(ours, report)
         return end is _End.COLLECTED and await self._finish(ours, report)
 
     async def _plan(self, manifest: Manifest, report: Collected, *, force: bool) -> Garbage:
-        """Plan afresh; see `plan_collection`.
-
-        Raises:
-            ManifestMoved: the log was collected meanwhile.
-        """
-        cutoff = await self._cutoff(manifest, report)
-        if cutoff is None:
+        """Plan afresh; the empty plan, if no cursor says what may go."""
+        cutoff = await self._planner().cutoff(manifest)
+        report.held_by, report.foreign = cutoff.held_by, list(cutoff.foreign)
+        if cutoff.position is None:
             return Garbage()
-        known: dict[str, Snapshot] = {}
-        reader = self._reader()
-        try:
-            while missing := missing_for_plan(manifest, known, cutoff=cutoff):
-                work = [partial(reader.snapshot, pointer) for pointer in missing]
-                read = await run_all(work, at_once=reader.reads)
-                known.update({p.path: one for p, one in zip(missing, read, strict=True)})
-            said = fragments_of_control(manifest, known, cutoff=cutoff)
-            controls = await read_controls(self.store, self.clock, said)
-        except ObjectNotFound as error:
-            await load_past(self.store, manifest, error)
-            raise ManifestMoved("the log was collected meanwhile: plan again") from error
-        decide = partial(plan_collection, manifest, known, cutoff=cutoff, controls=controls)
-        plan = await self.clock.offload(decide)
-        if not plan.is_empty and not force:
-            check_share(manifest, plan, self.keep)
-        return plan
+        return await self._planner().plan(manifest, cutoff.position, force=force)
 
-    async def _cutoff(self, manifest: Manifest, report: Collected) -> int | None:
-        listed = await Cursors(store=self.store, clock=self.clock, writer=self.writer).list()
-        places = {name: cursor.position for name, cursor in listed.cursors.items()}
-        report.held_by = min(places, key=places.__getitem__, default=None)
-        report.foreign = listed.foreign
-        return cutoff_of(manifest, places.values(), self.keep)
-
-    async def _may_go(
-        self, plan: Garbage, manifest: Manifest, report: Collected, *, force: bool
-    ) -> bool:
-        """Say whether a plan that stands written may be carried out, as the cursors stand now."""
-        cutoff = await self._cutoff(manifest, report)
-        if cutoff is None or cutoff < plan.first_to_keep:
-            return False
-        try:
-            if not force:
-                check_share(manifest, plan, self.keep)
-        except (ManifestMoved, VerificationError):
-            return False
-        return True
-
-    async def _carry_out(self, ours: _Written, head: Head) -> _End:
+    async def _carry_out(self, ours: WrittenPlan, head: Head) -> _End:
         """Replace the manifest by one without what the plan erases.
 
         ``head`` was read before the plan was written, so whoever has taken the plan over since
         replaces the manifest after that, and no look at the plan is needed. Later ones need it.
         """
-        is_made = False
+        to_store = tuple(map(object_of, ours.plan.snapshots_to_make))
         for _ in range(TRIES_MAX):
             if is_collected(head.manifest, ours.plan):
                 return _End.COLLECTED
@@ -246,33 +178,19 @@ class Collector:
                 after = apply_garbage(head.manifest, ours.plan)
             except ManifestMoved:
                 return _End.UNFIT
-            if not is_made:
-                await self._make(ours.plan)
-                is_made = True
             try:
-                await self._replace(head, after)
-            except (ObjectChanged, OutcomeUnknown):
+                await self._manifests().replace(head, Change(after, to_store))
+            except (ManifestMoved, OutcomeUnknown):
+                to_store = ()  # They lie there since the first try.
                 head = await load_head(self.store)
-                is_ours = (await self._found()).e_tag == ours.e_tag
+                is_ours = (await self._file().read()).e_tag == ours.e_tag
                 if not is_ours and not is_collected(head.manifest, ours.plan):
                     return _End.LOST
             else:
                 return _End.COLLECTED
         raise ContentionError("writers were ahead at every try to collect the log")
 
-    async def _make(self, plan: Garbage) -> None:
-        """Write the snapshots that a plan makes, those that are named before those that name."""
-        for snapshot in plan.snapshots_to_make:
-            try:
-                await create(self.store, snapshot.path, encode_snapshot(snapshot), clock=self.clock)
-            except (ObjectExists, LocationError) as error:
-                # Its name says what it names: one that another left will do, if it is whole.
-                try:
-                    await self._reader().snapshot(pointer_to(snapshot))
-                except ObjectNotFound:
-                    raise error from None
-
-    async def _discard(self, ours: _Written, report: Collected) -> None:
+    async def _discard(self, ours: WrittenPlan, report: Collected) -> None:
         """Take a plan away that must not be carried out, by nobody.
 
         Others may have seen it as theirs, and wait for an answer of the manifest; they would carry
@@ -284,24 +202,22 @@ class Collector:
             return
         fence = changed(head.manifest, writer=f"{self.writer} {self.clock.unique()}")
         try:
-            await self._replace(head, fence)
-        except (ObjectChanged, OutcomeUnknown):
+            await self._manifests().replace(head, Change(fence))
+        except (ManifestMoved, OutcomeUnknown):
             # Another did, which is as good, unless it was just that which must not be.
             if is_collected((await load_head(self.store)).manifest, ours.plan):
                 return
         report.discarded += 1
         # With an id: no put of an older plan, still under way, takes this for what it waits for.
-        empty = encode_garbage(nothing_to_erase(head.manifest), write_id=self.clock.unique())
-        with suppress(ObjectChanged, OutcomeUnknown):
-            await replace(self.store, GARBAGE, empty, e_tag=ours.e_tag, clock=self.clock)
+        await self._file().clear(ours, head.manifest, write_id=self.clock.unique())
 
-    async def _finish(self, written: _Written, report: Collected) -> bool:
+    async def _finish(self, written: WrittenPlan, report: Collected) -> bool:
         """Delete what a plan erases, once the readers' grace is over; False if it may not be yet.
 
         Who wrote the plan does not matter: the manifest is what proves things dead.
         """
         await self.clock.sleep(self.grace_us)
-        manifest, named = await paths_named(self._reader())
+        manifest, named = await paths_named(TreeReader(store=self.store, clock=self.clock))
         if not is_collected(manifest, written.plan):
             return False
         pinned = set() if manifest.chain is None else await paths_pinned(self.store, self.clock)
@@ -317,36 +233,14 @@ class Collector:
         report.fragments += written.plan.fragments_limit - written.plan.fragments_start
         report.made += len(written.plan.snapshots_to_make)
         report.oldest = manifest.oldest
-        # If another has done so, or has planned anew, that is as good.
-        with suppress(ObjectChanged, OutcomeUnknown):
-            await replace(
-                self.store,
-                GARBAGE,
-                encode_garbage(nothing_to_erase(manifest)),
-                e_tag=written.e_tag,
-                clock=self.clock,
-            )
+        await self._file().clear(written, manifest)
         return True
 
-    async def _write(self, plan: Garbage, found: _Written) -> _Written:
-        """Write a plan where ``found`` stands: from now on it is ours."""
-        data = encode_garbage(plan, write_id=self.clock.unique())
-        if found.e_tag:
-            e_tag = await replace(self.store, GARBAGE, data, e_tag=found.e_tag, clock=self.clock)
-        else:
-            e_tag = await create(self.store, GARBAGE, data, clock=self.clock, replaceable=True)
-        return _Written(e_tag, plan)
+    def _planner(self) -> Planner:
+        return Planner(store=self.store, clock=self.clock, writer=self.writer, keep=self.keep)
 
-    async def _found(self) -> _Written:
-        try:
-            found = await self.store.get(GARBAGE)
-        except ObjectNotFound:
-            return _Written("", Garbage())
-        return _Written(found.e_tag, decode_garbage(found.data))
+    def _file(self) -> PlanFile:
+        return PlanFile(store=self.store, clock=self.clock)
 
-    async def _replace(self, head: Head, manifest: Manifest) -> None:
-        data = encode_manifest(manifest)
-        await replace(self.store, MANIFEST, data, e_tag=head.e_tag, clock=self.clock)
-
-    def _reader(self) -> TreeReader:
-        return TreeReader(store=self.store, clock=self.clock)
+    def _manifests(self) -> ManifestStore:
+        return ManifestStore(store=self.store, clock=self.clock)

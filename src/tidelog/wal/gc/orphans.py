@@ -19,7 +19,8 @@ from typing import Any, Final
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import EPOCHS, Chain, Place, place_of
+from tidelog.wal.format.epoch import EPOCHS, Place, place_of
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import decode_snapshot, is_named_by_its_sum, maker_of, sum_of

@@ -23,7 +23,7 @@ from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
-from tidelog.wal.gc.pins import PinWitness, each_pin, held_pins, read_pin, replace_pin
+from tidelog.wal.gc.pin_objects import PinWitness, each_pin, held_pins, read_pin, replace_pin
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 

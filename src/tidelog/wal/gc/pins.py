@@ -19,7 +19,7 @@ Source: wal3-draft, "Snapshots of the log"; docs/log.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -34,39 +34,25 @@ from tidelog.errors import (
     NameTaken,
     NoSuchPin,
     ObjectChanged,
-    ObjectNotFound,
     OutcomeUnknown,
     UsageError,
 )
-from tidelog.store.conditional import create, replace
+from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.pin import (
-    PINS,
     Pin,
     check_pin_name,
     children_between,
-    decode_pin,
     encode_pin,
-    pin_name,
     pins_named,
 )
+from tidelog.wal.gc.pin_objects import PinWitness, held_pins, read_pin, replace_pin
+from tidelog.wal.read.bounds import check_range
 from tidelog.wal.read.head import collected, load_head, load_living, refuse_destroyed
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 
 TRIES_MAX: Final = 50
-
-
-@dataclass(frozen=True, slots=True)
-class PinWitness:
-    """A pin as it was read or written, and the version that proves it."""
-
-    pin: Pin
-    e_tag: str
-
-    @property
-    def name(self) -> str:
-        return self.pin.name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +76,7 @@ class Pins:
             it, or release it.
         """
         check_pin_name(name)
+        check_range(start, limit)
         manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
         if manifest.chain is None:
             raise UsageError("a log in wal3's form has no pins: hold it by a cursor, or copy it")
@@ -244,41 +231,6 @@ class Pins:
 
     def _signature(self) -> str:
         return f"{self.writer} {self.clock.unique()}"
-
-
-async def replace_pin(store: Store, clock: Clock, witness: PinWitness, pin: Pin) -> PinWitness:
-    """Replace a pin, provided that nobody has since it was read.
-
-    Raises:
-        ObjectChanged: somebody has. NOT_APPLIED. OutcomeUnknown, LocationError: see `replace`.
-    """
-    e_tag = await replace(store, pin.path, encode_pin(pin), e_tag=witness.e_tag, clock=clock)
-    return PinWitness(pin, e_tag)
-
-
-async def read_pin(store: Store, path: str) -> PinWitness | None:
-    """Read a pin as it is, also one that holds nothing any more; None if it is not there.
-
-    Raises:
-        CorruptionError: it cannot be read, or is another's.
-    """
-    try:
-        found = await store.get(path)
-    except ObjectNotFound:
-        return None
-    return PinWitness(decode_pin(found.data, where=path), found.e_tag)
-
-
-async def each_pin(store: Store, *, prefix: str = PINS) -> AsyncIterator[PinWitness]:
-    """Read one pin after the other, also those that hold nothing any more."""
-    for path in [entry.key async for entry in store.list(prefix)]:
-        if pin_name(path) is not None and (found := await read_pin(store, path)) is not None:
-            yield found
-
-
-async def held_pins(store: Store, *, prefix: str = PINS) -> Sequence[PinWitness]:
-    """Read the pins that hold something, also those that are not sure yet."""
-    return [found async for found in each_pin(store, prefix=prefix) if found.pin.is_held]
 
 
 def _sure_of(held: Sequence[PinWitness]) -> PinWitness | None:

@@ -14,8 +14,7 @@ Source: wal3, "Garbage Collection"; docs/wal3.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, replace
 
 from tidelog.errors import (
     CorruptionError,
@@ -25,17 +24,14 @@ from tidelog.errors import (
     require,
 )
 from tidelog.store.within import BESIDE
-from tidelog.wal.format.epoch import Chain
+from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.gc_plan import ERASED_MAX, Garbage
 from tidelog.wal.format.manifest import Manifest, path_of, problems_of_manifest
-from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.snapshot import Pointer, Snapshot, is_named_by_its_sum, sum_of
 from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.format.streams import CONTROL, Controls, Streams, apply_controls
-
-# Who wrote a snapshot that was made anew: as in Chroma's, so that both make the same bytes of it.
-COLLECTOR: Final = "garbage collection"
+from tidelog.wal.gc.cut import TreeCut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,7 @@ def fragments_of_control(
     """Return the fragments below ``cutoff`` that may hold controls; see `plan_collection`."""
     if manifest.chain is None:
         return []
-    cut = _Cut(cutoff, snapshots, names_depth=True)
+    cut = TreeCut(cutoff, snapshots, names_depth=True)
     cut.split(manifest.children)
     return [fragment for fragment in cut.erased if may_hold(fragment.streams, CONTROL)]
 
@@ -118,7 +114,7 @@ def plan_collection(
         its control records do not fit each other. VerificationError: they are more than one plan
         may erase.
     """
-    cut = _Cut(cutoff, snapshots, names_depth=manifest.chain is not None)
+    cut = TreeCut(cutoff, snapshots, names_depth=manifest.chain is not None)
     kept = cut.split(manifest.children)
     if not cut.erased:
         return Garbage()
@@ -266,56 +262,3 @@ def paths_to_delete(plan: Garbage, chain: Chain | None = None) -> list[str]:
         for path in epoch.void_paths(fence, chain.reach_after(epoch))
     ]
     return [*dict.fromkeys(snapshots), *own, *void]
-
-
-@dataclass(slots=True)
-class _Cut:
-    """One way down the tree, and what it finds to drop and to make, leaves first."""
-
-    cutoff: int
-    known: Mapping[str, Snapshot]
-    names_depth: bool
-    erased: list[Fragment] = field(default_factory=list)
-    dropped: list[Pointer] = field(default_factory=list)
-    made: list[Snapshot] = field(default_factory=list)
-
-    def split(self, children: Sequence[Pointer | Fragment]) -> list[Pointer | Fragment]:
-        """Drop what lies below the cutoff, and return what stays."""
-        kept: list[Pointer | Fragment] = []
-        for child in children:
-            if child.limit <= self.cutoff:
-                self.drop(child)
-            elif isinstance(child, Pointer) and child.start < self.cutoff:
-                kept.append(self.halve(child))
-            else:
-                kept.append(child)
-        return kept
-
-    def drop(self, child: Pointer | Fragment) -> None:
-        if isinstance(child, Pointer):
-            for below in self.known[child.path].children:
-                self.drop(below)
-            self.dropped.append(child)
-            return
-        if self.erased and child.seq_no != self.erased[-1].seq_no + 1:
-            raise CorruptionError(
-                "the log's fragments do not follow each other, so nothing of it is collected: "
-                "scrub it",
-                path=child.path,
-                expected=self.erased[-1].seq_no + 1,
-            )
-        self.erased.append(child)
-
-    def halve(self, pointer: Pointer) -> Pointer:
-        """Return a pointer to what stays of a snapshot."""
-        children = self.known[pointer.path].children
-        kept = self.split(children)
-        if kept == children:
-            return pointer  # The cutoff lies within its first fragment, which stays whole.
-        self.dropped.append(pointer)
-        if isinstance(kept[0], Pointer) and len(kept) == 1:
-            # A snapshot of it alone would have its name, and could never be stored.
-            return kept[0]
-        made = snapshot_over(kept, writer=COLLECTOR, names_depth=self.names_depth)
-        self.made.append(made)
-        return pointer_to(made)

@@ -38,12 +38,13 @@ from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.format.wal3_records import (
-    count_records,
-    decode_fragment,
     encode_fragment,
     place_records,
-    problems_of_fragment,
-    setsum_of_records,
+)
+from tidelog.wal.manifest_protocol.stored_fragment import (
+    check_count,
+    describe_orphan,
+    fragment_over,
 )
 from tidelog.wal.read.head import Head, load_past, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore
@@ -234,7 +235,7 @@ class Committer:
                 head = await self._manifests.load()
                 manifest = head.manifest
                 continue
-            _demand_its_records(newest, data)
+            check_count(newest, data)
             break
         self._has_looked = True
         return head
@@ -246,7 +247,7 @@ class Committer:
             data = (await self.store.get(path)).data
         except ObjectNotFound:
             return None
-        fragment = await self.clock.offload(partial(_described, data, manifest.next_seq_no))
+        fragment = await self.clock.offload(partial(describe_orphan, data, manifest.next_seq_no))
         if fragment.start != manifest.next:
             raise CorruptionError(
                 f"a fragment that no manifest names starts at {fragment.start}, where the log "
@@ -259,48 +260,8 @@ class Committer:
         records = place_records(bodies, start=start, timestamp_us=wall_us(self.clock))
         # Two writers may bring the same bodies at the same microsecond; their bytes must differ.
         data = encode_fragment(records, write_id=self.clock.unique())
-        return _fragment_of(records, seq_no, len(data)), data
+        return fragment_over(records, seq_no, len(data)), data
 
 
 def _names_last(manifest: Manifest, fragment: Fragment) -> bool:
     return bool(manifest.fragments) and manifest.fragments[-1] == fragment
-
-
-def _demand_its_records(fragment: Fragment, data: bytes) -> None:
-    try:
-        records = count_records(data, path=fragment.path)
-    except CorruptionError:
-        return
-    wanted = fragment.limit - fragment.start
-    if records != wanted:
-        raise CorruptionError(
-            f"the log's manifest says that its newest fragment has {wanted} records, and it has "
-            f"{records}: restore the manifest",
-            path=fragment.path,
-        )
-
-
-def _described(data: bytes, seq_no: int) -> Fragment:
-    path = fragment_path(seq_no)
-    records = decode_fragment(data, path=path)
-    if not records.num_rows:
-        raise CorruptionError("a fragment has no records: move it away", path=path)
-    fragment = _fragment_of(records, seq_no, len(data))
-    if problems := problems_of_fragment(records, len(data), fragment):
-        raise CorruptionError(
-            f"a fragment that no manifest names is broken ({'; '.join(problems)}): move it away",
-            path=path,
-        )
-    return fragment
-
-
-def _fragment_of(records: pa.Table, seq_no: int, size_bytes: int) -> Fragment:
-    start = int(records.column("position")[0].as_py())
-    return Fragment(
-        path=fragment_path(seq_no),
-        seq_no=seq_no,
-        start=start,
-        limit=start + records.num_rows,
-        num_bytes=size_bytes,
-        setsum=setsum_of_records(records),
-    )

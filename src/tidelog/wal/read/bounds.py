@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.wal.format.epoch import Seal
+from tidelog.errors import UsageError
+from tidelog.wal.format.epoch_chain import Seal
+from tidelog.wal.format.json import check_whole
 
 POLL_FIRST_US: Final = 10_000
-
-
 POLL_MOST_US: Final = 1_000_000
 
 
@@ -20,3 +20,16 @@ class Bounds:
     oldest: int
     next: int
     seal: Seal | None
+
+
+def check_range(start: int, limit: int | None = None) -> None:
+    """Refuse what are no positions to read from and to; 0 stands for the oldest.
+
+    Raises:
+        UsageError: one is no whole number from 0 on.
+    """
+    for value in (start, limit):
+        if type(value) is int and value < 0:
+            raise UsageError(f"{value} is no position: they count from 1")
+        if value is not None:
+            check_whole(value, "a position")

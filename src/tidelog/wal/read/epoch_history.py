@@ -13,7 +13,8 @@ from typing import Final
 from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Chain, Epoch, PastEpochs
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain, PastEpochs
 from tidelog.wal.format.epoch_list import EpochList, decode_epoch_list
 
 READS_MAX: Final = 8

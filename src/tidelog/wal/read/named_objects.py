@@ -9,6 +9,8 @@ Source: design page 3, "Manifest tree, setsum, cursors, collection".
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, LocationError, ObjectNotFound
 from tidelog.store.conditional import DEFAULT_RESEND, Resend, create_or_read
@@ -31,18 +33,35 @@ async def store_named(
     try:
         there = await create_or_read(store, one.path, one.data, clock=clock, resend=resend)
         if there != one.data and not await _names_the_same(store, clock, one, there):
-            raise CorruptionError(
-                "what lies under a name that the log is to use names something else, so no "
-                "manifest was written: move it away",
-                path=one.path,
-            )
+            raise _names_another(one.path)
     except LocationError as error:
+        if await _is_cut_short(store, one):
+            raise _names_another(one.path) from error
         # Whatever became of the object: nothing names it.
         raise LocationError(
             "what the manifest was to name could not be stored, so no manifest was written",
             path=one.path,
             reason=error,
         ) from error
+
+
+def _names_another(path: str) -> CorruptionError:
+    return CorruptionError(
+        "what lies under a name that the log is to use is broken, or names something else, so no "
+        "manifest was written: move it away",
+        path=path,
+    )
+
+
+async def _is_cut_short(store: Store, one: NewObject) -> bool:
+    """Say whether an object is shorter than it has to be: to read it alone does not tell that.
+
+    What was read back and was too short may have been cut on the way.
+    """
+    with suppress(LocationError):
+        entry = await anext(aiter(store.list(one.path)), None)
+        return entry is not None and entry.key == one.path and entry.size_bytes < len(one.data)
+    return False
 
 
 async def _names_the_same(store: Store, clock: Clock, one: NewObject, there: bytes) -> bool:

@@ -18,7 +18,8 @@ from functools import partial
 
 from tidelog.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
-from tidelog.wal.format.epoch import Epoch, Seal, place_of
+from tidelog.wal.format.epoch import Epoch, place_of
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest

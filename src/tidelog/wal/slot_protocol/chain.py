@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.wal.format.epoch import Chain, Epoch, Seal
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import ControlFragment, DataLink, Link, Tail, fragment_of, plain
 from tidelog.wal.format.manifest import Manifest

@@ -18,7 +18,8 @@ from typing import Final, TypeAlias
 from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import EPOCHS, Epoch, Seal
+from tidelog.wal.format.epoch import EPOCHS, Epoch
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Link, Tail
 from tidelog.wal.format.manifest import Manifest

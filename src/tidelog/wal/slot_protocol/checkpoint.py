@@ -21,7 +21,7 @@ from tidelog.errors import (
     OutcomeUnknown,
 )
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.link import Tail
 from tidelog.wal.format.manifest import Manifest

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from tidelog.clock import Clock
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Chain, Epoch, Seal
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.read.epoch_history import with_epoch
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import chain_of, has_passed, tail_of

@@ -20,10 +20,18 @@ from functools import partial
 from typing import Final
 
 from tidelog.clock import Clock, backoff_us, run_all
-from tidelog.errors import ContentionError, Fenced, LogSealed, ObjectNotFound, UsageError
+from tidelog.errors import (
+    ContentionError,
+    Fenced,
+    LogSealed,
+    ObjectNotFound,
+    TidelogError,
+    UsageError,
+)
 from tidelog.store.conditional import Occupied, create_or_read, occupy
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Chain, Epoch, Seal, check_shape, first_epoch
+from tidelog.wal.format.epoch import Epoch, check_shape, first_epoch
+from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.slot_object import decode_link, encode_fence
@@ -290,3 +298,8 @@ def log_sealed(seal: Seal) -> LogSealed:
     """Return the error of a log that is sealed."""
     where = f": go on in {seal.successor}" if seal.successor else ""
     return LogSealed(f"the log is sealed, and takes no more records{where}", slot=seal.slot)
+
+
+def over(after: Epoch | Seal) -> TidelogError:
+    """Return what a writer says whose epoch was ended by another."""
+    return log_sealed(after) if isinstance(after, Seal) else fenced_by(after)

@@ -20,7 +20,8 @@ from tidelog.store.conditional import Resend, create_or_read
 from tidelog.store.port import Store
 from tidelog.wal.append.queue import Work, bodies_of
 from tidelog.wal.append.telling import not_encoded
-from tidelog.wal.format.epoch import Epoch, Seal
+from tidelog.wal.format.epoch import Epoch
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, Tail
 from tidelog.wal.format.slot_object import decode_link, encode_data, place_slot_records

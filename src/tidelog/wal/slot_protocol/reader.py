@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Seal
+from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, plain
 from tidelog.wal.format.manifest import Manifest

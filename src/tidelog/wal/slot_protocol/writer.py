@@ -25,49 +25,28 @@ from tidelog.errors import (
     InvariantError,
     LocationError,
     LogSealed,
-    OutcomeUnknown,
     TidelogError,
-    UsageError,
 )
 from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
 from tidelog.wal.append.batch_writer import BatchWriter
 from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.queue import Work
-from tidelog.wal.format.epoch import Epoch, Seal, check_shape
-from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.append.telling import out_of_reach
+from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
 from tidelog.wal.read.limits import check_time_us
 from tidelog.wal.slot_protocol.admission import admit
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.epoch_end import end_of_epoch
-from tidelog.wal.slot_protocol.fencing import Fencer, fenced_by, log_sealed
+from tidelog.wal.slot_protocol.fencing import Fencer, over
 from tidelog.wal.slot_protocol.manifest_keeper import ManifestKeeper
 from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
+from tidelog.wal.slot_protocol.shape import Shape
 
 RESOLVE_MAX: Final = 16  # Tries to read how an epoch ended.
 SHARES_MAX: Final = 2  # Into so many batches a long queue is parted, if so many puts may go out.
 BEHIND_MAX: Final = 4  # Roll-ups by which the manifest may be late before appends wait for it.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How a writer lays out its epochs.
-
-    Units: at most ``alpha`` puts under way, in ``lanes`` directories; a roll-up after
-        ``rollup_slots`` slots or ``rollup_interval_us``, whichever is first.
-    """
-
-    lanes: int = 1
-    alpha: int = 8
-    rollup_slots: int = 64
-    rollup_interval_us: int = 1_000_000
-    rollover: Rollover = field(default_factory=Rollover)
-
-    def __post_init__(self) -> None:
-        check_shape(lanes=self.lanes, alpha=self.alpha)
-        if self.rollup_slots < 1 or self.rollup_interval_us < 0:
-            raise UsageError("a log is rolled up after 1 slot or more, and 0 us or more")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -315,13 +294,8 @@ class SlotWriter(BatchWriter):
         self._give_back([sent for sent in rest if pipeline.is_void(sent.fragment.seq_no)])
         for sent in rest:
             if not pipeline.is_void(sent.fragment.seq_no):
-                unknown = OutcomeUnknown(
-                    "the store cannot be reached: whether the records are in the log shows when it "
-                    "is opened again",
-                    path=sent.fragment.path,
-                    reason=self._queue.trouble or pipeline.doubt,
-                )
-                self._queue.doubt(sent.batch, unknown)
+                reason = self._queue.trouble or pipeline.doubt
+                self._queue.doubt(sent.batch, out_of_reach(sent.fragment.path, reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +304,3 @@ class _Resolved:
 
     end: int
     after: Pipeline | TidelogError
-
-
-def over(after: Epoch | Seal) -> TidelogError:
-    """Return what a writer says whose epoch was ended by another."""
-    return log_sealed(after) if isinstance(after, Seal) else fenced_by(after)

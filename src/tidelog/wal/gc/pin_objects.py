@@ -1,0 +1,62 @@
+"""The objects of pins: read, listed, and replaced on condition of the version that was read.
+
+Source: wal3-draft, "Snapshots of the log"; docs/log.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from tidelog.clock import Clock
+from tidelog.errors import ObjectNotFound
+from tidelog.store.conditional import replace
+from tidelog.store.port import Store
+from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin, pin_name
+
+
+@dataclass(frozen=True, slots=True)
+class PinWitness:
+    """A pin as it was read or written, and the version that proves it."""
+
+    pin: Pin
+    e_tag: str
+
+    @property
+    def name(self) -> str:
+        return self.pin.name
+
+
+async def replace_pin(store: Store, clock: Clock, witness: PinWitness, pin: Pin) -> PinWitness:
+    """Replace a pin, provided that nobody has since it was read.
+
+    Raises:
+        ObjectChanged: somebody has. NOT_APPLIED. OutcomeUnknown, LocationError: see `replace`.
+    """
+    e_tag = await replace(store, pin.path, encode_pin(pin), e_tag=witness.e_tag, clock=clock)
+    return PinWitness(pin, e_tag)
+
+
+async def read_pin(store: Store, path: str) -> PinWitness | None:
+    """Read a pin as it is, also one that holds nothing any more; None if it is not there.
+
+    Raises:
+        CorruptionError: it cannot be read, or is another's.
+    """
+    try:
+        found = await store.get(path)
+    except ObjectNotFound:
+        return None
+    return PinWitness(decode_pin(found.data, where=path), found.e_tag)
+
+
+async def each_pin(store: Store, *, prefix: str = PINS) -> AsyncIterator[PinWitness]:
+    """Read one pin after the other, also those that hold nothing any more."""
+    for path in [entry.key async for entry in store.list(prefix)]:
+        if pin_name(path) is not None and (found := await read_pin(store, path)) is not None:
+            yield found
+
+
+async def held_pins(store: Store, *, prefix: str = PINS) -> Sequence[PinWitness]:
+    """Read the pins that hold something, also those that are not sure yet."""
+    return [found async for found in each_pin(store, prefix=prefix) if found.pin.is_held]

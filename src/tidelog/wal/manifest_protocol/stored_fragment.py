@@ -1,0 +1,70 @@
+"""What the bytes of a stored fragment say of it, in wal3's form. Pure.
+
+Source: wal3, "Recovery"; docs/wal3.md.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidelog.errors import CorruptionError
+from tidelog.wal.format.fragment import Fragment, fragment_path
+from tidelog.wal.format.wal3_records import (
+    count_records,
+    decode_fragment,
+    problems_of_fragment,
+    setsum_of_records,
+)
+
+
+def check_count(fragment: Fragment, data: bytes) -> None:
+    """Hold the number of records that a manifest says a fragment has against its object.
+
+    One that cannot be read says nothing.
+
+    Raises:
+        CorruptionError: it has another number.
+    """
+    try:
+        records = count_records(data, path=fragment.path)
+    except CorruptionError:
+        return
+    wanted = fragment.limit - fragment.start
+    if records != wanted:
+        raise CorruptionError(
+            f"the log's manifest says that its newest fragment has {wanted} records, and it has "
+            f"{records}: restore the manifest",
+            path=fragment.path,
+        )
+
+
+def describe_orphan(data: bytes, seq_no: int) -> Fragment:
+    """Return what a manifest is to say of a fragment that none names yet.
+
+    Raises:
+        CorruptionError: it cannot be read, has no records, or is broken.
+    """
+    path = fragment_path(seq_no)
+    records = decode_fragment(data, path=path)
+    if not records.num_rows:
+        raise CorruptionError("a fragment has no records: move it away", path=path)
+    fragment = fragment_over(records, seq_no, len(data))
+    if problems := problems_of_fragment(records, len(data), fragment):
+        raise CorruptionError(
+            f"a fragment that no manifest names is broken ({'; '.join(problems)}): move it away",
+            path=path,
+        )
+    return fragment
+
+
+def fragment_over(records: pa.Table, seq_no: int, size_bytes: int) -> Fragment:
+    """Return the fragment that holds some records."""
+    start = int(records.column("position")[0].as_py())
+    return Fragment(
+        path=fragment_path(seq_no),
+        seq_no=seq_no,
+        start=start,
+        limit=start + records.num_rows,
+        num_bytes=size_bytes,
+        setsum=setsum_of_records(records),
+    )

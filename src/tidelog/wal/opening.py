@@ -1,0 +1,139 @@
+"""Making and opening the log at the root of a store, of whichever protocol it is.
+
+Source: wal3, "Interface"; design page 3.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from tidelog.clock import Clock
+from tidelog.errors import ManifestLost, NameTaken, NoSuchLog, ObjectNotFound, UsageError
+from tidelog.store.port import Store
+from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.epoch import EPOCHS
+from tidelog.wal.format.fragment import FRAGMENTS
+from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.log import Log
+from tidelog.wal.manifest_log import ManifestLog
+from tidelog.wal.manifest_protocol.committer import Committer
+from tidelog.wal.read.head import read_head
+from tidelog.wal.slot_log import SlotLog
+from tidelog.wal.slot_protocol.fencing import make_log
+from tidelog.wal.slot_protocol.shape import Shape
+
+PROTOCOLS: Final = ("slot", "manifest")
+
+
+async def create_log(
+    store: Store,
+    *,
+    name: str,
+    clock: Clock,
+    writer: str,
+    protocol: str = "slot",
+    shape: Shape | None = None,
+    batching: Batching | None = None,
+) -> Log:
+    """Make a log at the root of a store, and open it; see `Logs.open`.
+
+    Raises:
+        UsageError: there is no such protocol. NameTaken: there is a log already.
+    """
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
+    made = False
+    if protocol == "slot":
+        made = await make_log(store, clock=clock, writer=writer)
+    else:
+        await _refuse_remains(store, name)
+        committer = Committer(store=store, clock=clock, writer=writer)
+        made = await committer.make()
+    if not made:
+        manifest = (await read_head(store)).manifest
+        if manifest.chain is not None and manifest.chain.is_destroyed:
+            raise NameTaken(
+                f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
+                "heard of it yet: choose another"
+            )
+        raise NameTaken(f"there is a log {name!r} already: open it, or choose another name")
+    return await open_log(
+        store, name=name, clock=clock, writer=writer, shape=shape, batching=batching
+    )
+
+
+async def _refuse_remains(store: Store, name: str) -> None:
+    """Refuse to make a log in wal3's form over what is left of one that was destroyed.
+
+    A writer that slept through that may have stored a fragment since. If the new log came to its
+    number and position, it would be taken for one whose writer died, and be brought in.
+
+    Raises:
+        UsageError: there is such a fragment.
+    """
+    entry = await anext(aiter(store.list(FRAGMENTS)), None)
+    if entry is None:
+        return
+    with suppress(ObjectNotFound):
+        await store.get(MANIFEST, limit=1)
+        return  # Of a log that there is.
+    raise UsageError(
+        f"records of a log {name!r} that was destroyed, or lost its manifest, still lie there: "
+        "destroy it again, or choose another name",
+        key=entry.key,
+    )
+
+
+async def open_log(
+    store: Store,
+    *,
+    name: str,
+    clock: Clock,
+    writer: str,
+    shape: Shape | None = None,
+    batching: Batching | None = None,
+) -> Log:
+    """Open the log at the root of a store, of whichever protocol it is; see `Logs.open`.
+
+    Raises:
+        NoSuchLog: there is none, or it was destroyed. CorruptionError: its manifest cannot be read.
+    """
+    try:
+        manifest = (await read_head(store)).manifest
+    except NoSuchLog:
+        raise await _no_such_log(store, name) from None
+    if manifest.chain is not None and manifest.chain.is_destroyed:
+        raise NoSuchLog(f"the log {name!r} was destroyed")
+    kind = ManifestLog if manifest.chain is None else SlotLog
+    return kind(
+        name=name,
+        store=store,
+        clock=clock,
+        writer=writer,
+        shape=shape or Shape(),
+        batching=batching or Batching(),
+    )
+
+
+async def _no_such_log(store: Store, name: str) -> NoSuchLog:
+    """Return the error of a log that is not there, or whose manifest alone is not, and what to do.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    told = f"there is no log {name!r} at {store.url}"
+    if await anext(aiter(store.list(EPOCHS)), None) is not None:
+        return ManifestLost(
+            f"{told}: its manifest is missing, but its objects are there: "
+            f"'tidelog log rebuild {name}', or destroy it if a copy to it was never finished"
+        )
+    if await anext(aiter(store.list(FRAGMENTS)), None) is not None:
+        return ManifestLost(
+            f"{told}: its manifest is missing, but its objects are there: put manifest/MANIFEST "
+            "back, for in wal3's form it cannot be made again; or destroy it if a copy to it was "
+            "never finished"
+        )
+    return NoSuchLog(
+        f"{told}: 'tidelog log list' shows those that there are, 'tidelog log create' makes one"
+    )

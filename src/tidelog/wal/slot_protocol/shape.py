@@ -1,0 +1,32 @@
+"""How a writer of a slot log lays out its epochs: what a user may set. Pure.
+
+Source: wal3-draft, "Sharding" and "Concurrent Writes"; design page 3, "Slot commit".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidelog.errors import UsageError
+from tidelog.wal.format.epoch import check_shape
+from tidelog.wal.format.manifest_update import Rollover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a writer lays out its epochs.
+
+    Units: at most ``alpha`` puts under way, in ``lanes`` directories; a roll-up after
+        ``rollup_slots`` slots or ``rollup_interval_us``, whichever is first.
+    """
+
+    lanes: int = 1
+    alpha: int = 8
+    rollup_slots: int = 64
+    rollup_interval_us: int = 1_000_000
+    rollover: Rollover = field(default_factory=Rollover)
+
+    def __post_init__(self) -> None:
+        check_shape(lanes=self.lanes, alpha=self.alpha)
+        if self.rollup_slots < 1 or self.rollup_interval_us < 0:
+            raise UsageError("a log is rolled up after 1 slot or more, and 0 us or more")
