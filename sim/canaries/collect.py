@@ -166,19 +166,18 @@ def collector_replaces_whatever_is_there() -> Iterator[None]:
     async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
         return await store.put(key, data)
 
+    def careless_manifests(self: Collector) -> _Careless:
+        return _Careless(store=self.store, clock=self.clock)
+
     with (
         patch.object(plan_file, "replace", careless),
-        patch.object(Collector, "_manifests", _Careless.of),
+        patch.object(Collector, "_manifests", careless_manifests),
     ):
         yield
 
 
 class _Careless(ManifestStore):
     """Replaces a manifest whatever it is by now."""
-
-    @classmethod
-    def of(cls, by: Collector) -> _Careless:
-        return cls(store=by.store, clock=by.clock)
 
     async def replace(self, head: Head, change: Change) -> Head:
         for one in change.objects:

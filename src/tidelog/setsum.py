@@ -20,6 +20,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import lt
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -158,9 +159,7 @@ def _reduced(columns: Iterable[int]) -> Setsum:
 
 
 def _is_canonical(columns: tuple[int, ...]) -> bool:
-    return len(columns) == len(PRIMES) and all(
-        0 <= column < prime for column, prime in zip(columns, PRIMES, strict=True)
-    )
+    return len(columns) == len(PRIMES) and min(columns) >= 0 and all(map(lt, columns, PRIMES))
 
 
 _ZERO = Setsum((0,) * len(PRIMES))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -53,10 +55,13 @@ class Cli:
         self.location = (folder / "lake").as_uri()
         self._capsys = capsys
 
-    def run(self, *arguments: str | Path) -> Said:
-        """Run a command as it is given."""
+    def run(self, *arguments: str | Path, given: bytes = b"") -> Said:
+        """Run a command as it is written, with some standard input."""
         self._capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
+        typed = self.folder / ".typed"
+        typed.write_bytes(given)
+        with typed.open() as stdin, patch.object(sys, "stdin", stdin):
+            status = main([str(argument) for argument in arguments])
         said = self._capsys.readouterr()
         return Said(status, said.out, said.err)
 
@@ -64,9 +69,9 @@ class Cli:
         """Run a command on the location."""
         return self.run("--location", self.location, *arguments)
 
-    def done(self, *arguments: str | Path) -> Said:
+    def done(self, *arguments: str | Path, given: bytes = b"") -> Said:
         """Run a command on the location, which must succeed."""
-        said = self(*arguments)
+        said = self.run("--location", self.location, *arguments, given=given)
         assert said.status == 0, said.err
         return said
 

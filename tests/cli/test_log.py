@@ -17,14 +17,8 @@ COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
 
 def feed(cli: Cli, name: str, data: bytes, *options: str) -> str:
-    """Append standard input, as a process; return what it printed."""
-    done = subprocess.run(
-        [*COMMAND, "--location", cli.location, "log", "append", name, *options],
-        input=data,
-        capture_output=True,
-        check=True,
-    )
-    return done.stdout.decode()
+    """Append standard input; return what was printed."""
+    return cli.done("log", "append", name, *options, given=data).out
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
@@ -240,19 +234,10 @@ def test_a_location_has_to_be_there_to_be_read(cli: Cli) -> None:
     assert not Path(cli.location.removeprefix("file://")).exists()
 
 
-def refused(cli: Cli, status: int, *arguments: str, stdin: bytes | None = None) -> str:
-    if stdin is not None:
-        done = subprocess.run(
-            [*COMMAND, "--location", cli.location, "log", *arguments],
-            input=stdin,
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == status
-        return done.stderr.decode()
-    said = cli.run("--location", cli.location, "log", *arguments)
+def refused(cli: Cli, status: int, *arguments: str, stdin: bytes = b"") -> str:
+    said = cli.run("--location", cli.location, "log", *arguments, given=stdin)
     assert said.status == status, said.err
-    return said.complaint
+    return said.err if stdin else said.complaint
 
 
 def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

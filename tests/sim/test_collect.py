@@ -26,10 +26,10 @@ from tidelog.errors import TidelogError
 @pytest.mark.parametrize("day", days())
 def test_what_is_held_is_read_and_the_rest_is_collected(day: str, tally: Tally) -> None:
     """Whatever is lost, late or killed; and the log is one log, with all that it ever held."""
-    total = tally(simulate_collect(seed) for seed in seeds_of(day, 6))
+    total = tally(simulate_collect(seed) for seed in seeds_of(day, 4))
 
     # Runs in which nothing happens would prove nothing.
-    assert total["fragments"] > 12
+    assert total["fragments"] > 8
     assert total["holds"] > 0
     assert has_struck(day, total)
 
@@ -47,12 +47,12 @@ def test_so_with_slots_and_pins(day: str, tally: Tally) -> None:
 
 def test_no_order_of_requests_breaks_a_hold() -> None:
     """Of collectors that differ in what they keep, writers, and those who make cursors."""
-    reports = [simulate_race(seed) for seed in range(200)]
+    reports = [simulate_race(seed) for seed in range(120)]
 
-    assert sum(r.held for r in reports) > 400
-    assert sum(r.refused for r in reports) > 120
-    assert sum(r.collections for r in reports) > 120
-    assert sum(r.discarded for r in reports) > 20
+    assert sum(r.held for r in reports) > 240
+    assert sum(r.refused for r in reports) > 70
+    assert sum(r.collections for r in reports) > 70
+    assert sum(r.discarded for r in reports) > 10
 
 
 def test_no_order_of_requests_breaks_a_pin() -> None:

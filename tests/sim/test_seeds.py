@@ -66,10 +66,10 @@ def test_shards_hold_what_their_writers_were_told(block: int) -> None:
 @pytest.mark.parametrize("block", range(2))
 def test_ingesters_make_what_a_replay_in_plain_python_makes(block: int) -> None:
     """Two output shards, two ingesters, and readers: equal to a dict of rows at every time."""
-    reports = [simulate_ingest(seed) for seed in range(block * 6, block * 6 + 6)]
+    reports = [simulate_ingest(seed) for seed in range(block * 4, block * 4 + 4)]
 
-    assert sum(r.ticks for r in reports) > 10
-    assert sum(r.reads for r in reports) > 3
+    assert sum(r.ticks for r in reports) > 6
+    assert sum(r.reads for r in reports) > 2
     # Rivals that never beat each other would prove nothing about rivalry.
     winners = sum((r.winners for r in reports), Counter[str]())
     assert min(winners["a"], winners["b"]) > 0
@@ -78,9 +78,9 @@ def test_ingesters_make_what_a_replay_in_plain_python_makes(block: int) -> None:
 @pytest.mark.parametrize("day", days())
 def test_logs_are_linearizable(day: str, tally: Tally) -> None:
     """Whatever is lost, late or killed: acknowledged is there, once, in one order for everybody."""
-    total = tally(simulate_log(seed) for seed in seeds_of(day, 8))
+    total = tally(simulate_log(seed) for seed in seeds_of(day, 4))
 
-    assert total["acknowledged"] > 40
+    assert total["acknowledged"] > 20
     assert total["unsure"] > 0
     assert has_struck(day, total)
 
@@ -88,12 +88,12 @@ def test_logs_are_linearizable(day: str, tally: Tally) -> None:
 @pytest.mark.parametrize("day", days())
 def test_slot_logs_are_linearizable(day: str, tally: Tally) -> None:
     """Takeovers, puts that overlap, roll-ups that race, a seal besides, and a manifest lost."""
-    total = tally(simulate_slots(seed) for seed in seeds_of(day, 8))
+    total = tally(simulate_slots(seed) for seed in seeds_of(day, 5))
 
-    assert total["acknowledged"] > 12
+    assert total["acknowledged"] > 5
     assert total["unsure"] > 0
-    assert total["takeovers"] > 12
-    assert total["rebuilt"] > 5
+    assert total["takeovers"] > 8
+    assert total["rebuilt"] > 2
     assert has_struck(day, total)
 
 

@@ -156,7 +156,7 @@ def test_a_burst_and_then_silence_is_all_acknowledged(kind: Kind) -> None:
     async def work() -> None:
         store = MemoryStore()
         async with await opened(kind, store, batch_bytes=100) as writer:
-            for _ in range(1_000):
+            for _ in range(250):
                 burst = (writer.append([b"x" * 60]) for _ in range(4))
                 async with asyncio.timeout(5):
                     await asyncio.gather(*burst)

@@ -14,6 +14,7 @@ from tidelog.wal.format.json import parse, position, render
 
 INTRINSIC: Final = "compaction"  # The name of the cursor that every log of Chroma's has.
 CURSORS: Final = "cursor/"
+NAME_MAX: Final = 128  # Of a new cursor or pin: it becomes a part of a file's name.
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
 _PATH: Final = re.compile(r"cursor/([A-Za-z0-9_]+)\.json")
 
@@ -25,6 +26,16 @@ class Cursor:
     position: int
     epoch_us: int
     writer: str
+
+
+def check_length(name: str, *, of: str) -> None:
+    """Refuse a name that is too long for a new cursor or pin; others may have made such.
+
+    Raises:
+        UsageError: it is.
+    """
+    if len(name) > NAME_MAX:
+        raise UsageError(f"{name[:40]!r}... is too long: a {of} has up to {NAME_MAX} characters")
 
 
 def cursor_path(name: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from tidelog.wal.format.thrift import BINARY, I32, I64, Shape, Struct, read_struct
@@ -43,6 +44,7 @@ _PAGE: Final[Shape] = {
     8: {1: I32, 4: I32},
 }
 
+_REMEMBERED_BYTES_MAX: Final = 16 * 1024
 _PAGES_MIN: Final = 64
 _PAGE_BYTES_MIN: Final = 512  # On average, beyond those; writers make pages of a megabyte.
 
@@ -99,13 +101,22 @@ def read_footer(data: bytes) -> Footer:
     start = len(data) - footer_bytes(data)
     if start < 0 or data[-4:] != MAGIC:
         raise ValueError("it is no Parquet file, or not all of one")
-    found, _ = read_struct(data, start, _FOOTER)
+    end = data[start:]
+    return _remembered(end) if len(end) <= _REMEMBERED_BYTES_MAX else _footer_in(end)
+
+
+def _footer_in(end: bytes) -> Footer:
+    found, _ = read_struct(end, 0, _FOOTER)
     groups = [
         (_number(group, 3), [_column(one.get(3, {})) for one in group.get(1, ())])
         for group in found.get(4, ())
     ]
     pairs = {one.get(1, b""): one.get(2, b"") for one in found.get(5, ())}
     return Footer(_number(found, 3), _leaves(found.get(2, ())), groups, pairs)
+
+
+# An object's link and its records are read one after the other, each by the same footer.
+_remembered = lru_cache(maxsize=64)(_footer_in)
 
 
 def pages_of(data: bytes, column: Column) -> Iterator[Page]:

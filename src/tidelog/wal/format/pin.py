@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.errors import UsageError
+from tidelog.wal.format.cursor import check_length
 from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment
 from tidelog.wal.format.json import CHECK, check_of, parse, position, render
 from tidelog.wal.format.manifest import Manifest
@@ -77,6 +78,7 @@ def check_pin_name(name: str, *, of: str = "pin") -> None:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a {of}: use letters, digits and _")
+    check_length(name, of=of)
 
 
 def pins_named(name: str) -> str:

@@ -36,6 +36,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.cursor import (
     CURSORS,
     Cursor,
+    check_length,
     cursor_name,
     cursor_path,
     decode_cursor,
@@ -122,6 +123,7 @@ class Cursors:
             OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.
         """
         path = cursor_path(name)
+        check_length(name, of="cursor")
         await self._check(position)
         written = self._cursor(position)
         try:

@@ -46,6 +46,11 @@ class TreeCut:
         return kept
 
     def drop(self, child: Pointer | Fragment) -> None:
+        """Drop a fragment, or a snapshot and all that it names.
+
+        Raises:
+            CorruptionError: the fragments do not follow each other.
+        """
         if isinstance(child, Pointer):
             for below in self.known[child.path].children:
                 self.drop(below)
