@@ -1,0 +1,128 @@
+"""What thousands of opens leave of a log, and what the next open, collection and scrub cost then.
+
+    python bench/log_opens.py [--opens N ...]
+
+An open that was closed appended one record. One that was killed fenced the writer before it, and
+came to nothing but the roll-up that is due at once where 64 slots are not in the manifest yet. Each
+line is measured on a copy of the log. The store is in memory: milliseconds are computing alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from figures import print_table
+from tidelog.clock import SystemClock
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.format.epoch_chain import encode_chain
+from tidelog.wal.format.json import render
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.log import Log
+from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.slot_protocol.chain import chain_of
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer
+from tidelog.wal.slot_protocol.fencing import Fencer
+from tidelog.wal.slot_protocol.shape import Shape
+
+CLOCK: Final = SystemClock()
+ALL: Final = Keep(share_max=1)
+
+
+async def opened(store: Store) -> Log:
+    return await open_log(store, name="bench", clock=CLOCK, writer="bench")
+
+
+async def open_and_close(store: Store) -> None:
+    """Open a log for writing, append one record, close."""
+    async with await opened(store) as log:
+        await log.append([b"one"])
+
+
+async def open_and_die(store: Store) -> None:
+    """Take a log over, roll up if that is due, and do nothing more."""
+    ended = await Fencer(store=store, clock=CLOCK, writer="bench").open(lanes=1, alpha=8)
+    if len(ended.steps) >= Shape().rollup_slots:
+        checkpointer = Checkpointer(store=store, clock=CLOCK, writer="bench")
+        await checkpointer.roll_up(ended.head, ended.steps)
+
+
+async def collect(store: Store) -> None:
+    """Erase all that a cursor at the end lets go of."""
+    log = await opened(store)
+    await log.create_cursor("c", (await log.bounds()).next)
+    await log.collect(keep=ALL, grace_us=0)
+
+
+async def scrub(store: Store) -> None:
+    """Read all that is stored, and check it."""
+    found = await (await opened(store)).scrub()
+    assert not found.problems, found.problems[:3]
+
+
+async def measured(inner: MemoryStore, work: Callable[[Store], Awaitable[None]]) -> list[str]:
+    """Return the requests and the milliseconds of some work on a copy of a store."""
+    copied = MemoryStore()
+    for key, found in inner.objects.items():
+        await copied.put(key, found.data)
+    store, begun = Metered(copied, clock=CLOCK), time.perf_counter()
+    await work(store)
+    took = time.perf_counter() - begun
+    return [f"{store.usage().requests_count:,}", f"{took * 1_000:,.0f}"]
+
+
+async def print_opens(wanted: list[int]) -> None:
+    """Print a line for each number of opens, closed and killed."""
+    rows: list[list[str]] = []
+    for name, work in (("closed", open_and_close), ("killed", open_and_die)):
+        store, done = MemoryStore(), 0
+        await create_log(store, name="bench", clock=CLOCK, writer="bench")
+        for number in sorted(wanted):
+            for _ in range(number - done):
+                await work(store)
+            done = number
+            data = (await store.get(MANIFEST)).data
+            epochs = render(encode_chain(chain_of(decode_manifest(data))))
+            costs = [await measured(store, one) for one in (open_and_close, collect, scrub)]
+            objects = len(store.objects)
+            others = objects - number if name == "closed" else objects
+            rows.append(
+                [
+                    f"{number:,} {name}",
+                    f"{len(data):,}",
+                    f"{len(epochs):,}",
+                    f"{objects:,}",
+                    f"{others / number:.2f}",
+                    *(cell for cost in costs for cell in cost),
+                ]
+            )
+    costs_of = [f"{what} {unit}" for what in ("open", "collect", "scrub") for unit in ("rq", "ms")]
+    print("## What opens leave\n")
+    print_table(
+        [
+            "opens",
+            "manifest bytes",
+            "of them epochs",
+            "objects",
+            "an open, without records",
+            *costs_of,
+        ],
+        rows,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--opens", type=int, nargs="*", default=[1, 100, 1_000, 10_000])
+    given = parser.parse_args()
+    asyncio.run(print_opens(given.opens))
+
+
+if __name__ == "__main__":
+    main()
