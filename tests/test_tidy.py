@@ -194,6 +194,19 @@ def things_have_names(root: Path) -> Iterator[str]:
             yield f"{module.path}: name what it holds"
 
 
+def a_class_name_means_one_thing(root: Path) -> Iterator[str]:
+    """Who reads `Pace` should not have to look which; the blocking twins alone share names."""
+    seen: dict[str, Path] = {}
+    for module in modules(root, "src"):
+        for node in module.tree.body:
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if module.path.stem in {"sync", "sync_log"}:
+                continue
+            if (other := seen.setdefault(node.name, module.path)) != module.path:
+                yield f"{module.path}:{node.lineno}: {other} has another {node.name}"
+
+
 def what_is_public_is_documented(root: Path) -> Iterator[str]:
     """A public thing has a sentence, unless it is so short that its code is one."""
     promised = set(_promised(root))
@@ -306,6 +319,12 @@ Rule = Callable[[Path], Iterator[str]]
 
 # Each rule with files that break it, and only it in the part that matters.
 CANARIES: dict[Rule, list[dict[str, str]]] = {
+    a_class_name_means_one_thing: [
+        {
+            "src/tidelog/store/a.py": "class Pace:\n    pass\n",
+            "src/tidelog/wal/b.py": "class Pace:\n    pass\n",
+        },
+    ],
     rooms_import_upwards: [
         {"src/tidelog/store/local.py": "from tidelog.persist.part import Part\n"},
         {"src/tidelog/persist/part.py": "import tidelog.keyed.run\n"},

@@ -17,7 +17,7 @@ from tidelog.wal.format.gc_plan import Garbage
 from tidelog.wal.format.manifest import Manifest, path_of
 from tidelog.wal.gc import collector
 from tidelog.wal.gc import pin_reach as pinned
-from tidelog.wal.gc.orphans import Verdict, judge_fragment
+from tidelog.wal.gc.orphans import OrphanVerdict, judge_fragment
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import paths_to_delete
 from tidelog.wal.read.head import load_head
@@ -109,9 +109,9 @@ def sweep_of_pins_ignores_other_pins() -> Iterator[None]:
 def destroy_deletes_fences() -> Iterator[None]:
     """All that lies in the log's folder goes, and a sleeper finds its place empty."""
 
-    def dead(manifest: Manifest, key: str) -> Verdict:
+    def dead(manifest: Manifest, key: str) -> OrphanVerdict:
         found = judge_fragment(manifest, key)
-        return Verdict.DEAD if found is Verdict.KEPT else found
+        return OrphanVerdict.DEAD if found is OrphanVerdict.KEPT else found
 
     with patch.object(destroy, "judge_fragment", dead):
         yield

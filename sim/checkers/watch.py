@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from tidelog.consensus import box as boxes
-from tidelog.consensus.box import Box, Entry
+from tidelog.consensus.box import Box, BoxEntry
 from tidelog.ids import SeqNo
 from tidelog.machine.record import Record, decode_record
 from tidelog.persist.state import Diff, ShardLanguage
@@ -27,7 +27,7 @@ class Watch:
     store: MemoryStore
     shards: bool = True
     violations: list[str] = field(default_factory=list)
-    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    entries: dict[str, list[BoxEntry]] = field(default_factory=dict)
     _sums: dict[str, bytes] = field(default_factory=dict)
 
     def on_put(self, key: str, data: bytes) -> None:

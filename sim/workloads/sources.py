@@ -11,7 +11,7 @@ import pyarrow as pa
 from sim.checkers.invariants import Observed, demand
 from sim.kernel.world import Client
 from sim.workloads.files import COLUMNS, KEY, Input, Line
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.controller import Controller
@@ -142,7 +142,7 @@ class Bound:
 
     lower: int
     upper: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[SourceRange, ...]
 
 
 def bindings_of(remap: Observed) -> list[Bound]:
@@ -150,12 +150,12 @@ def bindings_of(remap: Observed) -> list[Bound]:
 
     A binding is known by the time of its rows; intervals that brought no row are parts of the next.
     """
-    by_time: dict[int, list[Range]] = {}
+    by_time: dict[int, list[SourceRange]] = {}
     for (row, time), diff in consolidate(remap.updates).items():
         if diff > 0:
             path, start, limit, *_ = row
             by_time.setdefault(time, []).append(
-                Range(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)  # type: ignore[arg-type]
+                SourceRange(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)  # type: ignore[arg-type]
             )
     found: list[Bound] = []
     lower = 0

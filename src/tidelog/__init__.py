@@ -39,11 +39,11 @@ _HOMES = {
     "Log": "tidelog.sync_log",
     "Shard": "tidelog.sync",
     "SourceSpec": "tidelog.collection.create",
-    "Batching": "tidelog.wal.append.queue",
+    "Batching": "tidelog.wal.append.batching",
     "Keep": "tidelog.wal.gc.plan",
     "Limits": "tidelog.wal.read.limits",
     "Pace": "tidelog.wal.gc.deletion",
-    "Shape": "tidelog.wal.slot_protocol.writer",
+    "Shape": "tidelog.wal.slot_protocol.shape",
     "connect": "tidelog.sync",
 }
 

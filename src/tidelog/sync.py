@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelog import location as aio_location
 from tidelog.collection import collection as aio_collection
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.run import Progress as IngestProgress
+from tidelog.collection.run import RunProgress as IngestProgress
 from tidelog.collection.run import Summary, run_ingest
 from tidelog.collection.times import parse_time
 from tidelog.frontier import Frontier
@@ -116,9 +116,9 @@ class Shard:
 
 
 class ShardSnapshot:
-    """A shard's contents at one time; see `tidelog.persist.shard.Snapshot`."""
+    """A shard's contents at one time; see `tidelog.persist.shard.ShardSnapshot`."""
 
-    def __init__(self, portal: Portal, inner: aio_shard.Snapshot) -> None:
+    def __init__(self, portal: Portal, inner: aio_shard.ShardSnapshot) -> None:
         self._portal = portal
         self._inner = inner
 

@@ -55,13 +55,17 @@ class Cli:
         self.location = (folder / "lake").as_uri()
         self._capsys = capsys
 
-    def run(self, *arguments: str | Path, given: bytes = b"") -> Said:
-        """Run a command as it is written, with some standard input."""
+    def run(self, *arguments: str | Path, given: bytes | None = None) -> Said:
+        """Run a command as it is written; with some standard input, if that is said."""
         self._capsys.readouterr()
-        typed = self.folder / ".typed"
-        typed.write_bytes(given)
-        with typed.open() as stdin, patch.object(sys, "stdin", stdin):
-            status = main([str(argument) for argument in arguments])
+        words = [str(argument) for argument in arguments]
+        if given is None:
+            status = main(words)
+        else:
+            typed = self.folder / ".typed"
+            typed.write_bytes(given)
+            with typed.open() as stdin, patch.object(sys, "stdin", stdin):
+                status = main(words)
         said = self._capsys.readouterr()
         return Said(status, said.out, said.err)
 
@@ -69,7 +73,7 @@ class Cli:
         """Run a command on the location."""
         return self.run("--location", self.location, *arguments)
 
-    def done(self, *arguments: str | Path, given: bytes = b"") -> Said:
+    def done(self, *arguments: str | Path, given: bytes | None = None) -> Said:
         """Run a command on the location, which must succeed."""
         said = self.run("--location", self.location, *arguments, given=given)
         assert said.status == 0, said.err

@@ -234,7 +234,7 @@ def test_a_location_has_to_be_there_to_be_read(cli: Cli) -> None:
     assert not Path(cli.location.removeprefix("file://")).exists()
 
 
-def refused(cli: Cli, status: int, *arguments: str, stdin: bytes = b"") -> str:
+def refused(cli: Cli, status: int, *arguments: str, stdin: bytes | None = None) -> str:
     said = cli.run("--location", cli.location, "log", *arguments, given=stdin)
     assert said.status == status, said.err
     return said.err if stdin else said.complaint

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
 from tidelog.collection.lines import split_records
@@ -74,7 +74,7 @@ HEADER = b"id,name,price,ok,day,at\n"
 
 
 def decode(data: bytes, *, format: str, start: int = 0, header: bytes = b"") -> Decoded:
-    found = Range(
+    found = SourceRange(
         path="f",
         start=start,
         limit=start + len(data),
@@ -190,7 +190,7 @@ def test_columns_of_csv_go_by_name() -> None:
 
 def test_a_required_column_that_is_null_makes_a_row_bad() -> None:
     """A row without its key cannot be upserted; it is kept where it can be looked at."""
-    found = Range(path="f", start=0, limit=0, sum=b"", head=b"", head_bytes=0)
+    found = SourceRange(path="f", start=0, limit=0, sum=b"", head=b"", head_bytes=0)
     data = b'{"id": 1}\n{"name": "x"}\n'
     decoded = decode_range(data, found, WANTED, format="json", required=["id"])
 
@@ -210,7 +210,7 @@ def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: in
     footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
     first, last = group_span(read_footer(footer), start, limit)
     data = pack_range(footer, file[first:last])
-    found = Range(path="f", start=start, limit=limit, sum=b"", head=b"", head_bytes=0)
+    found = SourceRange(path="f", start=start, limit=limit, sum=b"", head=b"", head_bytes=0)
 
     decoded = decode_range(data, found, WANTED, format="parquet")
 

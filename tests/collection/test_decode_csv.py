@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.decode_csv import header_names, header_of
 from tidelog.collection.lines import record_ends
@@ -23,7 +23,9 @@ WANTED = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.string())])
 def decode(data: bytes, *, base: int = 100, header: bytes = HEADER) -> Decoded:
     """Decode records that stand at ``base`` of their file."""
     limit = base + len(data)
-    found = Range(path="p", start=base, limit=limit, sum=b"", head=b"", head_bytes=0, header=header)
+    found = SourceRange(
+        path="p", start=base, limit=limit, sum=b"", head=b"", head_bytes=0, header=header
+    )
     return decode_range(data, found, WANTED, format="csv")
 
 

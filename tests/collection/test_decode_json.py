@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.lines import record_ends
 
@@ -30,7 +30,9 @@ WANTED = pa.schema(COLUMNS)
 
 def decode(data: bytes, *, base: int = 100, required: tuple[str, ...] = ()) -> Decoded:
     """Decode lines that stand at ``base`` of their file."""
-    found = Range(path="p", start=base, limit=base + len(data), sum=b"", head=b"", head_bytes=0)
+    found = SourceRange(
+        path="p", start=base, limit=base + len(data), sum=b"", head=b"", head_bytes=0
+    )
     return decode_range(data, found, WANTED, format="json", required=required)
 
 

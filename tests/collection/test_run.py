@@ -14,7 +14,7 @@ from kit.clocks import SwiftClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.health import Health, decode_health, encode_health, health_path
 from tidelog.collection.ingest import Ingester
-from tidelog.collection.run import TRIES_ONCE, Progress, Summary, run_ingest
+from tidelog.collection.run import TRIES_ONCE, RunProgress, Summary, run_ingest
 from tidelog.collection.status import source_status
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
 from tidelog.location import Location, open_location
@@ -34,7 +34,7 @@ class Place:
         self.clock = SwiftClock()
         self.toss: Toss = lambda request: NO_FAULT
         self.store = Faulty(MemoryStore(name="memory://"), toss=self._toss)
-        self.told: list[Progress] = []
+        self.told: list[RunProgress] = []
         self.write("1.jsonl", 1, 2, 3)
 
     def _toss(self, request: Request) -> Fault:
@@ -63,9 +63,9 @@ class Place:
         *,
         follow: bool = False,
         stop: Callable[[], bool] = lambda: False,
-        on_tick: Callable[[Progress], None] | None = None,
+        on_tick: Callable[[RunProgress], None] | None = None,
     ) -> Summary:
-        def tell(progress: Progress) -> None:
+        def tell(progress: RunProgress) -> None:
             self.told.append(progress)
             if on_tick is not None:
                 on_tick(progress)
@@ -151,7 +151,7 @@ def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) -> None:
     """It sleeps where nothing is left, and looks again; a stop is obeyed in between."""
     place = Place(tmp_path)
 
-    def more(progress: Progress) -> None:
+    def more(progress: RunProgress) -> None:
         if progress.so_far.rows == 3:
             place.write("2.jsonl", 4, 5)
 
@@ -279,7 +279,7 @@ def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
     async def work() -> None:
         ingester = await place.ingester()
 
-        def slow(progress: Progress) -> None:
+        def slow(progress: RunProgress) -> None:
             place.clock.slept_us += 6 * SECOND
 
         await place.run(ingester, on_tick=slow)

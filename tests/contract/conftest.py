@@ -12,7 +12,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 from tidelog.store.within import Within
-from tidelog.store.wrappers.cached import Bounds, Cached
+from tidelog.store.wrappers.cached import Cached, CacheSize
 from tidelog.store.wrappers.hedged import Hedged
 from tidelog.store.wrappers.hedging import Hedging
 from tidelog.store.wrappers.metered import Metered
@@ -51,7 +51,7 @@ def open_again(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Cal
             clock=CLOCK,
             is_immutable=_is_immutable,
             # So little that both are full at times.
-            bounds=Bounds(memory_bytes=2_000, directory_bytes=200_000),
+            bounds=CacheSize(memory_bytes=2_000, directory_bytes=200_000),
             directory=tmp_path / "copies",
         )
     url = str(tmp_path / "store")

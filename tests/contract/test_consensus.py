@@ -488,7 +488,7 @@ def test_a_spill_that_is_missing_is_corruption_and_one_that_was_truncated_is_not
                 await on(store).truncate("k", SeqNo(290))
 
         class Behind(StoreConsensus):
-            async def _load_spills(self, held: box.Box, start: SeqNo) -> list[box.Entry]:
+            async def _load_spills(self, held: box.Box, start: SeqNo) -> list[box.BoxEntry]:
                 await truncate_first()
                 return await super()._load_spills(held, start)
 

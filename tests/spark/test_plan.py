@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import Job, Target, buckets_of
 from tidelog.collection.envelope import messages_schema
@@ -34,8 +34,8 @@ TYPES: dict[str, pa.DataType] = {"k": pa.int64(), "v": pa.string()}
 SCHEMA = shard_schema(pa.schema(TYPES), key=["k"])
 
 
-def range_of(path: str, start: int, limit: int) -> Range:
-    return Range(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)
+def range_of(path: str, start: int, limit: int) -> SourceRange:
+    return SourceRange(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)
 
 
 def part_of(shard: str) -> Part:

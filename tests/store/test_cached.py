@@ -16,9 +16,9 @@ from sim.kernel.loop import run
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound, Outcome
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.wrappers.cached import Bounds, Cached, CacheReads
-from tidelog.store.wrappers.flights import Flights
-from tidelog.testing import Delayed, Fault, Faulty, Record, Recorded, Request
+from tidelog.store.wrappers.cached import Cached, CacheReads, CacheSize
+from tidelog.store.wrappers.flights import SharedCalls
+from tidelog.testing import Delayed, Fault, Faulty, Recorded, RecordedRequest, Request
 
 SEEDS = range(10)
 BODY = b"0123456789"
@@ -33,12 +33,12 @@ def cached(store: Store, *, directory: Path | None = None, memory_bytes: int = 1
         store,
         clock=SimClock(1),
         is_immutable=is_immutable,
-        bounds=Bounds(memory_bytes=memory_bytes),
+        bounds=CacheSize(memory_bytes=memory_bytes),
         directory=directory,
     )
 
 
-def gets(recorded: Recorded) -> list[Record]:
+def gets(recorded: Recorded) -> list[RecordedRequest]:
     return [record for record in recorded.records if record.op == "get"]
 
 
@@ -154,10 +154,10 @@ def test_who_joins_does_not_get_an_older_miss(
 ) -> None:
     """The store says missing, slowly; meanwhile it is created; who asks then must find it.
 
-    The canary: without the numbers of `Flights` he would not.
+    The canary: without the numbers of `SharedCalls` he would not.
     """
     if careless:
-        monkeypatch.setattr(Flights, "next_number", 0)
+        monkeypatch.setattr(SharedCalls, "next_number", 0)
 
     async def main() -> None:
         clock, inner = SimClock(1), MemoryStore()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.store.port import Object
-from tidelog.store.wrappers.cached_memory import ENTRY_BYTES, Logs, cost_bytes
+from tidelog.store.wrappers.cached_memory import ENTRY_BYTES, MemoryShelf, cost_bytes
 
 KEYS = st.sampled_from("abcdef")
 STEPS = st.lists(
@@ -24,7 +24,7 @@ def test_it_is_a_list_from_which_the_first_leave(
     steps: list[tuple[str, str, int]], bytes_max: int
 ) -> None:
     """The model: pairs in the order of their last use, cut to the bound after each step."""
-    shelf, model = Logs(bytes_max), list[tuple[str, Object]]()
+    shelf, model = MemoryShelf(bytes_max), list[tuple[str, Object]]()
     for number, (step, key, size_bytes) in enumerate(steps):
         known = dict(model).get(key)
         model = [pair for pair in model if pair[0] != key]

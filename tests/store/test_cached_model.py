@@ -21,8 +21,8 @@ from sim.kernel.loop import run
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers import cached_disk, cached_visits
-from tidelog.store.wrappers.cached import Bounds, Cached, CacheReads
-from tidelog.store.wrappers.flights import Flights
+from tidelog.store.wrappers.cached import Cached, CacheReads, CacheSize
+from tidelog.store.wrappers.flights import SharedCalls
 from tidelog.store.wrappers.hedged import Hedged
 from tidelog.store.wrappers.hedging import Hedging
 from tidelog.testing import Fault, Faulty, Request
@@ -73,7 +73,7 @@ class World:
             clock=self.clock,
             is_immutable=lambda key: key.startswith("i/"),
             # One of the bodies in memory, three or four of them on disk.
-            bounds=Bounds(memory_bytes=1_000, directory_bytes=2_400),
+            bounds=CacheSize(memory_bytes=1_000, directory_bytes=2_400),
             directory=directory,
         )
         self.wrong: list[str] = []
@@ -192,7 +192,7 @@ def without_visits(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_numbers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Flights, "next_number", 0)
+    patch.setattr(SharedCalls, "next_number", 0)
 
 
 def without_changing(patch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def without_changing(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_leaving(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Flights, "leave", lambda self, names: None)
+    patch.setattr(SharedCalls, "leave", lambda self, names: None)
 
 
 def without_dropping(patch: pytest.MonkeyPatch) -> None:

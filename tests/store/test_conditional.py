@@ -211,6 +211,26 @@ def test_a_store_that_refuses_is_not_asked_again() -> None:
     assert len(recorded.records) == 1
 
 
+async def test_what_was_there_and_is_gone_after_a_long_stop_was_there() -> None:
+    """A process may stop for a minute between its put and its look: it lost all the same."""
+
+    class Passing(MemoryStore):
+        async def put(
+            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        ) -> str:
+            raise ObjectExists("it was there", key=key)
+
+        async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+            clock.slept_us += 60_000_000
+            return await super().get(key, start=start, limit=limit)
+
+    clock = SwiftClock()
+
+    with pytest.raises(ObjectExists) as lost:
+        await conditional.create(Passing(), "k", b"ours", clock=clock)
+    assert lost.value.outcome is Outcome.NOT_APPLIED
+
+
 @given(coins=st.lists(st.sampled_from(FAULTS), max_size=60), writers=st.integers(1, 3))
 def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
     """Under any tosses: success means ours stood there, NOT_APPLIED that it never did."""

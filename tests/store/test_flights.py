@@ -10,7 +10,7 @@ import pytest
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from tidelog.errors import LocationError
-from tidelog.store.wrappers.flights import Flights
+from tidelog.store.wrappers.flights import SharedCalls
 
 SEEDS = range(20)
 
@@ -20,7 +20,7 @@ class Calls:
 
     def __init__(self, *, fails: bool = False) -> None:
         self.clock = SimClock(1)
-        self.flights = Flights[str, int]()
+        self.flights = SharedCalls[str, int]()
         self.fails = fails
         self.sent_count = 0
         self.ended_count = 0

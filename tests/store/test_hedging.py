@@ -21,7 +21,7 @@ from tidelog.store.wrappers.hedging import (
     Answer,
     Budget,
     Hedging,
-    Pace,
+    LatencyWindow,
     Result,
     may_be_ours,
     settle,
@@ -51,7 +51,7 @@ def test_the_delay_outlasts_its_share_of_the_window(times: list[int], data: st.D
     hedging = Hedging(
         quantile=quantile, factor=1, least_us=0, most_us=10**9, samples_min=1, window=window
     )
-    pace = Pace()
+    pace = LatencyWindow()
     for took_us in times:
         pace = pace.after(took_us, hedging)
 
@@ -66,9 +66,9 @@ def test_the_delay_outlasts_its_share_of_the_window(times: list[int], data: st.D
 def test_the_delay_has_bounds_and_a_beginning() -> None:
     """One slow start must not stop hedging for ever, nor a quick disk have all sent twice."""
     hedging = Hedging(least_us=1_000, most_us=9_000, samples_min=3, window=10, factor=2)
-    quick, slow, usual = (Pace((took_us,) * 3) for took_us in (10, 10**9, 2_000))
+    quick, slow, usual = (LatencyWindow((took_us,) * 3) for took_us in (10, 10**9, 2_000))
 
-    assert Pace((5_000,) * 2).delay_us(hedging) is None
+    assert LatencyWindow((5_000,) * 2).delay_us(hedging) is None
     assert quick.delay_us(hedging) == 1_000
     assert slow.delay_us(hedging) == 9_000
     assert usual.delay_us(hedging) == 4_000

@@ -10,7 +10,7 @@ from kit.clocks import SwiftClock
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound, Outcome
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Delayed, Fault, Faulty, Record, Recorded, Request
+from tidelog.testing import Delayed, Fault, Faulty, Recorded, RecordedRequest, Request
 
 
 def stores() -> list[Store]:
@@ -148,11 +148,11 @@ def test_records_say_what_was_asked_and_how_it_ended() -> None:
 
     asyncio.run(run())
     assert store.records == [
-        Record("put", "a", "absent", 3, "m1"),
-        Record("put", "a", "absent", 2, "ObjectExists"),
-        Record("put", "a", "match m1", 4, "m2"),
-        Record("get", "a", "bytes [1, end)", 3, "m2"),
-        Record("refresh", "a", "unless m2", 0, "same"),
-        Record("delete", "a b", "", 2, "done"),
-        Record("list", "p", "after p1", 0, "done"),
+        RecordedRequest("put", "a", "absent", 3, "m1"),
+        RecordedRequest("put", "a", "absent", 2, "ObjectExists"),
+        RecordedRequest("put", "a", "match m1", 4, "m2"),
+        RecordedRequest("get", "a", "bytes [1, end)", 3, "m2"),
+        RecordedRequest("refresh", "a", "unless m2", 0, "same"),
+        RecordedRequest("delete", "a b", "", 2, "done"),
+        RecordedRequest("list", "p", "after p1", 0, "done"),
     ]

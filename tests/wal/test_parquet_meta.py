@@ -19,9 +19,9 @@ from kit.goldens import NAMES, objects
 from kit.parquet_bytes import ColumnBytes, PageBytes, parquet_bytes, plain
 from tidelog.wal.format.parquet_meta import (
     DICTIONARY_PAGE,
-    Column,
+    ColumnChunk,
     Footer,
-    Leaf,
+    SchemaLeaf,
     footer_bytes,
     pages_of,
     read_footer,
@@ -91,7 +91,7 @@ def test_files_are_read_as_arrow_reads_them(
     footer = check_as_arrow_has_it(data)
 
     assert len(footer.groups) == 3
-    assert footer.leaves[0] == Leaf("position", 2, is_flat=True)
+    assert footer.leaves[0] == SchemaLeaf("position", 2, is_flat=True)
     end = data[-footer_bytes(data) :]
     assert read_footer(end) == footer
 
@@ -171,11 +171,11 @@ def test_pages_stay_within_their_column() -> None:
 
     assert [page.values for page in pages_of(data, column)] == [2]
     with pytest.raises(ValueError, match="larger than its column"):
-        list(pages_of(data, Column(2, start, limit - 1)))
+        list(pages_of(data, ColumnChunk(2, start, limit - 1)))
     with pytest.raises(ValueError, match="outside of the file"):
-        list(pages_of(data, Column(2, start, len(data) + 1)))
+        list(pages_of(data, ColumnChunk(2, start, len(data) + 1)))
     with pytest.raises(ValueError, match="outside of the file"):
-        list(pages_of(data, Column(2, start, start - 1)))
+        list(pages_of(data, ColumnChunk(2, start, start - 1)))
     many = body_of(*[PageBytes(body=b"", values=0)] * 300, BODY)
     (_, (column,)) = read_footer(many).groups[0]
     with pytest.raises(ValueError, match="far too many pages"):

@@ -21,7 +21,7 @@ from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.link import FenceLink
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.slot_object import decode_link
-from tidelog.wal.gc.orphans import Verdict, judge_fragment
+from tidelog.wal.gc.orphans import OrphanVerdict, judge_fragment
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.head import load_head
 from tidelog.wal.read.tree_paths import paths_named
@@ -286,15 +286,15 @@ def test_what_is_dead_is_told_from_what_may_still_come() -> None:
         stray = f"epoch/{first.number:016x}-{'f' * 16}/000/{2:016x}.parquet"
         coming = f"epoch/{last.number + 1:016x}-{'f' * 16}/000/{20:016x}.parquet"
         cases = {
-            first.path(1): Verdict.DEAD,
-            first.path(last.first_slot): Verdict.KEPT,
-            first.path(last.first_slot + 1): Verdict.DEAD,
-            last.path(12): Verdict.UNPROVEN,
-            stray: Verdict.DEAD,
-            coming: Verdict.UNPROVEN,
-            last.path(12).replace("/000/", "/001/"): Verdict.FOREIGN,
-            last.path(last.first_slot - 1): Verdict.FOREIGN,
-            "epoch/notes.txt": Verdict.FOREIGN,
+            first.path(1): OrphanVerdict.DEAD,
+            first.path(last.first_slot): OrphanVerdict.KEPT,
+            first.path(last.first_slot + 1): OrphanVerdict.DEAD,
+            last.path(12): OrphanVerdict.UNPROVEN,
+            stray: OrphanVerdict.DEAD,
+            coming: OrphanVerdict.UNPROVEN,
+            last.path(12).replace("/000/", "/001/"): OrphanVerdict.FOREIGN,
+            last.path(last.first_slot - 1): OrphanVerdict.FOREIGN,
+            "epoch/notes.txt": OrphanVerdict.FOREIGN,
         }
         assert {key: judge_fragment(manifest, key) for key in cases} == cases
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from tidelog.collection.run import Progress, Summary
+    from tidelog.collection.run import RunProgress, Summary
 
 
 class Reporter(Protocol):
@@ -23,7 +23,7 @@ class Reporter(Protocol):
         """Say what is waited for; the empty text: for nothing any more."""
         ...
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: RunProgress) -> None:
         """Tell what the run does."""
         ...
 
@@ -51,7 +51,7 @@ class LineReporter:
     def note(self, text: str) -> None:
         pass
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: RunProgress) -> None:
         if progress.trouble is not None:
             say_json(
                 {
@@ -77,7 +77,13 @@ class BarReporter:
 
     def __enter__(self) -> Self:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         self._bar = Progress(
             SpinnerColumn(),
@@ -99,7 +105,7 @@ class BarReporter:
     def note(self, text: str) -> None:
         self._update(description=f"{self._source} ({text})" if text else self._source)
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: RunProgress) -> None:
         if progress.trouble is not None and self._bar is not None:
             self._bar.console.print(
                 f"{progress.trouble}; trying again in {progress.pause_us / 1e6:.1f} s",
@@ -143,7 +149,7 @@ def end_line(source: str, summary: Summary) -> str:
     return "; ".join(told)
 
 
-def _tick_object(progress: Progress) -> dict[str, Any]:
+def _tick_object(progress: RunProgress) -> dict[str, Any]:
     tick, done = progress.tick, progress.so_far
     if tick is None:
         return {}

@@ -38,7 +38,7 @@ _COLUMNS: Final[dict[str, pa.DataType]] = {
 REMAP_SCHEMA: Final = shard_schema(pa.schema(_COLUMNS), key=["path"])
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     """A range of one file: a plain value by which any process reads the same messages.
 
     Units: ``start`` and ``limit`` are byte offsets at line ends (json, csv) or row groups
@@ -58,7 +58,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
 
 
-Taken = Mapping[str, Range]  # by path, the range that was taken last
+Taken = Mapping[str, SourceRange]  # by path, the range that was taken last
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Binding:
 
     lower: int
     upper: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[SourceRange, ...]
 
 
 def next_binding(updates: pa.Table, lower: int, upper: int) -> Binding:
@@ -83,13 +83,13 @@ def next_binding(updates: pa.Table, lower: int, upper: int) -> Binding:
     return Binding(lower, time + 1, tuple(read_ranges(taken)))
 
 
-def read_ranges(rows: pa.Table) -> list[Range]:
+def read_ranges(rows: pa.Table) -> list[SourceRange]:
     """Return the ranges that rows of the remap shard stand for, in the order of their paths."""
-    found = [Range(**row) for row in rows.select(REMAP_SCHEMA.names).to_pylist()]
+    found = [SourceRange(**row) for row in rows.select(REMAP_SCHEMA.names).to_pylist()]
     return sorted(found, key=lambda r: r.path)
 
 
-def plan_updates(taken: Taken, ranges: Iterable[Range], *, time: int) -> pa.Table:
+def plan_updates(taken: Taken, ranges: Iterable[SourceRange], *, time: int) -> pa.Table:
     """Return the remap updates by which ranges become the binding that ends after ``time``."""
     rows: list[dict[str, Any]] = []
     for found in ranges:
@@ -100,6 +100,6 @@ def plan_updates(taken: Taken, ranges: Iterable[Range], *, time: int) -> pa.Tabl
     return pa.Table.from_pylist(rows, schema=REMAP_SCHEMA.updates)
 
 
-def advance_taken(taken: Taken, binding: Binding) -> dict[str, Range]:
+def advance_taken(taken: Taken, binding: Binding) -> dict[str, SourceRange]:
     """Return the frontier after a binding."""
     return {**taken, **{r.path: r for r in binding.ranges}}

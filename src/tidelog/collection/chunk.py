@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.decode import decode_range
 from tidelog.collection.decode_csv import header_of
@@ -32,14 +32,14 @@ class Chunk:
     """
 
     entry: Entry
-    before: Range | None
+    before: SourceRange | None
     start: int
     limits: Int64s
     data: bytes
     header: bytes = b""
     footer: bytes = b""
 
-    def range_until(self, limit: int, *, late: int) -> tuple[Range, bytes]:
+    def range_until(self, limit: int, *, late: int) -> tuple[SourceRange, bytes]:
         """Return the range up to one of the limits, and its bytes."""
         if self.footer:
             metadata = read_footer(self.footer)
@@ -51,7 +51,7 @@ class Chunk:
             head = data[:HEAD_BYTES]
         before = self.before
         return (
-            Range(
+            SourceRange(
                 path=self.entry.key,
                 start=self.start,
                 limit=limit,
@@ -68,7 +68,7 @@ class Chunk:
 
 
 def text_chunk(
-    entry: Entry, before: Range | None, data: bytes, *, format: str, at_end: bool
+    entry: Entry, before: SourceRange | None, data: bytes, *, format: str, at_end: bool
 ) -> Chunk | None:
     """Make a chunk of a text file's next bytes; None if not one record of them is whole.
 
@@ -132,9 +132,11 @@ def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int)
     return units
 
 
-def take_ranges(chunks: Sequence[Chunk], late: Int64s, count: int) -> list[tuple[Range, bytes]]:
+def take_ranges(
+    chunks: Sequence[Chunk], late: Int64s, count: int
+) -> list[tuple[SourceRange, bytes]]:
     """Return the ranges, with their bytes, of the first ``count`` units of all chunks."""
-    found: list[tuple[Range, bytes]] = []
+    found: list[tuple[SourceRange, bytes]] = []
     first = 0
     for chunk in chunks:
         taken = min(len(chunk.limits), count - first)

@@ -27,7 +27,7 @@ from tidelog.frontier import Frontier, join, meet
 from tidelog.ids import ShardId
 from tidelog.persist.reader import parts_between
 from tidelog.persist.schema import DIFF, ShardSchema
-from tidelog.persist.shard import Shard, Snapshot
+from tidelog.persist.shard import Shard, ShardSnapshot
 from tidelog.persist.updates import consolidate
 from tidelog.store.port import Store
 
@@ -110,7 +110,7 @@ class Collection:
         check_multiplicity(found, self.name)
         return found
 
-    async def snapshots(self, as_of: int | None = None) -> list[Snapshot]:
+    async def snapshots(self, as_of: int | None = None) -> list[ShardSnapshot]:
         """Return the snapshot of each shard at a time, not read yet."""
         time = await self.resolve_as_of(as_of)
         return [shard.snapshot_of(shard.state, time) for shard in self.shards]

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.decode import decode_range, errors_table
 from tidelog.collection.envelope import (
@@ -57,7 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     schema: bytes
     lower: int
     upper: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[SourceRange, ...]
     shards: tuple[Target, ...]
     errors: Target
 

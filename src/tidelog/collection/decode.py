@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.casts import fit
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.decode_csv import decode_csv
@@ -38,7 +38,7 @@ class Decoded:
 
 def decode_range(
     data: bytes,
-    found: Range,
+    found: SourceRange,
     wanted: pa.Schema,
     *,
     format: str,
@@ -72,7 +72,9 @@ def decode_range(
     return Decoded(rows, errors_table(found.path, misfits), records.dropped)
 
 
-def _parse(data: bytes, found: Range, wanted: pa.Schema, *, format: str, counted: bool) -> Records:
+def _parse(
+    data: bytes, found: SourceRange, wanted: pa.Schema, *, format: str, counted: bool
+) -> Records:
     if format == "json":
         return decode_json(data, wanted, base=found.start, counted=counted)
     if format == "csv":

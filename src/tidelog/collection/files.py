@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from tidelog.clock import Clock, run_all
-from tidelog.collection.binding import Range, Taken
+from tidelog.collection.binding import SourceRange, Taken
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.chunk import Chunk, take_ranges, text_chunk, units_of
 from tidelog.collection.decode_parquet import footer_bytes, group_span, pack_range, read_footer
@@ -28,7 +28,7 @@ from tidelog.collection.plan import (
     describe_cut,
     upper_after,
 )
-from tidelog.collection.source import Head, Plan
+from tidelog.collection.source import Plan, SourceHead
 from tidelog.errors import GoneError, InvariantError, ObjectNotFound, SourceRewritten
 from tidelog.persist.schema import ShardSchema
 from tidelog.store.port import Entry, Store
@@ -96,7 +96,9 @@ class FilesSource:
                     self._row_groups[entry.key] = footer.num_row_groups
         return head.left_bytes(taken)
 
-    async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
+    async def plan(
+        self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int
+    ) -> Plan | None:
         if not isinstance(head, FilesHead):
             raise InvariantError("a files source was given another source's head")
         timed = self.info.time_column is not None
@@ -122,7 +124,7 @@ class FilesSource:
     def usage(self) -> Usage:
         return usage_of(self.store)
 
-    async def read(self, found: Range) -> bytes:
+    async def read(self, found: SourceRange) -> bytes:
         kept = self._planned.get((found.path, found.start, found.limit))
         if kept is not None and xxhash.xxh3_128_digest(kept) == found.sum:
             return kept
@@ -163,7 +165,7 @@ class FilesSource:
                 return chunks, False
         return chunks, True
 
-    def _has_new(self, entry: Entry, before: Range | None) -> bool:
+    def _has_new(self, entry: Entry, before: SourceRange | None) -> bool:
         if before is None:
             return True
         if self.info.format == "parquet":
@@ -171,7 +173,7 @@ class FilesSource:
         return before.limit < entry.size_bytes
 
     async def _text_chunk(
-        self, entry: Entry, before: Range | None, budget: int
+        self, entry: Entry, before: SourceRange | None, budget: int
     ) -> tuple[Chunk | None, bool]:
         """Read a text file's next records; also say whether these are all it has now."""
         start = before.limit if before else 0
@@ -194,7 +196,7 @@ class FilesSource:
         return None, True
 
     async def _parquet_chunk(
-        self, entry: Entry, before: Range | None, budget: int
+        self, entry: Entry, before: SourceRange | None, budget: int
     ) -> tuple[Chunk | None, bool]:
         if before is not None and before.limit == self._row_groups.get(entry.key):
             return None, True
@@ -229,7 +231,7 @@ class FilesSource:
         except ObjectNotFound as error:
             raise _gone(entry.key) from error
 
-    async def _check_unchanged(self, entry: Entry, before: Range | None) -> None:
+    async def _check_unchanged(self, entry: Entry, before: SourceRange | None) -> None:
         """Refuse a file that is not what it was when some of it was taken.
 
         Its first bytes and the range that was taken last are read again where the store shows
@@ -254,7 +256,7 @@ class FilesSource:
         self._verified[entry.key] = entry.e_tag
 
 
-async def read_range(store: Store, found: Range, *, format: str) -> bytes:
+async def read_range(store: Store, found: SourceRange, *, format: str) -> bytes:
     """Return the bytes of a range, proven to be those that its binding names.
 
     Raises:

@@ -15,7 +15,7 @@ from tidelog.clock import Clock
 from tidelog.collection.binding import (
     REMAP_SCHEMA,
     Binding,
-    Range,
+    SourceRange,
     Taken,
     advance_taken,
     next_binding,
@@ -26,7 +26,7 @@ from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.compute import Job, Target
 from tidelog.collection.controller import Controller
 from tidelog.collection.engine import Computed, Engine
-from tidelog.collection.source import Head, Plan, RawSource
+from tidelog.collection.source import Plan, RawSource, SourceHead
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -95,7 +95,7 @@ class Ingester:
     outputs: list[Shard] = field(init=False)
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
-    _taken: tuple[int, dict[str, Range]] | None = None
+    _taken: tuple[int, dict[str, SourceRange]] | None = None
 
     def __post_init__(self) -> None:
         self.schema = self.rendition.data_schema
@@ -134,7 +134,7 @@ class Ingester:
         for shard in (*self.written, self.remap):
             await shard.refresh()
 
-    async def tick(self, head: Head) -> Tick | None:
+    async def tick(self, head: SourceHead) -> Tick | None:
         """Do one tick; None if there is nothing to do up to ``head``.
 
         With times from the clock, an idle tick moves upper on; with times from the data, it is
@@ -160,7 +160,7 @@ class Ingester:
             return done
         raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
 
-    async def _tick(self, head: Head) -> Tick | None:
+    async def _tick(self, head: SourceHead) -> Tick | None:
         lower = self.upper.time
         if self.remap.state.upper_frontier < self.upper:
             # Commits were met whose bindings this handle has not seen: others are ticks ahead.
@@ -211,7 +211,7 @@ class Ingester:
             raise _refused(computed)
         return computed
 
-    async def taken(self, upper: int) -> dict[str, Range]:
+    async def taken(self, upper: int) -> dict[str, SourceRange]:
         """Return the frontier of the source at an upper that the remap shard has reached."""
         if self._taken is not None and self._taken[0] == upper:
             return self._taken[1]
@@ -230,7 +230,7 @@ class Ingester:
                 "to go on"
             )
 
-    async def _plan(self, head: Head, lower: int) -> Plan | None:
+    async def _plan(self, head: SourceHead, lower: int) -> Plan | None:
         """Choose what the next binding takes; with times from the clock, maybe nothing."""
         taken = await self.taken(lower)
         plan = await self.source.plan(taken, head, lower=lower, bytes_max=self.bytes_max)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.clock import backoff_us
 from tidelog.collection.health import Health, encode_health, health_path
 from tidelog.collection.ingest import Ingester, Tick
-from tidelog.collection.source import Head
+from tidelog.collection.source import SourceHead
 from tidelog.collection.status import taken_now
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
 from tidelog.store.wrappers.metered import Usage, usage_of
@@ -74,7 +74,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RunProgress:
     """What a run tells: as it starts, after each tick, and when the store fails and is tried again.
 
     ``tick`` is None but after a tick; ``trouble`` is what is waited out, for ``pause_us``.
@@ -91,7 +91,7 @@ async def run_ingest(
     *,
     follow: bool,
     interval_us: int,
-    on_tick: Callable[[Progress], None],
+    on_tick: Callable[[RunProgress], None],
     stop: Callable[[], bool],
 ) -> Summary:
     """Tick up to the source's head as it is now; with ``follow``, on and on until ``stop``.
@@ -122,7 +122,7 @@ class _Run:
     """One run of an ingester, as it goes."""
 
     ingester: Ingester
-    on_tick: Callable[[Progress], None]
+    on_tick: Callable[[RunProgress], None]
     stop: Callable[[], bool]
     so_far: Summary = field(default_factory=Summary)
     _executors: Usage = field(default_factory=Usage)
@@ -165,12 +165,12 @@ class _Run:
             await self._tell_after(HEALTH_IDLE_US)
             await self._pause(interval_us)
 
-    async def _take(self, head: Head) -> None:
+    async def _take(self, head: SourceHead) -> None:
         """Tick until nothing of ``head`` is left."""
         if not self.so_far.ticks:
             _, taken = await taken_now(self.ingester)
             self.so_far = replace(self.so_far, left_bytes=head.left_bytes(taken))
-            self.on_tick(Progress(so_far=self.summary()))
+            self.on_tick(RunProgress(so_far=self.summary()))
         timed = self.ingester.info.time_column is not None
         while not self.stop():
             tick = await self.ingester.tick(head)
@@ -179,13 +179,13 @@ class _Run:
                 self.so_far = replace(self.so_far, left_bytes=left)
                 return
             self._count(tick, left)
-            self.on_tick(Progress(so_far=self.summary(), tick=tick))
+            self.on_tick(RunProgress(so_far=self.summary(), tick=tick))
             await self._tell_after(HEALTH_EVERY_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
             if tick.exhausted or (not timed and not left):
                 return
 
-    async def _left_bytes(self, tick: Tick | None, head: Head) -> int:
+    async def _left_bytes(self, tick: Tick | None, head: SourceHead) -> int:
         if tick is not None and tick.computed is not None:
             return tick.left_bytes
         _, taken = await taken_now(self.ingester)
@@ -223,7 +223,7 @@ class _Run:
     async def _wait_out(self, error: LocationError, failures: int) -> None:
         clock = self.ingester.clock
         pause_us = backoff_us(failures, clock, first_us=PAUSE_FIRST_US, most_us=PAUSE_MOST_US)
-        self.on_tick(Progress(so_far=self.summary(), trouble=error, pause_us=pause_us))
+        self.on_tick(RunProgress(so_far=self.summary(), trouble=error, pause_us=pause_us))
         await self._tell_after(HEALTH_EVERY_US, error)  # It may be the source that is away.
         await self._pause(pause_us)
 

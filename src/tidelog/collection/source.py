@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidelog.collection.binding import Range, Taken
+from tidelog.collection.binding import SourceRange, Taken
 from tidelog.store.wrappers.metered import Usage
 
 
@@ -18,11 +18,11 @@ from tidelog.store.wrappers.metered import Usage
 class Plan:
     """What the next binding would take; ``upper`` is None where times are the clock's."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[SourceRange, ...]
     upper: int | None
 
 
-class Head(Protocol):
+class SourceHead(Protocol):
     """How far a source had got when it was asked."""
 
     def left_bytes(self, taken: Taken) -> int:
@@ -33,7 +33,7 @@ class Head(Protocol):
 class RawSource(Protocol):
     """One raw source."""
 
-    async def head(self) -> Head:
+    async def head(self) -> SourceHead:
         """Look how far the source has got."""
         ...
 
@@ -41,7 +41,9 @@ class RawSource(Protocol):
         """Return how many bytes the source has now that lie beyond a frontier."""
         ...
 
-    async def plan(self, taken: Taken, head: Head, *, lower: int, bytes_max: int) -> Plan | None:
+    async def plan(
+        self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int
+    ) -> Plan | None:
         """Choose the next binding's ranges, of about ``bytes_max``; None if nothing is new.
 
         Raises:
@@ -53,7 +55,7 @@ class RawSource(Protocol):
         """Return what the source's store was asked for so far, as far as this process did."""
         ...
 
-    async def read(self, found: Range) -> bytes:
+    async def read(self, found: SourceRange) -> bytes:
         """Return the bytes of a range, proven to be those that the binding names.
 
         Raises:

@@ -25,7 +25,7 @@ RECORDS_MAX: Final = 128
 BYTES_MAX: Final = 256 * 1024
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class BoxEntry(msgspec.Struct, frozen=True, array_like=True):
     """One record, and the id of the call that wrote it."""
 
     seqno: int
@@ -47,7 +47,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
     format: int
     stamp: str
     spills: tuple[Spill, ...]
-    records: tuple[Entry, ...]
+    records: tuple[BoxEntry, ...]
     writes: tuple[tuple[int, str], ...]
 
     @property
@@ -75,11 +75,11 @@ def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
     """Return the box with one record more; the write id is the new body's stamp."""
     seqno = box.head_seqno + 1
     writes = (*box.writes, (seqno, write_id))[-WRITES_KEPT:]
-    records = (*box.records, Entry(seqno, write_id, data))
+    records = (*box.records, BoxEntry(seqno, write_id, data))
     return Box(FORMAT, write_id, box.spills, records, writes)
 
 
-def plan_spill(box: Box) -> tuple[Entry, ...]:
+def plan_spill(box: Box) -> tuple[BoxEntry, ...]:
     """Return the older half of the records if the box has grown too large, else nothing."""
     if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:
         return ()
@@ -116,11 +116,11 @@ def decode_box(data: bytes, *, key: str) -> Box:
         raise CorruptionError("a consensus object cannot be read", key=key) from error
 
 
-def encode_spill(entries: tuple[Entry, ...]) -> bytes:
+def encode_spill(entries: tuple[BoxEntry, ...]) -> bytes:
     return _seal(msgspec.msgpack.encode(entries))
 
 
-def decode_spill(data: bytes, *, path: str) -> tuple[Entry, ...]:
+def decode_spill(data: bytes, *, path: str) -> tuple[BoxEntry, ...]:
     """Read spilled records.
 
     Raises:
@@ -128,7 +128,7 @@ def decode_spill(data: bytes, *, path: str) -> tuple[Entry, ...]:
     """
     body = _unseal(data, where=path)
     try:
-        return msgspec.msgpack.decode(body, type=tuple[Entry, ...])
+        return msgspec.msgpack.decode(body, type=tuple[BoxEntry, ...])
     except _GARBAGE as error:
         raise CorruptionError("spilled consensus records cannot be read", path=path) from error
 

@@ -201,8 +201,8 @@ class StoreConsensus:
             )
         return writer == write_id
 
-    async def _load_spills(self, box: Box, start: SeqNo) -> list[boxes.Entry]:
-        found: list[boxes.Entry] = []
+    async def _load_spills(self, box: Box, start: SeqNo) -> list[boxes.BoxEntry]:
+        found: list[boxes.BoxEntry] = []
         for spill in box.spills:
             if spill.last >= start:
                 data = (await self.store.get(spill.path)).data

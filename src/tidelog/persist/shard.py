@@ -52,7 +52,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class ShardSnapshot:
     """The contents at ``as_of``, not read yet."""
 
     shard: ShardId
@@ -215,7 +215,7 @@ class Shard:
             start, ready = reached, rest
             state = self.state
 
-    async def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> Snapshot:
+    async def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
         """Return the contents at ``as_of``, once they are complete.
 
         Raises:
@@ -226,7 +226,7 @@ class Shard:
         state = await self.wait_for_upper(as_of, timeout_us=timeout_us)
         return self.snapshot_of(state, as_of)
 
-    def snapshot_of(self, state: State, as_of: int) -> Snapshot:
+    def snapshot_of(self, state: State, as_of: int) -> ShardSnapshot:
         """Return the contents at a time that ``state``, read before, is complete for: no request.
 
         Raises:
@@ -239,7 +239,9 @@ class Shard:
             )
         schema = self.schema or decode_schema(state.schema)
         parts = tuple(parts_until(state, as_of))
-        return Snapshot(shard=self.id, schema=schema, as_of=as_of, parts=parts, reader=self.reader)
+        return ShardSnapshot(
+            shard=self.id, schema=schema, as_of=as_of, parts=parts, reader=self.reader
+        )
 
     async def listen(self, as_of: int) -> AsyncIterator[Progress]:
         """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.

@@ -75,7 +75,7 @@ LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a schema of its own: leave schema() ou
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class PinnedRead:
     """What a DataFrame stands for, decided once: a time of one rendition, and columns of it."""
 
     location_url: str
@@ -92,7 +92,7 @@ class TidelogDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._pin: Pin | LogPin | None = None
+        self._pin: PinnedRead | LogPin | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -157,7 +157,7 @@ class ScanPartition(InputPartition):
 class TidelogReader(DataSourceReader):
     """Plans on the driver, and reads in executors; it goes with every task, so it is small."""
 
-    def __init__(self, pin: Pin, schema: StructType) -> None:
+    def __init__(self, pin: PinnedRead, schema: StructType) -> None:
         self._pin = pin
         self._schema = schema
 
@@ -178,7 +178,7 @@ class TidelogReader(DataSourceReader):
                     yield from batches_of(table, target)
 
 
-async def choose_pin(settings: ReadSettings) -> Pin:
+async def choose_pin(settings: ReadSettings) -> PinnedRead:
     """Find the collection, and choose the time to be read.
 
     Raises:
@@ -192,7 +192,7 @@ async def choose_pin(settings: ReadSettings) -> Pin:
     columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
     check_columns(columns, collection.schema.names)
     fed_by = (s for s in catalog.sources.values() if s.rendition == collection.rendition.id)
-    return Pin(
+    return PinnedRead(
         location_url=url_for_executors(settings.location_url, location.store),
         name=settings.name,
         rendition=collection.rendition.id,
@@ -203,7 +203,7 @@ async def choose_pin(settings: ReadSettings) -> Pin:
     )
 
 
-async def plan_scans(pin: Pin) -> list[Scan]:
+async def plan_scans(pin: PinnedRead) -> list[Scan]:
     """Share the snapshot out.
 
     Raises:

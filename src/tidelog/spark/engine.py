@@ -24,7 +24,7 @@ from tidelog.persist.part import Part
 from tidelog.spark.job import live_context, run_job
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.plan import TickPlan, TickSettings, plan_tick
-from tidelog.spark.task import Found, Outcome, finish_shares, run_shares, shape_shares
+from tidelog.spark.task import Outcome, TaskResult, finish_shares, run_shares, shape_shares
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Usage
 
@@ -101,7 +101,7 @@ def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
         error_parts.extend(done.error_parts)
         dropped.update(done.dropped)
         usage = usage + done.usage
-    told = [o.computed for o in outcomes if isinstance(o, Found)]
+    told = [o.computed for o in outcomes if isinstance(o, TaskResult)]
     return Computed(
         parts,
         error_parts,

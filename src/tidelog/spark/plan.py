@@ -18,7 +18,7 @@ from itertools import groupby, pairwise
 import msgspec
 import numpy as np
 
-from tidelog.collection.binding import Range
+from tidelog.collection.binding import SourceRange
 from tidelog.collection.compute import Job, Target
 from tidelog.collection.lines import record_ends
 
@@ -48,7 +48,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rank: int
-    found: Range
+    found: SourceRange
     low: int
     high: int
 
@@ -135,7 +135,7 @@ def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
     return list(pairwise([0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(sizes)]))
 
 
-def cut_piece(piece: Piece, data: bytes, format: str) -> tuple[Range, bytes]:
+def cut_piece(piece: Piece, data: bytes, format: str) -> tuple[SourceRange, bytes]:
     """Return a piece of a range whose bytes are ``data`` as a range of its own, with its bytes."""
     found = piece.found
     if piece.low == found.start and piece.high == found.limit:
@@ -157,7 +157,7 @@ def _join(pieces: Sequence[Piece]) -> Piece:
     return msgspec.structs.replace(pieces[0], high=pieces[-1].high)
 
 
-def _weight(found: Range, job: Job, settings: TickSettings) -> int:
+def _weight(found: SourceRange, job: Job, settings: TickSettings) -> int:
     # How large a parquet file's row groups are, only its footer says: the file's size will do.
     size = found.size_bytes if job.source.format == "parquet" else found.limit - found.start
     return size + settings.range_bytes

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TaskResult:
     """What one task did; its parts are those of the shards at ``places`` among the output's."""
 
     places: tuple[int, ...]
@@ -58,7 +58,7 @@ class Messages:
     data: bytes
 
 
-Outcome = Found | TidelogError
+Outcome = TaskResult | TidelogError
 Handed = tuple[int, Share | Messages | Outcome]  # A partition of the second stage, and what for it.
 
 
@@ -126,14 +126,14 @@ def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
     if failed:
         yield failed[0]
         return
-    yield from (item for item in given if isinstance(item, Found))
+    yield from (item for item in given if isinstance(item, TaskResult))
     messages = [item for item in given if isinstance(item, Messages)]
     for share in given:
         if isinstance(share, Share):
             yield _at_bench(share, lambda s, bench: finish_share(s, messages, bench))
 
 
-async def run_share(share: Share, bench: Bench) -> Found:
+async def run_share(share: Share, bench: Bench) -> TaskResult:
     """Do a share whole.
 
     Raises:
@@ -150,7 +150,7 @@ async def run_share(share: Share, bench: Bench) -> Found:
     return _found(share, computed, bench, before)
 
 
-async def shape_share(share: Share, bench: Bench) -> tuple[Found, pa.Table]:
+async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]:
     """Decode a share's pieces, write its bad records, and return its messages.
 
     Raises:
@@ -177,7 +177,7 @@ def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
             yield bucket % share.partitions, Messages(bucket % len(share.places), data)
 
 
-async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) -> Found:
+async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) -> TaskResult:
     """Write the output's parts out of messages that came from other tasks.
 
     Raises:
@@ -247,9 +247,9 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-def _found(share: Share, computed: Computed, bench: Bench, before: Usage) -> Found:
+def _found(share: Share, computed: Computed, bench: Bench, before: Usage) -> TaskResult:
     usage = bench.usage() - before
-    return Found(places=share.places, computed=replace(computed, usage=usage))
+    return TaskResult(places=share.places, computed=replace(computed, usage=usage))
 
 
 def _encode(table: pa.Table) -> bytes:

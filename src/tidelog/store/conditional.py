@@ -312,6 +312,12 @@ class _Write:
                 store=self._store.url,
                 reason=self._last,
             )
+        if isinstance(self._last, ObjectExists):
+            return ObjectExists(
+                "somebody else had created the object, and it was gone when it was looked for: "
+                "read again, decide again",
+                key=self._key,
+            )
         kind = ContentionError if isinstance(self._last, ContentionError) else LocationError
         return kind(
             "the store did not take the object at any try: nothing was written",

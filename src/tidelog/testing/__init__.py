@@ -2,6 +2,6 @@
 
 from tidelog.testing.delayed import Delayed
 from tidelog.testing.faulty import Fault, Faulty, Request
-from tidelog.testing.recorded import Record, Recorded
+from tidelog.testing.recorded import Recorded, RecordedRequest
 
-__all__ = ["Delayed", "Fault", "Faulty", "Record", "Recorded", "Request"]
+__all__ = ["Delayed", "Fault", "Faulty", "Recorded", "RecordedRequest", "Request"]

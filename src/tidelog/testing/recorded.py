@@ -11,7 +11,7 @@ from tidelog.store.port import Entry, Object, Store
 
 
 @dataclass(slots=True)
-class Record:
+class RecordedRequest:
     """One request and its end.
 
     ``condition``: ``absent``, ``match <e_tag>``, ``unless <e_tag>``, ``bytes [start, limit)``,
@@ -28,11 +28,11 @@ class Record:
 
 
 class Recorded:
-    """A store over a store that keeps a list of `Record`, in the order of asking."""
+    """A store over a store that keeps a list of `RecordedRequest`, in the order of asking."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.records: list[Record] = []
+        self.records: list[RecordedRequest] = []
 
     @property
     def url(self) -> str:
@@ -41,13 +41,13 @@ class Recorded:
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
         whole = start == 0 and limit is None
         condition = "" if whole else f"bytes [{start}, {'end' if limit is None else limit})"
-        with self._record(Record("get", key, condition)) as record:
+        with self._record(RecordedRequest("get", key, condition)) as record:
             found = await self._store.get(key, start=start, limit=limit)
             record.size, record.result = len(found.data), found.e_tag
             return found
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
-        with self._record(Record("refresh", key, f"unless {e_tag}")) as record:
+        with self._record(RecordedRequest("refresh", key, f"unless {e_tag}")) as record:
             found = await self._store.refresh(key, e_tag)
             if found is None:
                 record.result = "same"
@@ -59,25 +59,25 @@ class Recorded:
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
         condition = "absent" if if_absent else "" if if_match is None else f"match {if_match}"
-        with self._record(Record("put", key, condition, len(data))) as record:
+        with self._record(RecordedRequest("put", key, condition, len(data))) as record:
             record.result = await self._store.put(key, data, if_absent=if_absent, if_match=if_match)
             return record.result
 
     async def delete(self, keys: Sequence[str]) -> None:
-        with self._record(Record("delete", " ".join(keys), size=len(keys))) as record:
+        with self._record(RecordedRequest("delete", " ".join(keys), size=len(keys))) as record:
             await self._store.delete(keys)
             record.result = "done"
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         condition = "" if after is None else f"after {after}"
-        with self._record(Record("list", prefix, condition)) as record:
+        with self._record(RecordedRequest("list", prefix, condition)) as record:
             async for entry in self._store.list(prefix, after=after):
                 record.size += 1
                 yield entry
             record.result = "done"
 
     @contextmanager
-    def _record(self, record: Record) -> Iterator[Record]:
+    def _record(self, record: RecordedRequest) -> Iterator[RecordedRequest]:
         self.records.append(record)
         try:
             yield record

@@ -151,9 +151,9 @@ class Checker:
             position=following,
         )
 
-    def cut(self) -> Cut:
+    def cut(self) -> SequenceCut:
         """Return where it stands, so that another may go on from there."""
-        return Cut(self.seed, self.position, self.next.copy())
+        return SequenceCut(self.seed, self.position, self.next.copy())
 
     def _expected(self, streams: Words) -> Words:
         """Return the first words that must come, of these streams in this order."""
@@ -231,7 +231,7 @@ def _why(number: int, wanted: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SequenceCut:
     """Where sequences stand at a position of a log: who starts there can replay all after it."""
 
     seed: int
@@ -243,18 +243,18 @@ class Cut:
         return Checker(self.seed, self.position, self.next.copy(), name)
 
 
-def first_cut(seed: int, streams: int) -> Cut:
+def first_cut(seed: int, streams: int) -> SequenceCut:
     """Return the beginning of a log."""
-    return Cut(seed, 1, np.ones(streams, dtype=np.uint64))
+    return SequenceCut(seed, 1, np.ones(streams, dtype=np.uint64))
 
 
-def encode_cut(cut: Cut) -> bytes:
+def encode_cut(cut: SequenceCut) -> bytes:
     """Write a cut."""
     fields = {"seed": cut.seed, "position": cut.position, "next": cut.next.tolist()}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_cut(data: bytes) -> Cut:
+def decode_cut(data: bytes) -> SequenceCut:
     """Read a cut.
 
     Raises:
@@ -263,6 +263,6 @@ def decode_cut(data: bytes) -> Cut:
     try:
         found = json.loads(data)
         numbers = np.array(found["next"], dtype=np.uint64)
-        return Cut(int(found["seed"]), int(found["position"]), numbers)
+        return SequenceCut(int(found["seed"]), int(found["position"]), numbers)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise CorruptionError(f"a record is no cut of the sequences ({error})") from error

@@ -32,9 +32,9 @@ from tidelog.errors import (
 from tidelog.store.port import Store
 from tidelog.verify.checker import (
     Checker,
-    Cut,
     LogDiffers,
     Mismatch,
+    SequenceCut,
     decode_cut,
     encode_cut,
     first_cut,
@@ -180,7 +180,7 @@ class Verification:
                     await self._patiently(destroy)
         return report
 
-    async def _begin(self) -> Cut:
+    async def _begin(self) -> SequenceCut:
         """Make what is missing, and replay what is there; return where the sequences stand.
 
         An earlier run may have died anywhere, in this as well.
@@ -203,7 +203,7 @@ class Verification:
             self.figures.replays += 1
         missing = max(0, settings.streams - len(checker.next))
         numbers = np.concatenate([checker.next, np.ones(missing, dtype=np.uint64)])
-        return Cut(settings.seed, checker.position, numbers)
+        return SequenceCut(settings.seed, checker.position, numbers)
 
     async def _made(self, name: str) -> Log:
         shelf, protocol = self._shelf("verify"), self.settings.protocol
@@ -220,7 +220,7 @@ class Verification:
     async def _scrub(self) -> Scrubbed:
         return await (await self.open_log("scrub")).scrub()
 
-    async def _work(self, cut: Cut, tell: Callable[[Figures], None] | None) -> None:
+    async def _work(self, cut: SequenceCut, tell: Callable[[Figures], None] | None) -> None:
         settings, self._begun_us = self.settings, self.clock.monotonic_us()
         self._readers = [cut.checker(f"reader-{n}") for n in range(settings.readers)]
         self._acknowledged.limit = cut.position
@@ -238,7 +238,7 @@ class Verification:
         for checker in self._readers:
             checker.check_reached(self._acknowledged.numbers, self._acknowledged.limit)
 
-    def _writers(self, cut: Cut) -> Iterator[Writer]:
+    def _writers(self, cut: SequenceCut) -> Iterator[Writer]:
         settings = self.settings
         authors = min(settings.writers * AUTHORS, len(cut.next))
         made = [
@@ -301,7 +301,7 @@ class Verification:
     async def _collect_often(self, checker: Checker) -> None:
         """Read to the end, again and again, cut there, and collect what all have passed."""
         period_us = int(min(max(self.settings.seconds / 20, 0.5), 15) * 1e6)
-        cuts, rounds = deque[Cut](), deque[tuple[int, Words]](maxlen=ROUNDS)
+        cuts, rounds = deque[SequenceCut](), deque[tuple[int, Words]](maxlen=ROUNDS)
         due_us = self.clock.monotonic_us() + period_us
         while not self.stopping.is_set():
             await self.clock.sleep(LOOK_US)
@@ -325,7 +325,7 @@ class Verification:
             except (LocationError, ContentionError):
                 self.figures.refused += 1  # The next round goes on from there.
 
-    async def _collect(self, cut: Cut) -> None:
+    async def _collect(self, cut: SequenceCut) -> None:
         await self._store_cut(cut)
         log = await self.open_log("collector")
         cursor = await log.load_cursor(CURSOR)
@@ -337,7 +337,7 @@ class Verification:
         await self._replay(await self.open_log(late.name), late)
         self.figures.replays += 1
 
-    async def _store_cut(self, cut: Cut) -> None:
+    async def _store_cut(self, cut: SequenceCut) -> None:
         async with await self._shelf("collector").open(self.settings.cuts) as log:
             position = await log.append([encode_cut(cut)])
             try:
@@ -346,7 +346,7 @@ class Verification:
                 await log.create_cursor(CURSOR, position)
             await log.collect(keep=ALL, grace_us=0)
 
-    async def _last_cut(self) -> Cut:
+    async def _last_cut(self) -> SequenceCut:
         log = await self._shelf("verify").open(self.settings.cuts)
         found = [t async for t in log.scan((await log.bounds()).next - 1)]
         return decode_cut(found[-1].column("body")[-1].as_py())

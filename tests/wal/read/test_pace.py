@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.wal.read.lookahead import AT_ONCE_MAX
-from tidelog.wal.read.pace import Pace
+from tidelog.wal.read.pace import ScanPace
 
 
-def after(cores: int, times: list[tuple[int, int]]) -> Pace:
-    pace = Pace(cores=cores)
+def after(cores: int, times: list[tuple[int, int]]) -> ScanPace:
+    pace = ScanPace(cores=cores)
     for fetch_us, check_us in times:
         pace.note(fetch_us=fetch_us, check_us=check_us)
     return pace
@@ -39,7 +39,7 @@ def test_a_quick_store_is_not_asked_ahead(
 
 def test_what_is_not_known_yet_limits_nothing() -> None:
     """A scan begins with one object anyway, and has seen its time when it takes the next."""
-    assert Pace(cores=1).wanted() == AT_ONCE_MAX
+    assert ScanPace(cores=1).wanted() == AT_ONCE_MAX
 
 
 def test_a_store_that_becomes_slow_is_asked_ahead() -> None:

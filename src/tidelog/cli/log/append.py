@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log.feed import Appended, Feed
+from tidelog.cli.log.feed import Feed, FeedResult
 from tidelog.cli.log.options import stream_id
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import TidelogError, UsageError
@@ -50,7 +50,7 @@ def append(
     if not files and sys.stdin is None:
         raise UsageError("standard input is closed, so there is nothing to read: name files")
 
-    async def work(location: Location) -> Appended:
+    async def work(location: Location) -> FeedResult:
         async with await location.log(name) as log:
             feed = Feed(log, stream_id(stream))
             try:

@@ -23,7 +23,7 @@ AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
-class Appended:
+class FeedResult:
     """What was acknowledged: so many records, from the first position to the last."""
 
     records: int = 0
@@ -42,14 +42,14 @@ class Feed:
 
     log: Log
     stream: bytes | None = None
-    done: Appended = field(default_factory=Appended)
+    done: FeedResult = field(default_factory=FeedResult)
 
-    async def lines(self, files: Sequence[Path]) -> Appended:
+    async def lines(self, files: Sequence[Path]) -> FeedResult:
         """Append the lines of files, or of standard input, each a record."""
         await self._all(read_lines(files))
         return self.done
 
-    async def whole(self, files: Sequence[Path]) -> Appended:
+    async def whole(self, files: Sequence[Path]) -> FeedResult:
         """Append each file as one record."""
 
         async def bodies() -> AsyncIterator[list[bytes]]:

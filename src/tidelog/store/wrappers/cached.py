@@ -29,15 +29,15 @@ from tidelog.metrics import observe_cache_read
 from tidelog.store.local.files import location_error
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.wrappers.cached_disk import Directory
-from tidelog.store.wrappers.cached_memory import Logs
-from tidelog.store.wrappers.cached_visits import Change, Visit, Visits
-from tidelog.store.wrappers.flights import Flights
+from tidelog.store.wrappers.cached_memory import MemoryShelf
+from tidelog.store.wrappers.cached_visits import Changer, Visit, Visits
+from tidelog.store.wrappers.flights import SharedCalls
 
 _Range = tuple[str, int, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class CacheSize:
     """How much is kept: bytes in memory, and in the directory, if there is one."""
 
     memory_bytes: int = 64 << 20
@@ -48,7 +48,7 @@ class Bounds:
         require(self.directory_bytes >= 0, "a bound is not negative", bytes=self.directory_bytes)
 
 
-DEFAULT_BOUNDS = Bounds()
+DEFAULT_BOUNDS = CacheSize()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +84,17 @@ class Cached:
         *,
         clock: Clock,
         is_immutable: Callable[[str], bool],
-        bounds: Bounds = DEFAULT_BOUNDS,
+        bounds: CacheSize = DEFAULT_BOUNDS,
         directory: Path | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._is_immutable = is_immutable
-        self._memory = Logs(bounds.memory_bytes)
+        self._memory = MemoryShelf(bounds.memory_bytes)
         self._disk: Directory | None = None
         if directory is not None:
             self._disk = Directory(directory, store=store.url, bytes_max=bounds.directory_bytes)
-        self._flights = Flights[_Range, Object]()
+        self._flights = SharedCalls[_Range, Object]()
         self._visits = Visits()
         self._reads = CacheReads()
 
@@ -132,7 +132,7 @@ class Cached:
             except TidelogError:
                 if flight.number >= asked:
                     raise
-                continue  # It was sent before this was asked: see `Flights`.
+                continue  # It was sent before this was asked: see `SharedCalls`.
             return found if name == (key, start, limit) else _cut(found, start, limit)
         return await self._fetch(key, start, limit)
 
@@ -208,7 +208,7 @@ class Cached:
         await self._to_disk(key, found, visit)
 
     @asynccontextmanager
-    async def _change(self, keys: Sequence[str]) -> AsyncIterator[Change]:
+    async def _change(self, keys: Sequence[str]) -> AsyncIterator[Changer]:
         """Keep nothing of these keys until they were changed, and let nobody share an answer.
 
         For from when the store has changed them until it says so, who asks must not get what

@@ -17,7 +17,7 @@ def cost_bytes(found: Object) -> int:
     return len(found.data) + ENTRY_BYTES
 
 
-class Logs:
+class MemoryShelf:
     """Objects by key; an object that is larger than the whole shelf is not kept."""
 
     def __init__(self, bytes_max: int) -> None:

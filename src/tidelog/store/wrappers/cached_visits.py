@@ -19,7 +19,7 @@ class Visit:
         self.may_keep = may_keep
 
 
-class Change:
+class Changer:
     """One who changes keys; ``alone`` if nobody else changed one of them meanwhile."""
 
     def __init__(self, *, alone: bool) -> None:
@@ -31,7 +31,7 @@ class Visits:
 
     def __init__(self) -> None:
         self._visits: dict[str, set[Visit]] = {}
-        self._changes: dict[str, set[Change]] = {}
+        self._changes: dict[str, set[Changer]] = {}
 
     def changing(self, key: str) -> bool:
         return key in self._changes
@@ -49,10 +49,10 @@ class Visits:
             _take_out(self._visits, key, visit)
 
     @contextmanager
-    def change(self, keys: Sequence[str]) -> Iterator[Change]:
+    def change(self, keys: Sequence[str]) -> Iterator[Changer]:
         """Change keys: those who visit them now, or come before it is over, keep nothing."""
         others = [change for key in keys for change in self._changes.get(key, ())]
-        change = Change(alone=not others)
+        change = Changer(alone=not others)
         for other in others:
             other.alone = False
         for key in set(keys):

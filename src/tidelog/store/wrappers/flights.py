@@ -23,7 +23,7 @@ class Flight(Generic[T]):
         self.task: asyncio.Task[T]
 
 
-class Flights(Generic[N, T]):
+class SharedCalls(Generic[N, T]):
     """The calls under way, by name.
 
     Who joins a call that was sent before he asked may have its value, if that holds for ever; its

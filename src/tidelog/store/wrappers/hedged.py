@@ -40,7 +40,7 @@ from tidelog.store.wrappers.hedging import (
     Answer,
     Budget,
     Hedging,
-    Pace,
+    LatencyWindow,
     Result,
     may_be_ours,
     settle,
@@ -86,7 +86,7 @@ class Hedged:
         self._clock = clock
         self._is_immutable = is_immutable or _none
         self._hedging = hedging
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, LatencyWindow] = {}
         self._budget = Budget()
         self._hedges = Hedges()
 
@@ -162,7 +162,7 @@ class Hedged:
     async def _run(self, kind: str, call: Callable[[], Awaitable[T]]) -> T:
         self._budget = self._budget.earned(self._hedging)
         self._hedges = replace(self._hedges, requests_count=self._hedges.requests_count + 1)
-        delay_us = self._paces.get(kind, Pace()).delay_us(self._hedging)
+        delay_us = self._paces.get(kind, LatencyWindow()).delay_us(self._hedging)
         begin_us = self._clock.monotonic_us()
         try:
             value = await (call() if delay_us is None else self._race(kind, call, delay_us))
@@ -221,7 +221,7 @@ class Hedged:
 
     def _note(self, kind: str, begin_us: int) -> None:
         took_us = self._clock.monotonic_us() - begin_us
-        self._paces[kind] = self._paces.get(kind, Pace()).after(took_us, self._hedging)
+        self._paces[kind] = self._paces.get(kind, LatencyWindow()).after(took_us, self._hedging)
 
 
 def _none(_: str) -> bool:

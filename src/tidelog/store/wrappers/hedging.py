@@ -52,7 +52,7 @@ DEFAULT_HEDGING = Hedging()
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LatencyWindow:
     """The times that the newest requests of one kind took, oldest first.
 
     A request that was sent twice counts with the time until it was answered, whichever attempt was
@@ -62,8 +62,8 @@ class Pace:
 
     recent_us: tuple[int, ...] = ()
 
-    def after(self, took_us: int, hedging: Hedging) -> Pace:
-        return Pace((*self.recent_us, took_us)[-hedging.window :])
+    def after(self, took_us: int, hedging: Hedging) -> LatencyWindow:
+        return LatencyWindow((*self.recent_us, took_us)[-hedging.window :])
 
     def delay_us(self, hedging: Hedging) -> int | None:
         """Return the wait before a request is sent again; None while too little is known."""

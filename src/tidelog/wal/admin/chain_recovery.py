@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from tidelog.errors import CorruptionError, NoSuchLog, UsageError
 from tidelog.setsum import Setsum
-from tidelog.wal.admin.found_slots import Found, FoundEpochs, epochs_of, fences_after
+from tidelog.wal.admin.found_slots import FoundEpochs, FoundSlot, epochs_of, fences_after
 from tidelog.wal.format.epoch import FIRST_SLOT, Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage
@@ -43,7 +43,7 @@ class _Begin:
 
 
 def relink(
-    found: Sequence[Found], *, plan: Garbage | None, writer: str, start: int | None = None
+    found: Sequence[FoundSlot], *, plan: Garbage | None, writer: str, start: int | None = None
 ) -> Manifest:
     """Return the manifest of the log to which these objects belong.
 

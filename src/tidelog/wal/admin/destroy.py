@@ -41,7 +41,7 @@ from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.pin import pin_name
 from tidelog.wal.gc.collector import GRACE_US
-from tidelog.wal.gc.orphans import SNAPSHOT, Verdict, judge_fragment
+from tidelog.wal.gc.orphans import SNAPSHOT, OrphanVerdict, judge_fragment
 from tidelog.wal.gc.pin_objects import each_pin, held_pins, replace_pin
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.read.epoch_history import with_all_epochs
@@ -193,9 +193,9 @@ async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
             found.kept += key not in (MANIFEST, GARBAGE)
         elif key.startswith("epoch/"):
             verdict = judge_fragment(manifest, key)
-            doomed += [key] if verdict in (Verdict.DEAD, Verdict.UNPROVEN) else []
-            found.foreign += [key] if verdict is Verdict.FOREIGN else []
-            found.kept += verdict is Verdict.KEPT
+            doomed += [key] if verdict in (OrphanVerdict.DEAD, OrphanVerdict.UNPROVEN) else []
+            found.foreign += [key] if verdict is OrphanVerdict.FOREIGN else []
+            found.kept += verdict is OrphanVerdict.KEPT
         elif _is_of_a_log(key):
             doomed.append(key)
         else:
@@ -234,7 +234,7 @@ def _is_of_a_log(key: str) -> bool:
         or pin_name(key) is not None
         or SNAPSHOT.fullmatch(key) is not None
         or key.startswith(PAST)
-        or judge_fragment(Manifest(writer="", initial_seq_no=2**64), key) is Verdict.DEAD
+        or judge_fragment(Manifest(writer="", initial_seq_no=2**64), key) is OrphanVerdict.DEAD
     )
 
 

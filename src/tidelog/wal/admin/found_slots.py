@@ -17,7 +17,7 @@ from tidelog.wal.slot_protocol.chain import step
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSlot:
     """A slot's object that is still there."""
 
     path: str
@@ -64,7 +64,7 @@ class Opening:
     """The fences that name an epoch. They lie in one epoch, for whoever opens it ends one."""
 
     ending: str
-    fences: dict[int, Found] = field(default_factory=dict)
+    fences: dict[int, FoundSlot] = field(default_factory=dict)
 
     def at(self, slot: int, ending: Epoch) -> Epoch:
         """Return the epoch that begins where one of them stands, after the one that it ends."""
@@ -83,7 +83,7 @@ class FoundEpochs:
     """
 
     genesis: Epoch
-    objects: Mapping[tuple[str, int], Found]
+    objects: Mapping[tuple[str, int], FoundSlot]
     openings: Mapping[str, Opening]
     data: Sequence[FoundData]
     newest: Mapping[int, FoundData]
@@ -128,7 +128,7 @@ class FoundEpochs:
         return tuple(way)
 
 
-def epochs_of(found: Sequence[Found]) -> FoundEpochs:
+def epochs_of(found: Sequence[FoundSlot]) -> FoundEpochs:
     """Return what was found, by epoch and slot.
 
     Raises:
@@ -136,7 +136,7 @@ def epochs_of(found: Sequence[Found]) -> FoundEpochs:
         not known.
     """
     genesis = _genesis_of(found)
-    objects: dict[tuple[str, int], Found] = {}
+    objects: dict[tuple[str, int], FoundSlot] = {}
     openings: dict[str, Opening] = {}
     newest: dict[int, FoundData] = {}
     data: list[FoundData] = []
@@ -159,7 +159,7 @@ def epochs_of(found: Sequence[Found]) -> FoundEpochs:
     return FoundEpochs(genesis, objects, openings, data, newest)
 
 
-def _genesis_of(found: Sequence[Found]) -> Epoch:
+def _genesis_of(found: Sequence[FoundSlot]) -> Epoch:
     """Return the first epoch.
 
     A copy that was broken off has left another, with data and no fence.
@@ -183,7 +183,7 @@ def _no_fence(name: str) -> CorruptionError:
     )
 
 
-def fences_after(epochs: FoundEpochs, epoch: Epoch, slot: int) -> Iterator[Found]:
+def fences_after(epochs: FoundEpochs, epoch: Epoch, slot: int) -> Iterator[FoundSlot]:
     """Yield the fences in an epoch past a slot."""
     for (name, at), one in epochs.objects.items():
         if name == epoch.name and at > slot and isinstance(one.link, FenceLink):

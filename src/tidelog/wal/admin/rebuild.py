@@ -27,7 +27,7 @@ from tidelog.errors import (
 )
 from tidelog.store.port import Entry, Store
 from tidelog.wal.admin.chain_recovery import relink
-from tidelog.wal.admin.found_slots import Found
+from tidelog.wal.admin.found_slots import FoundSlot
 from tidelog.wal.format.epoch import EPOCHS, place_of
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage
@@ -125,14 +125,14 @@ async def _store(store: Store, clock: Clock, manifest: Manifest, writer: str) ->
     return manifest
 
 
-async def _found(store: Store, clock: Clock, entry: Entry) -> Found:
+async def _found(store: Store, clock: Clock, entry: Entry) -> FoundSlot:
     start = max(0, entry.size_bytes - TAIL_BYTES)
     tail = (await store.get(entry.key, start=start)).data
     footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
     if footer_bytes > len(tail) and start:
         tail = (await store.get(entry.key, start=max(0, entry.size_bytes - footer_bytes))).data
     link = await clock.offload(partial(_link, tail, footer_bytes, entry.key))
-    return Found(entry.key, link, entry.size_bytes)
+    return FoundSlot(entry.key, link, entry.size_bytes)
 
 
 def _link(tail: bytes, footer_bytes: int, path: str) -> Link:

@@ -19,7 +19,7 @@ from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.closing import Closing
 from tidelog.wal.append.queue import LOOKS, Queue
 from tidelog.wal.append.telling import closed, copy_of, no_answer
-from tidelog.wal.append.token_bucket import Bucket, full, spend, wait_us
+from tidelog.wal.append.token_bucket import TokenBucket, full, spend, wait_us
 from tidelog.wal.format.streams import Control
 
 TOKEN_LOOK_US: Final = 100_000  # How often who waits for a token looks what else became of it.
@@ -35,7 +35,7 @@ class BatchWriter(Closing):
     _task: asyncio.Task[None] | None = None
     _closing: asyncio.Task[None] | None = None
     _look_due: asyncio.TimerHandle | None = None
-    _bucket: Bucket | None = None
+    _bucket: TokenBucket | None = None
 
     def __post_init__(self) -> None:
         self._queue = Queue(batching=self.batching)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TokenBucket:
     """What is left of a rate at a moment; it holds one second's worth, and at least one.
 
     Units: ``at_us`` is monotonic time.
@@ -22,24 +22,24 @@ class Bucket:
         return max(1.0, self.per_second)
 
 
-def full(per_second: float, now_us: int) -> Bucket:
+def full(per_second: float, now_us: int) -> TokenBucket:
     """Return a bucket that nothing was taken from yet."""
-    return Bucket(per_second, max(1.0, per_second), now_us)
+    return TokenBucket(per_second, max(1.0, per_second), now_us)
 
 
-def wait_us(bucket: Bucket, now_us: int) -> int:
+def wait_us(bucket: TokenBucket, now_us: int) -> int:
     """Return how long it takes until there is a token; 0 if there is one."""
     missing = 1.0 - _refilled(bucket, now_us).tokens
     return max(0, math.ceil(missing / bucket.per_second * 1e6))
 
 
-def spend(bucket: Bucket, now_us: int) -> Bucket:
+def spend(bucket: TokenBucket, now_us: int) -> TokenBucket:
     """Take a token, which there has to be."""
     refilled = _refilled(bucket, now_us)
     return replace(refilled, tokens=max(0.0, refilled.tokens - 1.0))
 
 
-def _refilled(bucket: Bucket, now_us: int) -> Bucket:
+def _refilled(bucket: TokenBucket, now_us: int) -> TokenBucket:
     gained = max(0, now_us - bucket.at_us) * bucket.per_second / 1e6
     tokens = min(bucket.capacity, bucket.tokens + gained)
     return replace(bucket, tokens=tokens, at_us=max(now_us, bucket.at_us))

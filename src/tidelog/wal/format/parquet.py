@@ -29,7 +29,7 @@ from tidelog.wal.format.parquet_meta import (
     PLAIN,
     PLAIN_DICTIONARY,
     RLE_DICTIONARY,
-    Column,
+    ColumnChunk,
     Footer,
     pages_of,
     read_footer,
@@ -165,7 +165,7 @@ class _Promise(NamedTuple):
 
 
 def _promise_of(
-    data: bytes, footer: Footer, place: int, rows: int, columns: Sequence[Column]
+    data: bytes, footer: Footer, place: int, rows: int, columns: Sequence[ColumnChunk]
 ) -> _Promise:
     if len(columns) != len(footer.leaves) or columns[place].values != rows:
         raise ValueError("its columns differ in length")

@@ -60,7 +60,7 @@ class Page(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnChunk:
     """A column of one group of rows; its pages lie in ``[start, limit)``."""
 
     values: int
@@ -69,7 +69,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class SchemaLeaf:
     """A column of the schema. One that is not ``is_flat`` is part of something, or a list."""
 
     name: str
@@ -82,8 +82,8 @@ class Footer:
     """What the end of a file says; each group of rows has its number of rows, and its columns."""
 
     rows: int
-    leaves: Sequence[Leaf]
-    groups: Sequence[tuple[int, Sequence[Column]]]
+    leaves: Sequence[SchemaLeaf]
+    groups: Sequence[tuple[int, Sequence[ColumnChunk]]]
     key_values: Mapping[bytes, bytes]
 
 
@@ -119,7 +119,7 @@ def _footer_in(end: bytes) -> Footer:
 _remembered = lru_cache(maxsize=64)(_footer_in)
 
 
-def pages_of(data: bytes, column: Column) -> Iterator[Page]:
+def pages_of(data: bytes, column: ColumnChunk) -> Iterator[Page]:
     """Yield the pages of a column.
 
     Raises:
@@ -160,17 +160,17 @@ def _page(found: Struct) -> Page:
     )
 
 
-def _column(found: Struct) -> Column:
+def _column(found: Struct) -> ColumnChunk:
     start = _number(found, 9)
     # As Arrow has it: a dictionary lies before the pages, or there is none.
     if 0 < found.get(11, 0) < start:
         start = found[11]
-    return Column(_number(found, 5), start, start + _number(found, 7))
+    return ColumnChunk(_number(found, 5), start, start + _number(found, 7))
 
 
-def _leaves(schema: Sequence[Struct]) -> list[Leaf]:
+def _leaves(schema: Sequence[Struct]) -> list[SchemaLeaf]:
     """Return the columns of a schema, which has its tree's nodes in order, the root first."""
-    leaves: list[Leaf] = []
+    leaves: list[SchemaLeaf] = []
     name, within = "", 0
     for element in schema[1:]:
         is_top = not within
@@ -182,7 +182,7 @@ def _leaves(schema: Sequence[Struct]) -> list[Leaf]:
             within += _number(element, 5)
         else:
             is_flat = is_top and element.get(3) != _REPEATED
-            leaves.append(Leaf(name, _number(element, 1), is_flat))
+            leaves.append(SchemaLeaf(name, _number(element, 1), is_flat))
         if children and 1 in element:
             raise ValueError("a column of it has columns")
     return leaves

@@ -37,7 +37,7 @@ SNAPSHOT: Final = re.compile(
 )
 
 
-class Verdict(enum.Enum):
+class OrphanVerdict(enum.Enum):
     """What is to become of an object that the log does not name."""
 
     DEAD = "nobody will name it any more"
@@ -80,9 +80,9 @@ async def sweep(
         manifest = replace(manifest, chain=(await with_all_epochs(store, manifest.chain)).chain)
     found = Swept()
     told = {
-        Verdict.DEAD: found.deleted,
-        Verdict.UNPROVEN: found.unproven,
-        Verdict.FOREIGN: found.foreign,
+        OrphanVerdict.DEAD: found.deleted,
+        OrphanVerdict.UNPROVEN: found.unproven,
+        OrphanVerdict.FOREIGN: found.foreign,
     }
     for prefix in ("log/" if manifest.chain is None else EPOCHS, "snapshot/"):
         async for entry in store.list(prefix):
@@ -97,46 +97,54 @@ async def sweep(
     return found
 
 
-async def _judge(store: Store, manifest: Manifest, key: str) -> Verdict:
+async def _judge(store: Store, manifest: Manifest, key: str) -> OrphanVerdict:
     if not SNAPSHOT.fullmatch(key):
         return judge_fragment(manifest, key)
     try:
         snapshot = decode_snapshot((await store.get(key)).data, where=key)
     except ObjectNotFound:
-        return Verdict.KEPT  # It has gone meanwhile.
+        return OrphanVerdict.KEPT  # It has gone meanwhile.
     except CorruptionError:
-        return Verdict.FOREIGN
+        return OrphanVerdict.FOREIGN
     children = snapshot.children
     is_whole = snapshot.setsum == sum_of(children) and is_named_by_its_sum(snapshot)
     if not children or not is_whole or key != snapshot.path:
-        return Verdict.FOREIGN
+        return OrphanVerdict.FOREIGN
     # Stored for another's manifest, which was to be the first here: there is one.
     is_others = maker_of(key) is not None
-    return Verdict.DEAD if is_others or children[0].start < manifest.oldest else Verdict.UNPROVEN
+    return (
+        OrphanVerdict.DEAD
+        if is_others or children[0].start < manifest.oldest
+        else OrphanVerdict.UNPROVEN
+    )
 
 
-def judge_fragment(manifest: Manifest, key: str) -> Verdict:
+def judge_fragment(manifest: Manifest, key: str) -> OrphanVerdict:
     """Judge an object of records, or a fence, that the manifest does not name. Pure."""
     first_kept = manifest.initial_seq_no or 0
     if manifest.chain is not None:
         place = place_of(key)
-        return Verdict.FOREIGN if place is None else _judge_slot(manifest.chain, place, first_kept)
+        return (
+            OrphanVerdict.FOREIGN
+            if place is None
+            else _judge_slot(manifest.chain, place, first_kept)
+        )
     number = _FRAGMENT.fullmatch(key)
     if number is None or key != fragment_path(int(number[1], 16)):
-        return Verdict.FOREIGN
-    return Verdict.DEAD if int(number[1], 16) < first_kept else Verdict.UNPROVEN
+        return OrphanVerdict.FOREIGN
+    return OrphanVerdict.DEAD if int(number[1], 16) < first_kept else OrphanVerdict.UNPROVEN
 
 
-def _judge_slot(chain: Chain, place: Place, first_kept: int) -> Verdict:
+def _judge_slot(chain: Chain, place: Place, first_kept: int) -> OrphanVerdict:
     epoch = next((epoch for epoch in chain.epochs if epoch.name == place.epoch), None)
     if epoch is None:
         # An opener who had slept named it, or fenced it: the log went another way.
-        return Verdict.DEAD if place.number <= chain.last.number else Verdict.UNPROVEN
+        return OrphanVerdict.DEAD if place.number <= chain.last.number else OrphanVerdict.UNPROVEN
     if place.lane != place.slot % epoch.lanes or place.slot < epoch.first_slot:
-        return Verdict.FOREIGN
+        return OrphanVerdict.FOREIGN
     fence = next((slot for ended, slot in chain.ends() if ended == epoch), None)
     if place.slot == fence:
-        return Verdict.KEPT
+        return OrphanVerdict.KEPT
     if place.slot < first_kept or (fence is not None and place.slot > fence):
-        return Verdict.DEAD
-    return Verdict.UNPROVEN
+        return OrphanVerdict.DEAD
+    return OrphanVerdict.UNPROVEN

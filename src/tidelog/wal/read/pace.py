@@ -18,7 +18,7 @@ _NEWEST_SHARE = 0.3
 
 
 @dataclass(slots=True)
-class Pace:
+class ScanPace:
     """The times of a scan so far, the newest of which count most; ``cores`` check side by side."""
 
     cores: int = field(default_factory=pa.cpu_count)

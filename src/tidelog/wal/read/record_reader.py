@@ -23,7 +23,7 @@ from tidelog.wal.read.codec import Codec
 from tidelog.wal.read.head import collected, load_past
 from tidelog.wal.read.limits import Limits, Spent, spend
 from tidelog.wal.read.lookahead import BYTES_MAX, in_order
-from tidelog.wal.read.pace import Pace
+from tidelog.wal.read.pace import ScanPace
 from tidelog.wal.read.tree_reader import TreeReader
 
 
@@ -52,7 +52,7 @@ class RecordReader:
         Raises:
             ObjectNotFound: it is gone. CorruptionError: they are not.
         """
-        return await self._records(Leaf(fragment), Pace())
+        return await self._records(Leaf(fragment), ScanPace())
 
     async def scan(
         self,
@@ -95,7 +95,7 @@ class RecordReader:
         self, leaves: AsyncGenerator[Leaf, None]
     ) -> AsyncGenerator[tuple[Fragment, pa.Table], None]:
         """Read fragments as their source gives them, some ahead; see `fetch`."""
-        pace = Pace()
+        pace = ScanPace()
         found = in_order(
             leaves,
             partial(self._records, pace=pace),
@@ -108,7 +108,7 @@ class RecordReader:
             async for leaf, records in found:
                 yield leaf.fragment, records
 
-    async def _records(self, leaf: Leaf, pace: Pace) -> pa.Table:
+    async def _records(self, leaf: Leaf, pace: ScanPace) -> pa.Table:
         clock, data = self.tree.clock, leaf.data
         begun_us = clock.monotonic_us()
         if data is None:

@@ -54,7 +54,7 @@ class Scrubbed:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ScrubRange:
     """The positions ``[start, limit)``, which may be all; start 0 is the oldest that is left."""
 
     start: int = 0

@@ -27,7 +27,7 @@ from tidelog.wal.format.pin import PINS, decode_pin, pin_name, problems_of_pin
 from tidelog.wal.format.slot_object import decode_data, decode_link, problems_of_data
 from tidelog.wal.gc.pin_reach import reached_by
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epochs_of
-from tidelog.wal.scrub.report import Before, Problem, Range, Scrubbed
+from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
 from tidelog.wal.scrub.tree_scrub import StartScrub, TreeScrub, scrub_again
 from tidelog.wal.slot_protocol.chain import chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
@@ -48,7 +48,7 @@ async def scrub_slots(
         PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
         cannot be read, so that nothing says what there should be. LocationError: the store failed.
     """
-    within = Range(start, limit)
+    within = ScrubRange(start, limit)
 
     async def once(manifest: Manifest) -> Scrubbed:
         run = (run_by or TreeScrub)(reader.tree, Scrubbed(), _examined, within)

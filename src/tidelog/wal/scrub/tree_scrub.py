@@ -35,7 +35,7 @@ from tidelog.wal.format.wal3_records import decode_fragment, problems_of_fragmen
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.head import collected
 from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.scrub.report import Before, Problem, Range, Scrubbed
+from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
 
 RUNS_MAX: Final = 5
 
@@ -59,7 +59,7 @@ async def scrub(
         PositionCollected: ``start`` was collected, maybe meanwhile. CorruptionError: the manifest
         cannot be read, so that nothing says what there should be. LocationError: the store failed.
     """
-    within = Range(start, limit)
+    within = ScrubRange(start, limit)
 
     async def once(manifest: Manifest) -> Scrubbed:
         run = (run_by or TreeScrub)(reader.tree, Scrubbed(), problems_and_records, within)
@@ -103,7 +103,7 @@ class TreeScrub:
     reader: TreeReader
     found: Scrubbed
     check: Check
-    within: Range = field(default_factory=Range)
+    within: ScrubRange = field(default_factory=ScrubRange)
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
     limits: dict[str, int] = field(default_factory=dict)  # By the fragments' paths, in the range.
     slots: dict[str, int] = field(default_factory=dict)  # By the same: their numbers.
@@ -287,7 +287,7 @@ class _Missing(Exception):
         self.pointer = pointer
 
 
-StartScrub: TypeAlias = Callable[[TreeReader, Scrubbed, Check, Range], TreeScrub]
+StartScrub: TypeAlias = Callable[[TreeReader, Scrubbed, Check, ScrubRange], TreeScrub]
 
 
 def problems_and_records(data: bytes, fragment: Fragment, _: Before) -> tuple[list[str], int]:
