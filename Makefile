@@ -11,9 +11,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Much of the time is waiting for servers and for killed processes. A file stays with one worker;
-# in the order of names those that take long come first.
-PYTEST_WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Much of the time is waiting for servers and for killed processes: a worker more than two cores
+# can use. A file stays with one worker; in the order of names those that take long come first.
+PYTEST_WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 FUZZ_ARGS ?=
@@ -32,11 +32,11 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 demo: $(DEMO)
 	@$(BIN)/tidelog demo $(DEMO_ARGS)
 
-test: check
+test: $(DEV)
 	@$(BIN)/python -m pytest $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 check: $(DEV)
-	@VENV=$(VENV) scripts/check
+	@$(BIN)/python -m pytest -n 2 -q --no-header tests/checks
 
 bench: $(DEV)
 	@set -e; for script in $(BENCHES); do \
@@ -50,7 +50,7 @@ chaos: $(DEV)
 
 clean:
 	rm -rf build dist demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests sim bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests sim bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV) src/*.egg-info

@@ -13,9 +13,11 @@ from tidelog.cli.log.list import logs_of
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.location import Location
 from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.format.epoch import EPOCHS
+from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
-from tidelog.wal.logs import Logs, log_folder
+from tidelog.wal.logs import LOGS, Logs, log_folder
 
 BODY = b"appended"
 
@@ -155,7 +157,12 @@ class Doer:
         )
         found = await self.asker.ask("list", logs_of(location))
         if found is not None:
-            known = {key.split("/")[1] for key in self.objects if key.endswith(f"/{MANIFEST}")}
+            # One that has records and no manifest is listed, too.
+            places = [
+                key.removeprefix(LOGS).split("/", 1) for key in self.objects if key.startswith(LOGS)
+            ]
+            is_log = (MANIFEST, EPOCHS, FRAGMENTS)
+            known = {name for name, *place in places if place and place[0].startswith(is_log)}
             self.asker.same("list", [one.name for one in found], sorted(known))
 
     async def _opened(self, logs: Logs) -> Log:

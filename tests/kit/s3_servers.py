@@ -5,7 +5,6 @@ A server is a context manager, with ``start``, ``stop``, ``kill`` and ``restart`
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -19,23 +18,18 @@ import urllib.request
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, Self
 from urllib.parse import quote
 
 import obstore
 from obstore.store import S3Store
 
+from kit.processes import end_with_parent
+
 BUCKET = "tide"
 ACCESS_KEY = "tide-access"
 SECRET_KEY = "tide-secret+/="  # As AWS's own secrets, this must be escaped in a URL.
 _READY_S = 40.0
-_LIBC: Final = ctypes.CDLL(None)  # Loaded here: between fork and exec there may be no locks taken.
-_PR_SET_PDEATHSIG: Final = 1
-
-
-def _end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, be that by ``kill -9``."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Server:
@@ -103,7 +97,7 @@ class Server:
             cwd=self.directory,
             start_new_session=True,
             # One call of the kernel, and no lock: safe beside threads.
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
         )
 
     def _end(self, sign: signal.Signals) -> None:

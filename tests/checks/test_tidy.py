@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # A room imports from rooms of earlier lines only, and from itself.
 ROOMS = (
@@ -70,7 +70,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.*}>-])/" + r"(?:home|root|Users|work)/\w")
 ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 LOOPBACK = re.compile(r"127\.|0\.0\.0\.0$")
 OPEN_END = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b(?!\(#\d+\))")
-DOCS_PATH = re.compile(r"`((?:src|tests|sim|bench|scripts|examples)/[\w./-]+)`")
+DOCS_PATH = re.compile(r"`((?:src|tests|sim|bench|examples)/[\w./-]+)`")
 TEXT = frozenset({".py", ".md", ".toml", ".properties", ".sql", ".sh", ".yml", ".yaml", ""})
 
 
@@ -151,7 +151,7 @@ def every_room_is_known(root: Path) -> Iterator[str]:
     for module in modules(root, "src"):
         known = module.room in LEVEL or module.room in ("__init__", "testing", "pyspark_tidelog")
         if not known:
-            yield f"{module.path}: {module.room} has no place in ROOMS of tests/test_tidy.py"
+            yield f"{module.path}: {module.room} has no place in ROOMS of tests/checks/test_tidy.py"
 
 
 def foreign_packages_stay_in_their_rooms(root: Path) -> Iterator[str]:
@@ -176,7 +176,7 @@ def pure_modules_do_not_await(root: Path) -> Iterator[str]:
 
 def files_and_functions_are_short(root: Path) -> Iterator[str]:
     """What does not fit in the head has not found its parts yet."""
-    for module in modules(root, "src", "tests", "sim", "bench", "scripts"):
+    for module in modules(root, "src", "tests", "sim", "bench"):
         if (lines := module.text.count("\n")) > FILE_LINES_MAX:
             yield f"{module.path}: {lines} lines, more than {FILE_LINES_MAX}"
         for node in _functions(module.tree):
@@ -189,7 +189,7 @@ def files_and_functions_are_short(root: Path) -> Iterator[str]:
 
 def things_have_names(root: Path) -> Iterator[str]:
     """What is called common or base is not understood yet."""
-    for module in modules(root, "src", "tests", "sim", "bench", "scripts"):
+    for module in modules(root, "src", "tests", "sim", "bench"):
         if module.path.stem in NAMELESS:
             yield f"{module.path}: name what it holds"
 
