@@ -32,6 +32,7 @@ from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin
 from tidelog.wal.gc.orphans import sweep
 from tidelog.wal.gc.pin_objects import PinWitness, each_pin
+from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.slot_log import SlotLog
@@ -313,6 +314,25 @@ def test_every_byte_of_a_pin_counts() -> None:
         assert MANIFEST in store.objects
 
     asyncio.run(work())
+
+
+async def test_a_pin_that_goes_while_it_is_read_stops_no_collection() -> None:
+    """It was let go of, swept, and its own object deleted, between two requests of ours."""
+    inner = await log_of(45)
+    await log_on(inner).create_pin("p", start=1, limit=31)
+    await collect_to(inner, 40)
+    went = False
+
+    async def before(op: str, key: str) -> None:
+        nonlocal went
+        if op == "get" and key.startswith("snapshot/") and not went:
+            went = True
+            await log_on(inner).release_pin("p")
+            await collect_to(inner, 40)
+
+    assert await paths_pinned(Interposed(inner, before=before), CLOCK) == set()
+    assert went
+    assert not [key for key in await keys_in(inner) if key.startswith(PINS)]
 
 
 async def test_an_idle_collection_costs_the_same_however_many_pins_there_were() -> None:

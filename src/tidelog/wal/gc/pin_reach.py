@@ -47,7 +47,8 @@ async def _reached(
 ) -> tuple[Pin, list[Pointer | Fragment]]:
     """Return all that a pin reaches, and the pin as it was then.
 
-    What it names may be gone because it was let go of since it was read: then it is read again.
+    What it names may be gone because it was let go of since it was read: then it is read again. One
+    that is gone itself holds nothing.
 
     Raises:
         CorruptionError: it names a snapshot that is not there.
@@ -57,7 +58,9 @@ async def _reached(
             return found.pin, [child async for child in reached_by(store, clock, found.pin)]
         except CorruptionError:
             newer = await read_pin(store, found.pin.path)
-            if newer is None or newer.e_tag == found.e_tag:
+            if newer is None:  # It was let go of, and all that it had held is swept.
+                return changed(found.pin, start=found.pin.limit), []
+            if newer.e_tag == found.e_tag:
                 raise
             found = newer
 
