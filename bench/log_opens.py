@@ -1,6 +1,6 @@
 """What thousands of opens leave of a log, and what the next open, collection and scrub cost then.
 
-    python bench/log_opens.py [--opens N ...]
+    python bench/log_opens.py [--opens N ...] [--only closed|killed]
 
 An open that was closed appended one record. One that was killed fenced the writer before it, and
 came to nothing but the roll-up that is due at once where 64 slots are not in the manifest yet. Each
@@ -33,6 +33,7 @@ from tidelog.wal.slot_protocol.shape import Shape
 
 CLOCK: Final = SystemClock()
 ALL: Final = Keep(share_max=1)
+KINDS: Final = ["closed", "killed"]
 
 
 async def opened(store: Store) -> Log:
@@ -77,10 +78,11 @@ async def measured(inner: MemoryStore, work: Callable[[Store], Awaitable[None]])
     return [f"{store.usage().requests_count:,}", f"{took * 1_000:,.0f}"]
 
 
-async def print_opens(wanted: list[int]) -> None:
+async def print_opens(wanted: list[int], kinds: list[str]) -> None:
     """Print a line for each number of opens, closed and killed."""
     rows: list[list[str]] = []
-    for name, work in (("closed", open_and_close), ("killed", open_and_die)):
+    for name in kinds:
+        work = open_and_close if name == "closed" else open_and_die
         store, done = MemoryStore(), 0
         await create_log(store, name="bench", clock=CLOCK, writer="bench")
         for number in sorted(wanted):
@@ -120,8 +122,9 @@ async def print_opens(wanted: list[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--opens", type=int, nargs="*", default=[1, 100, 1_000, 10_000])
+    parser.add_argument("--only", choices=KINDS, nargs="*", default=KINDS)
     given = parser.parse_args()
-    asyncio.run(print_opens(given.opens))
+    asyncio.run(print_opens(given.opens, given.only))
 
 
 if __name__ == "__main__":
