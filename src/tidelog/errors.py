@@ -191,6 +191,10 @@ class CorruptionError(TidelogError):
     kind = "corruption"
 
 
+class NameInUse(CorruptionError):
+    """What lies under a name that was to be used is something else."""
+
+
 class DataDiffers(CorruptionError):
     """Two writers brought different data for the same times of one shard."""
 

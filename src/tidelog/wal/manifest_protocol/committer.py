@@ -23,6 +23,7 @@ from tidelog.errors import (
     ContentionError,
     CorruptionError,
     LocationError,
+    NameInUse,
     NoSuchLog,
     ObjectExists,
     ObjectNotFound,
@@ -86,7 +87,7 @@ class Committer:
             if orphan is None:
                 self._head = head
                 return head.manifest
-            head = await self._manifests.update(partial(self._naming, orphan), head=head)
+            head = await self._named(orphan, head)
             lost += not _names_last(head.manifest, orphan)
         raise ContentionError("other writers were ahead at every try to open the log")
 
@@ -133,7 +134,7 @@ class Committer:
         """
         head, self._head = self._head, None
         try:
-            head = await self._manifests.update(partial(self._naming, fragment), head=head)
+            head = await self._named(fragment, head)
             if _names_last(head.manifest, fragment):
                 self._head = head
                 return True
@@ -186,12 +187,29 @@ class Committer:
             return None
         return fragment
 
-    def _naming(self, fragment: Fragment, manifest: Manifest) -> Change | None:
+    async def _named(self, fragment: Fragment, head: Head | None) -> Head:
+        """Have the manifest name a fragment, unless its number is past.
+
+        The name of a snapshot is its sum, and not its depth. One who rolls up by other measures may
+        have stored the same fragments two levels deep, and lost his race: one child more has a name
+        of its own.
+        """
+        try:
+            return await self._manifests.update(
+                partial(self._naming, fragment, self.rollover), head=head
+            )
+        except NameInUse:
+            more = Rollover(
+                fragments=self.rollover.fragments + 1, snapshots=self.rollover.snapshots + 1
+            )
+            return await self._manifests.update(partial(self._naming, fragment, more))
+
+    def _naming(self, fragment: Fragment, rollover: Rollover, manifest: Manifest) -> Change | None:
         """Return the manifest that names a fragment too; None if its number is past. Pure."""
         if manifest.next_seq_no > fragment.seq_no:
             return None
         added = add_fragment(manifest, fragment, writer=self.writer)
-        rolled, snapshot = roll_over(added, self.rollover, writer=self.writer)
+        rolled, snapshot = roll_over(added, rollover, writer=self.writer)
         if snapshot is None:
             return Change(rolled)
         return Change(rolled, (object_of(snapshot),))

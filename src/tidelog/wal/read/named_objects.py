@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tidelog.clock import Clock
-from tidelog.errors import CorruptionError, LocationError, ObjectNotFound
+from tidelog.errors import CorruptionError, LocationError, NameInUse, ObjectNotFound
 from tidelog.store.conditional import DEFAULT_RESEND, Resend, create_or_read
 from tidelog.store.port import Store
 from tidelog.wal.format.manifest_update import pointer_to
@@ -27,7 +27,7 @@ async def store_named(
     """Store an object that a manifest is to name; one that is there must name the same.
 
     Raises:
-        CorruptionError: something else lies there. NOT_APPLIED. LocationError: it could not be
+        NameInUse: something else lies there. NOT_APPLIED. LocationError: it could not be
         stored, or what is there could not be read; no manifest names it. NOT_APPLIED.
     """
     try:
@@ -45,8 +45,8 @@ async def store_named(
         ) from error
 
 
-def _names_another(path: str) -> CorruptionError:
-    return CorruptionError(
+def _names_another(path: str) -> NameInUse:
+    return NameInUse(
         "what lies under a name that the log is to use is broken, or names something else, so no "
         "manifest was written: move it away",
         path=path,
