@@ -12,11 +12,11 @@ from typing import Final
 from tidelog.clock import Clock
 from tidelog.errors import (
     CursorMoved,
-    ObjectNotFound,
     PositionCollected,
     UsageError,
 )
 from tidelog.ids import check_name
+from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.copy import copy_log
@@ -28,7 +28,6 @@ from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.json import check_whole
-from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.cursors import Cursors
@@ -36,7 +35,7 @@ from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.opening import PROTOCOLS, create_log, open_log
-from tidelog.wal.read.head import load_head, refuse_slots
+from tidelog.wal.read.head import has_manifest, load_head, refuse_slots
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.shape import Shape
@@ -96,36 +95,30 @@ class Logs:
     async def names(self, *, lost: bool = False) -> list[str]:
         """Return the names of all logs, in order, also of such as were destroyed.
 
-        A listing of one page for each. ``lost`` asks for those alone that have records and no
-        manifest: it was lost, or whoever copied or destroyed the log did not finish.
+        ``lost`` asks for those alone that have records and no manifest; see `found`.
         """
-        names: list[str] = []
+        return [name for name, is_whole in (await self.found()).items() if is_whole != lost]
+
+    async def found(self) -> dict[str, bool]:
+        """Return the names of all logs, in order, and whether they have a manifest.
+
+        One that has none has records: its manifest was lost, or whoever copied or destroyed the log
+        did not finish. A listing of one page for each.
+        """
+        found: dict[str, bool] = {}
         after: str | None = None
-        while True:
-            entry = await anext(aiter(self.store.list(LOGS, after=after)), None)
-            if entry is None:
-                return sorted(names)
+        while (entry := await first_entry(self.store, LOGS, after=after)) is not None:
             name, slash, _ = entry.key.removeprefix(LOGS).partition("/")
             if not slash:
                 after = entry.key
                 continue  # A file beside the folders is no log.
-            folder = f"{LOGS}{name}/"
-            if await self._has_manifest(folder) != lost and (
-                not lost or await self._has_records(folder)
-            ):
-                names.append(name)
+            folder = Within(self.store, f"{LOGS}{name}")
+            if await has_manifest(folder):
+                found[name] = True
+            elif await first_entry(folder, EPOCHS) or await first_entry(folder, FRAGMENTS):
+                found[name] = False
             after = f"{LOGS}{name}0"  # "0" follows "/": past the whole folder, whatever lies in it.
-
-    async def _has_manifest(self, folder: str) -> bool:
-        try:
-            await self.store.get(f"{folder}{MANIFEST}", limit=1)
-        except ObjectNotFound:
-            return False
-        return True
-
-    async def _has_records(self, folder: str) -> bool:
-        listed = [aiter(self.store.list(folder + below)) for below in (EPOCHS, FRAGMENTS)]
-        return any([await anext(entries, None) is not None for entries in listed])
+        return dict(sorted(found.items()))
 
     async def fork(self, source: str, name: str, *, start: int = 0) -> Log:
         """Make a log that begins as another, from ``start`` on, and shares its objects.

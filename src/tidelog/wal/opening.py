@@ -5,20 +5,19 @@ Source: wal3, "Interface"; design page 3.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 from tidelog.clock import Clock
-from tidelog.errors import ManifestLost, NameTaken, NoSuchLog, ObjectNotFound, UsageError
+from tidelog.errors import ManifestLost, NameTaken, NoSuchLog, UsageError
+from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
-from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.committer import Committer
-from tidelog.wal.read.head import read_head
+from tidelog.wal.read.head import has_manifest, read_head
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
@@ -72,12 +71,9 @@ async def _refuse_remains(store: Store, name: str) -> None:
     Raises:
         UsageError: there is such a fragment.
     """
-    entry = await anext(aiter(store.list(FRAGMENTS)), None)
-    if entry is None:
+    entry = await first_entry(store, FRAGMENTS)
+    if entry is None or await has_manifest(store):
         return
-    with suppress(ObjectNotFound):
-        await store.get(MANIFEST, limit=1)
-        return  # Of a log that there is.
     raise UsageError(
         f"records of a log {name!r} that was destroyed, or lost its manifest, still lie there: "
         "destroy it again, or choose another name",
@@ -123,12 +119,12 @@ async def _no_such_log(store: Store, name: str) -> NoSuchLog:
         LocationError: the store failed.
     """
     told = f"there is no log {name!r} at {store.url}"
-    if await anext(aiter(store.list(EPOCHS)), None) is not None:
+    if await first_entry(store, EPOCHS) is not None:
         return ManifestLost(
             f"{told}: its manifest is missing, but its objects are there: "
             f"'tidelog log rebuild {name}', or destroy it if a copy to it was never finished"
         )
-    if await anext(aiter(store.list(FRAGMENTS)), None) is not None:
+    if await first_entry(store, FRAGMENTS) is not None:
         return ManifestLost(
             f"{told}: its manifest is missing, but its objects are there: put manifest/MANIFEST "
             "back, for in wal3's form it cannot be made again; or destroy it if a copy to it was "

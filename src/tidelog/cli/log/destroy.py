@@ -13,6 +13,7 @@ from tidelog.cli.log.patience import with_patience
 from tidelog.cli.log.told import range_text
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import NoSuchLog, UsageError
+from tidelog.store.listing import first_entry
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -58,7 +59,7 @@ async def _question(location: Location, name: str) -> str:
         log = await location.log(name)
     except NoSuchLog:
         # Of one that was destroyed in part there is something left.
-        if await anext(aiter(location.shelf.within(name).list("")), None) is None:
+        if await first_entry(location.shelf.within(name), "") is None:
             raise
         return f"There is no log {name!r} any more. Delete what is left of it?"
     return f"Destroy the log {name!r} for ever: {range_text(await log.describe())}?"

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 1024 * 1024
 AT_ONCE: Final = 16
+BASE64: Final = "_base64"
 
 
 @dataclass(slots=True)
@@ -150,8 +152,7 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
             bodies: list[Any] = table.column("body").to_pylist()
             write_bytes(b"".join(body + b"\n" for body in bodies))
             continue
-        for part in _alike(table) if format == "json" else (table,):
-            shown = shown_records(part, format)
+        for shown in _shown_alike(table, format):
             if rows is None or (format == "table" and shown.column_names != names):
                 # Records in streams have a column more: a new table begins.
                 if rows is not None:
@@ -162,30 +163,21 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
         rows.close()
 
 
-def _alike(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield the records in parts of which all are text or none is, body and stream each.
+def _shown_alike(table: pa.Table, format: str) -> Iterator[pa.Table]:
+    """Yield records as they are written, in parts of which all are text or none is.
 
-    How a record is shown is not to depend on which others were read with it.
+    How a record is shown in JSON is not to depend on which others were read with it.
     """
-    begin, before = 0, None
-    rows = zip(*(map(_is_text, table.column(name)) for name in ("stream", "body")), strict=True)
-    for at, kinds in enumerate(rows if _has_bytes(table) else ()):
-        if before is not None and kinds != before:
-            yield table.slice(begin, at - begin)
-            begin = at
-        before = kinds
-    yield table.slice(begin)
-
-
-def _has_bytes(table: pa.Table) -> bool:
-    import pyarrow as pa
-
-    try:
-        for name in ("stream", "body"):
-            table.column(name).cast(pa.string())
-    except pa.ArrowInvalid:
-        return True
-    return False
+    shown = shown_records(table, format)
+    if not any(name.endswith(BASE64) for name in shown.column_names):
+        yield shown
+        return
+    begin = 0
+    kinds = zip(*(map(_is_text, table.column(name)) for name in ("stream", "body")), strict=True)
+    for _, run in groupby(kinds):
+        count = sum(1 for _ in run)
+        yield shown_records(table.slice(begin, count), format)
+        begin += count
 
 
 def _is_text(value: pa.BinaryScalar) -> bool:
@@ -213,7 +205,7 @@ def shown_records(table: pa.Table, format: str) -> pa.Table:
             column = column.cast(pa.string())
         except pa.ArrowInvalid:
             if format == "json":
-                shown = f"{name}_base64"
+                shown = f"{name}{BASE64}"
             else:
                 values = [v for chunk in column.chunks for v in text_values(chunk)]
                 column = pa.chunked_array([pa.array(values, pa.string())])

@@ -79,7 +79,7 @@ async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
         LocationError: the store failed.
     """
     found: list[LogInfo | Unreadable] = []
-    for name in sorted([*await location.logs(), *await location.logs(lost=True)]):
+    for name in await location.shelf.found():
         try:
             found.append(await (await location.log(name)).describe())
         except LocationError:

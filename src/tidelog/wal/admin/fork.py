@@ -25,7 +25,6 @@ from tidelog.errors import (
     NameTaken,
     NoSuchLog,
     ObjectExists,
-    ObjectNotFound,
     Outcome,
     OutcomeUnknown,
     TidelogError,
@@ -37,14 +36,14 @@ from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, Origin
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import MANIFEST, Manifest, path_of
+from tidelog.wal.format.manifest import Manifest, path_of
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.pin import Pin, check_pin_name
 from tidelog.wal.format.snapshot import Pointer, object_of, overlaps, sum_of
 from tidelog.wal.gc.pin_objects import PinWitness, read_pin
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.read.epoch_history import with_all_epochs
-from tidelog.wal.read.head import collected, load_head
+from tidelog.wal.read.head import collected, has_manifest, load_head
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.read.tree_reader import TreeReader
@@ -80,8 +79,7 @@ class Fork:
         """
         check_pin_name(self.name, of="fork")
         target = self.store.sibling(self.name)
-        with suppress(ObjectNotFound):
-            await target.get(MANIFEST, limit=1)
+        if await has_manifest(target):
             raise NameTaken(f"there is a log {self.name!r} already: choose another name")
         head = await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
         refuse_unshareable(head.manifest, start)

@@ -32,12 +32,13 @@ from tidelog.wal.format.epoch import EPOCHS, place_of
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage
 from tidelog.wal.format.link import Link
-from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import link_of_metadata
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.pin_objects import each_pin
+from tidelog.wal.read.head import has_manifest
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.slot_protocol.chain import chain_of
@@ -61,11 +62,7 @@ async def rebuild_log(
         objects do not make a log; nothing was written. ContentionError: objects were deleted
         meanwhile. LocationError: the store failed.
     """
-    try:
-        await store.get(MANIFEST, limit=1)
-    except ObjectNotFound:
-        pass
-    else:
+    if await has_manifest(store):
         raise NameTaken("the log has a manifest: scrub it, and move it away if it is damaged")
     plan = await _plan(store)
     entries = [entry async for entry in store.list(EPOCHS) if place_of(entry.key) is not None]

@@ -21,8 +21,6 @@ from tidelog.wal.format.paths import log_in, own_path_in
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
 DEPTH_MAX: Final = 16
-
-
 VERSION: Final = 1
 
 

@@ -35,6 +35,19 @@ class Head:
     e_tag: str
 
 
+async def has_manifest(store: Store) -> bool:
+    """Say whether there is a manifest, be it whole or not.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    try:
+        await store.get(MANIFEST, limit=1)
+    except ObjectNotFound:
+        return False
+    return True
+
+
 async def load_head(store: Store) -> Head:
     """Read the manifest, which must be whole as far as it alone shows.
 

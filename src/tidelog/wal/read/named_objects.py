@@ -14,6 +14,7 @@ from contextlib import suppress
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, LocationError, NameInUse, ObjectNotFound
 from tidelog.store.conditional import DEFAULT_RESEND, Resend, create_or_read
+from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.wal.format.manifest_update import pointer_to
 from tidelog.wal.format.new_object import NewObject
@@ -59,7 +60,7 @@ async def _is_cut_short(store: Store, one: NewObject) -> bool:
     What was read back and was too short may have been cut on the way.
     """
     with suppress(LocationError):
-        entry = await anext(aiter(store.list(one.path)), None)
+        entry = await first_entry(store, one.path)
         return entry is not None and entry.key == one.path and entry.size_bytes < len(one.data)
     return False
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tidelog.errors import UsageError
 from tidelog.setsum import Setsum
+from tidelog.wal.read.bounds import check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,7 @@ class ScrubRange:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.start < 0:
-            raise UsageError(f"{self.start} is no position: they count from 1")
+        check_range(self.start, self.limit)
         if self.limit is not None and self.limit <= self.start:
             raise UsageError(f"a range from {self.start} to {self.limit} has no position in it")
 
