@@ -62,6 +62,13 @@ def test_a_case_is_the_same_each_time() -> None:
         assert prepare(SEED, number)[1] == prepare(SEED, number)[1]
 
 
+@pytest.fixture(scope="module")
+def made() -> None:
+    """All specimens, before any loop runs: whichever test is the first, or the only one."""
+    for name in RECIPES:
+        specimen(name)
+
+
 async def asked(name: str, change: Callable[[Truth], Truth] = lambda truth: truth) -> Asker:
     """Ask a log that nobody changed everything, and do everything with it."""
     found = specimen(name)
@@ -83,6 +90,7 @@ async def asked(name: str, change: Callable[[Truth], Truth] = lambda truth: trut
     return asker
 
 
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("name", RECIPES)
 async def test_nothing_is_wrong_with_what_nobody_changed(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +123,7 @@ LIES: dict[str, tuple[Callable[[Truth], Truth], set[str]]] = {
 }
 
 
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_lie_is_found(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary: were the log not what it should be, each question that shows it complains."""
