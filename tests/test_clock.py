@@ -8,7 +8,7 @@ import pytest
 from tidelog.clock import run_all
 
 
-def test_results_are_in_the_order_of_the_calls() -> None:
+async def test_results_are_in_the_order_of_the_calls() -> None:
     """The first call ends last, and its result is first."""
 
     def after(turns: int) -> Callable[[], Awaitable[int]]:
@@ -19,11 +19,11 @@ def test_results_are_in_the_order_of_the_calls() -> None:
 
         return call
 
-    assert asyncio.run(run_all([after(9), after(5), after(1)], at_once=3)) == [9, 5, 1]
+    assert await run_all([after(9), after(5), after(1)], at_once=3) == [9, 5, 1]
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_no_more_run_at_once_than_allowed(at_once: int) -> None:
+async def test_no_more_run_at_once_than_allowed(at_once: int) -> None:
     """The most that ever ran together is the bound itself: neither more, nor fewer."""
     running, most = 0, 0
 
@@ -34,12 +34,12 @@ def test_no_more_run_at_once_than_allowed(at_once: int) -> None:
         await asyncio.sleep(0)
         running -= 1
 
-    asyncio.run(run_all([call] * 10, at_once=at_once))
+    await run_all([call] * 10, at_once=at_once)
     assert most == at_once
 
 
 @pytest.mark.parametrize("calls", [1, 2, 5])
-def test_an_error_comes_out_bare_and_the_others_are_cancelled(calls: int) -> None:
+async def test_an_error_comes_out_bare_and_the_others_are_cancelled(calls: int) -> None:
     """Callers catch the error's own class, so it may not arrive in a group, however many ran."""
     ends: list[str] = []
 
@@ -53,5 +53,5 @@ def test_an_error_comes_out_bare_and_the_others_are_cancelled(calls: int) -> Non
             ends.append("cancelled")
 
     with pytest.raises(KeyError, match="the first"):
-        asyncio.run(run_all([*[waits] * (calls - 1), fails], at_once=calls))
+        await run_all([*[waits] * (calls - 1), fails], at_once=calls)
     assert ends == ["cancelled"] * (calls - 1)

@@ -130,7 +130,7 @@ def test_sinks_nest() -> None:
     assert outer.names == ["tick_seconds", "tick_updates"]
 
 
-def test_tasks_and_offloaded_work_keep_the_sink_they_began_with() -> None:
+async def test_tasks_and_offloaded_work_keep_the_sink_they_began_with() -> None:
     """Two locations in one loop must not report to each other's sink."""
     sinks = ListSink(), ListSink()
 
@@ -138,13 +138,10 @@ def test_tasks_and_offloaded_work_keep_the_sink_they_began_with() -> None:
         await asyncio.sleep(0)
         await asyncio.to_thread(observe_tick, str(number), 1, number)
 
-    async def both() -> None:
-        async with asyncio.TaskGroup() as group:
-            for number, sink in enumerate(sinks):
-                with use_sink(sink):
-                    group.create_task(work(number))
-
-    asyncio.run(both())
+    async with asyncio.TaskGroup() as group:
+        for number, sink in enumerate(sinks):
+            with use_sink(sink):
+                group.create_task(work(number))
 
     for number, sink in enumerate(sinks):
         assert [labels for _, _, labels in sink.seen] == [{"collection": str(number)}] * 2
@@ -167,7 +164,7 @@ def test_labels_must_be_those_of_the_table() -> None:
         _observe("commit_seconds", 1, kind="get")
 
 
-def test_the_engine_feeds_each_metric() -> None:
+async def test_the_engine_feeds_each_metric() -> None:
     """What the table promises is sent by real work, not only by a test's calls."""
     sink = ListSink()
 
@@ -180,6 +177,6 @@ def test_the_engine_feeds_each_metric() -> None:
         await shard.compare_and_append(None, 0, 1)
 
     with use_sink(sink):
-        asyncio.run(work())
+        await work()
 
     assert {"store_request_seconds", "store_bytes_out", "commit_seconds"} <= set(sink.names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import subprocess
@@ -133,14 +132,14 @@ def test_a_collection_is_ingested_and_read(tmp_path: Path) -> None:
         assert found.changes(since=10).column("_time").to_pylist() == [20]
 
 
-def test_it_works_inside_of_a_running_loop_and_from_threads(tmp_path: Path) -> None:
+async def test_it_works_inside_of_a_running_loop_and_from_threads(tmp_path: Path) -> None:
     """Notebooks run a loop of their own."""
 
     async def inside() -> int:
         with tidelog.connect(str(tmp_path / "lake"), create=True) as lake:
             return lake.shard("s1", schema=SCHEMA).upper().time
 
-    assert asyncio.run(inside()) == 0
+    assert await inside() == 0
     with tidelog.connect(str(tmp_path / "lake")) as lake:
         found: list[int] = []
         threads = [

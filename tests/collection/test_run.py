@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -78,28 +77,22 @@ class Place:
         return decode_health((await self.store.get(health_path(ingester.info.id))).data)
 
 
-def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
+async def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
     """What comes while it runs is the next run's: else a busy source would never be done."""
     place = Place(tmp_path)
 
-    async def work() -> tuple[Summary, Summary]:
-        ingester = await place.ingester()
-        first = await place.run(ingester, on_tick=lambda p: place.write("2.jsonl", 4, 5))
-        return first, await place.run(ingester)
-
-    first, second = asyncio.run(work())
+    ingester = await place.ingester()
+    first = await place.run(ingester, on_tick=lambda p: place.write("2.jsonl", 4, 5))
+    second = await place.run(ingester)
     assert (first.rows, first.upper, first.left_bytes) == (3, 4, 0)
     assert (second.rows, second.upper) == (2, 6)
 
 
-def test_a_run_tells_of_its_start_and_of_each_tick(tmp_path: Path) -> None:
+async def test_a_run_tells_of_its_start_and_of_each_tick(tmp_path: Path) -> None:
     """Whoever watches sees at once how much there is."""
     place = Place(tmp_path)
 
-    async def work() -> Summary:
-        return await place.run(await place.ingester())
-
-    summary = asyncio.run(work())
+    summary = await place.run(await place.ingester())
     assert place.told[0].tick is None
     assert place.told[0].so_far.left_bytes == (tmp_path / "1.jsonl").stat().st_size
     assert [p.so_far.ticks for p in place.told] == list(range(summary.ticks + 1))
@@ -108,46 +101,40 @@ def test_a_run_tells_of_its_start_and_of_each_tick(tmp_path: Path) -> None:
     assert summary.to_dict()["rows"] == 3
 
 
-def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
+async def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
     """Once to move upper on; and not again, though half a line is left for ever."""
     place = Place(tmp_path, timed=False)
     with (tmp_path / "1.jsonl").open("a") as file:
         file.write('{"at": 9')
 
-    async def work() -> tuple[Summary, Summary]:
-        ingester = await place.ingester(bytes_max=1_000)
-        return await place.run(ingester), await place.run(ingester)
-
-    first, idle = asyncio.run(work())
+    ingester = await place.ingester(bytes_max=1_000)
+    first, idle = await place.run(ingester), await place.run(ingester)
     assert first.rows == 3
     assert (idle.ticks, idle.rows, idle.left_bytes) == (1, 0, len('{"at": 9'))
     assert (idle.upper or 0) > (first.upper or 0)
 
 
-def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> None:
+async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> None:
     """An idle one too; and then the run's own work begins, as the head has more."""
     place = Place(tmp_path, timed=False)
 
-    async def work() -> Summary:
-        (tmp_path / "1.jsonl").rename(tmp_path / "later")
-        other = await place.ingester()
+    (tmp_path / "1.jsonl").rename(tmp_path / "later")
+    other = await place.ingester()
 
-        def no_commit(request: Request) -> Fault:
-            changes_output = request.changes and other.outputs[0].id in request.key
-            return Fault(happened=False) if changes_output else NO_FAULT
+    def no_commit(request: Request) -> Fault:
+        changes_output = request.changes and other.outputs[0].id in request.key
+        return Fault(happened=False) if changes_output else NO_FAULT
 
-        place.toss = no_commit
-        with pytest.raises(LocationError):
-            await other.tick(await other.source.head())
-        place.toss = lambda request: NO_FAULT
-        (tmp_path / "later").rename(tmp_path / "1.jsonl")
-        return await place.run(await place.ingester(bytes_max=1_000))
-
-    summary = asyncio.run(work())
+    place.toss = no_commit
+    with pytest.raises(LocationError):
+        await other.tick(await other.source.head())
+    place.toss = lambda request: NO_FAULT
+    (tmp_path / "later").rename(tmp_path / "1.jsonl")
+    summary = await place.run(await place.ingester(bytes_max=1_000))
     assert (summary.ticks, summary.rows) == (2, 3)
 
 
-def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) -> None:
+async def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) -> None:
     """It sleeps where nothing is left, and looks again; a stop is obeyed in between."""
     place = Place(tmp_path)
 
@@ -164,10 +151,10 @@ def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) -> None:
     def done() -> bool:
         return place.told[-1].so_far.rows == 5 and place.clock.slept_us > 3 * SECOND
 
-    assert asyncio.run(work()).rows == 5
+    assert (await work()).rows == 5
 
 
-def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
+async def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
     """Each failed try is told, and the pauses grow; what was in doubt is read back."""
     place = Place(tmp_path)
 
@@ -175,13 +162,10 @@ def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
         is_away = place.told[-1].so_far.ticks == 1 and place.clock.slept_us < 2 * SECOND
         return Fault(told=False) if is_away else NO_FAULT
 
-    async def work() -> Summary:
-        ingester = await place.ingester()
-        await ingester.tick(await ingester.source.head())
-        place.told.clear()
-        return await place.run(ingester, on_tick=lambda _: setattr(place, "toss", away))
-
-    summary = asyncio.run(work())
+    ingester = await place.ingester()
+    await ingester.tick(await ingester.source.head())
+    place.told.clear()
+    summary = await place.run(ingester, on_tick=lambda _: setattr(place, "toss", away))
     pauses = [p.pause_us for p in place.told if p.trouble is not None]
     assert len(pauses) > 1
     assert all(earlier <= later for earlier, later in pairwise(pauses))
@@ -189,7 +173,7 @@ def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
+async def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
     """One run gives up after some tries, with the store's error; one that follows never does."""
     place = Place(tmp_path)
     stopped = 20
@@ -204,15 +188,15 @@ def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
         )
 
     if follow:
-        asyncio.run(work())
+        await work()
         assert len(place.told) >= stopped
     else:
         with pytest.raises(LocationError):
-            asyncio.run(work())
+            await work()
         assert sum(p.trouble is not None for p in place.told) == TRIES_ONCE - 1
 
 
-def test_credentials_that_are_refused_are_not_tried_again(tmp_path: Path) -> None:
+async def test_credentials_that_are_refused_are_not_tried_again(tmp_path: Path) -> None:
     """They do not get better by waiting."""
     place = Place(tmp_path)
 
@@ -225,7 +209,7 @@ def test_credentials_that_are_refused_are_not_tried_again(tmp_path: Path) -> Non
         await place.run(ingester, follow=True)
 
     with pytest.raises(StoreRefused):
-        asyncio.run(work())
+        await work()
     assert not [p for p in place.told if p.trouble is not None]
 
 
@@ -238,40 +222,34 @@ async def stopped_by(place: Place, spoil: Callable[[Location], Awaitable[None]])
     return ingester
 
 
-def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
+async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
     """For whoever comes later and asks why nothing arrives any more."""
     place = Place(tmp_path)
 
     async def rewrite(location: Location) -> None:
         place.write("1.jsonl", 7, 7, 7)
 
-    async def work() -> None:
-        ingester = await stopped_by(place, rewrite)
-        status = await source_status(ingester)
-        assert status.run is not None
-        assert "rewritten" in (status.run.error or "")
-        assert status.run.error_kind == "corruption"
-        assert not status.run.running
-        assert (status.upper, status.files) == (4, 1)
-
-    asyncio.run(work())
+    ingester = await stopped_by(place, rewrite)
+    status = await source_status(ingester)
+    assert status.run is not None
+    assert "rewritten" in (status.run.error or "")
+    assert status.run.error_kind == "corruption"
+    assert not status.run.running
+    assert (status.upper, status.files) == (4, 1)
 
 
-def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> None:
+async def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> None:
     """There is nobody left to ask for it."""
     place = Place(tmp_path)
 
-    async def work() -> None:
-        ingester = await place.ingester()
-        await (await place.location()).drop_source("s")
-        with pytest.raises(SourceDropped):
-            await place.run(ingester)
-        assert [e async for e in place.store.list("status/")] == []
-
-    asyncio.run(work())
+    ingester = await place.ingester()
+    await (await place.location()).drop_source("s")
+    with pytest.raises(SourceDropped):
+        await place.run(ingester)
+    assert [e async for e in place.store.list("status/")] == []
 
 
-def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
+async def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
     """Every few seconds, so that one that is killed is known to have been there."""
     place = Place(tmp_path)
     seen: list[Health | None] = []
@@ -293,38 +271,35 @@ def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
         return NO_FAULT
 
     place.toss = count
-    asyncio.run(work())
+    await work()
     assert puts == len(place.told)  # One a tick, as each took so long, and one at the end.
     assert seen[0] is not None
     assert not seen[0].running
 
 
-def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
+async def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
     """Nothing may come for days; its status must not look like that of one that was killed."""
     place = Place(tmp_path)
 
-    async def work() -> tuple[Health | None, int]:
-        ingester = await place.ingester()
-        seen: list[Health | None] = []
+    ingester = await place.ingester()
+    seen: list[Health | None] = []
 
-        def stop() -> bool:
-            return place.clock.slept_us > 200 * SECOND
+    def stop() -> bool:
+        return place.clock.slept_us > 200 * SECOND
 
-        def count(request: Request) -> Fault:
-            if request.op == "put" and request.key.startswith("status/"):
-                seen.append(None)
-            return NO_FAULT
+    def count(request: Request) -> Fault:
+        if request.op == "put" and request.key.startswith("status/"):
+            seen.append(None)
+        return NO_FAULT
 
-        place.toss = count
-        await place.run(ingester, follow=True, stop=stop)
-        return await place.health(ingester), len(seen)
-
-    last, puts = asyncio.run(work())
+    place.toss = count
+    await place.run(ingester, follow=True, stop=stop)
+    last, puts = await place.health(ingester), len(seen)
     assert last is not None
     assert puts == 4  # Three within 200 seconds, and the last.
 
 
-def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+async def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     """It is a hint."""
     place = Place(tmp_path)
     place.toss = lambda r: Fault(happened=not r.key.startswith("status/"))
@@ -332,28 +307,25 @@ def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     async def work() -> int:
         return (await place.run(await place.ingester())).rows
 
-    assert asyncio.run(work()) == 3
+    assert await work() == 3
 
 
-def test_status_of_a_source_that_cannot_be_asked(
+async def test_status_of_a_source_that_cannot_be_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the location knows is told all the same, and what the source said."""
     place = Place(tmp_path)
 
-    async def work() -> None:
-        ingester = await place.ingester()
-        await place.run(ingester)
+    ingester = await place.ingester()
+    await place.run(ingester)
 
-        async def away(*_: object) -> int:
-            raise LocationError("the bucket is gone")
+    async def away(*_: object) -> int:
+        raise LocationError("the bucket is gone")
 
-        monkeypatch.setattr(type(ingester.source), "left_bytes", away)
-        status = await source_status(ingester)
-        assert (status.left_bytes, status.trouble) == (None, "the bucket is gone")
-        assert status.upper == 4
-
-    asyncio.run(work())
+    monkeypatch.setattr(type(ingester.source), "left_bytes", away)
+    status = await source_status(ingester)
+    assert (status.left_bytes, status.trouble) == (None, "the bucket is gone")
+    assert status.upper == 4
 
 
 def test_health_survives_its_bytes_and_garbage_is_none() -> None:

@@ -17,7 +17,6 @@ places, and such a manifest put an append without a position.
 
 from __future__ import annotations
 
-import asyncio
 from itertools import cycle
 
 import pytest
@@ -67,35 +66,29 @@ def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> Fau
 @pytest.mark.parametrize(
     "prefixes", [("log/", "epoch/"), ("snapshot/",), ("manifest/",)], ids=lambda p: p[0]
 )
-def test_no_append_is_lost_or_doubled(
+async def test_no_append_is_lost_or_doubled(
     kind: Kind, store: Store, prefixes: tuple[str, ...], fates: list[Fault]
 ) -> None:
     """Each has a position, and is there once; nobody is told that it is unknown."""
-
-    async def work() -> None:
-        await kind.make(store)
-        wanted: dict[int, bytes] = {}
-        async with kind.writer(troubled(store, prefixes, fates)) as writer:
-            for number in range(25):
-                body = b"%d" % number
-                wanted[await writer.append([body])] = body
-        await kind.settle(store)
-        assert await contents(kind, store) == wanted
-        assert list(wanted) == list(range(1, 26))
-
-    asyncio.run(work())
+    await kind.make(store)
+    wanted: dict[int, bytes] = {}
+    async with kind.writer(troubled(store, prefixes, fates)) as writer:
+        for number in range(25):
+            body = b"%d" % number
+            wanted[await writer.append([body])] = body
+    await kind.settle(store)
+    assert await contents(kind, store) == wanted
+    assert list(wanted) == list(range(1, 26))
 
 
 @EVERY_FATE
-def test_a_log_is_made_whatever_is_answered(kind: Kind, store: Store, fates: list[Fault]) -> None:
+async def test_a_log_is_made_whatever_is_answered(
+    kind: Kind, store: Store, fates: list[Fault]
+) -> None:
     """Once, and empty."""
-
-    async def work() -> None:
-        await kind.make(troubled(store, ("manifest/",), fates))
-        assert [entry.key async for entry in store.list("")] == ["manifest/MANIFEST"]
-        assert await contents(kind, store) == {}
-
-    asyncio.run(work())
+    await kind.make(troubled(store, ("manifest/",), fates))
+    assert [entry.key async for entry in store.list("")] == ["manifest/MANIFEST"]
+    assert await contents(kind, store) == {}
 
 
 async def collect(store: Store) -> Collected:
@@ -105,71 +98,63 @@ async def collect(store: Store) -> Collected:
 
 @EVERY_FATE
 @pytest.mark.parametrize("prefix", ["gc/", "manifest/", "snapshot/", "data"])
-def test_a_collection_is_finished_whatever_is_answered(
+async def test_a_collection_is_finished_whatever_is_answered(
     kind: Kind, store: Store, prefix: str, fates: list[Fault]
 ) -> None:
     """By the collector that began it, or by the next."""
-
-    async def work() -> None:
-        await kind.make(store)
-        async with kind.writer(store) as writer:
-            for number in range(13):
-                await writer.append([b"%d" % number])
-        await Cursors(store=store, clock=CLOCK, writer="me").create("x", 8)
-        prefixes = ("log/", "epoch/") if prefix == "data" else (prefix,)
-        try:
-            await collect(troubled(store, prefixes, fates))
-        except LocationError:
-            assert prefix in ("snapshot/", "data"), "only a delete may end it"
-        await collect(store)
-        assert list(await contents(kind, store)) == list(range(8, 14))
-        assert (await kind.scrub(store)).unnamed == []
-
-    asyncio.run(work())
+    await kind.make(store)
+    async with kind.writer(store) as writer:
+        for number in range(13):
+            await writer.append([b"%d" % number])
+    await Cursors(store=store, clock=CLOCK, writer="me").create("x", 8)
+    prefixes = ("log/", "epoch/") if prefix == "data" else (prefix,)
+    try:
+        await collect(troubled(store, prefixes, fates))
+    except LocationError:
+        assert prefix in ("snapshot/", "data"), "only a delete may end it"
+    await collect(store)
+    assert list(await contents(kind, store)) == list(range(8, 14))
+    assert (await kind.scrub(store)).unnamed == []
 
 
 @EVERY_FATE
-def test_a_cursor_is_where_its_witness_says(kind: Kind, store: Store, fates: list[Fault]) -> None:
+async def test_a_cursor_is_where_its_witness_says(
+    kind: Kind, store: Store, fates: list[Fault]
+) -> None:
     """Made, moved on, and set back."""
-
-    async def work() -> None:
-        await kind.make(store)
-        async with kind.writer(store) as writer:
-            await writer.append([b"x"] * 9)
-        slow = troubled(store, ("cursor/",), fates)
-        one = Cursors(store=slow, clock=CLOCK, writer="one")
-        other = Cursors(store=store, clock=CLOCK, writer="other")
-        witness = await one.create("reader", 2)
+    await kind.make(store)
+    async with kind.writer(store) as writer:
+        await writer.append([b"x"] * 9)
+    slow = troubled(store, ("cursor/",), fates)
+    one = Cursors(store=slow, clock=CLOCK, writer="one")
+    other = Cursors(store=store, clock=CLOCK, writer="other")
+    witness = await one.create("reader", 2)
+    assert await other.load("reader") == witness
+    for position in (5, 9, 3):
+        witness = await one.save(witness, position, allow_back=True)
+        assert witness.position == position
         assert await other.load("reader") == witness
-        for position in (5, 9, 3):
-            witness = await one.save(witness, position, allow_back=True)
-            assert witness.position == position
-            assert await other.load("reader") == witness
-
-    asyncio.run(work())
 
 
 @EVERY_FATE
 @pytest.mark.parametrize("key", ["pin/", "log/b/manifest/", "log/b/snapshot/"])
-def test_a_fork_is_whole_whatever_is_answered(store: Store, key: str, fates: list[Fault]) -> None:
+async def test_a_fork_is_whole_whatever_is_answered(
+    store: Store, key: str, fates: list[Fault]
+) -> None:
     """It is made by the first who asks for it; its pin and its manifest are what they say."""
-
-    async def work() -> None:
-        source = Within(store, "log/a")
-        await SLOTS.make(source)
-        async with SLOTS.writer(source) as writer:
-            for number in range(13):
-                await writer.append([b"%d" % number])
-        prefix = "log/a/pin/" if key == "pin/" else key
-        shelf = Logs(store=troubled(store, (prefix,), fates), clock=CLOCK, writer="me")
-        fork = await shelf.fork("a", "b", start=3)
-        assert list(await contents(SLOTS, Within(store, "log/b"))) == list(range(3, 14))
-        (pin,) = (await (await shelf.open("a")).pins()).values()
-        assert (pin.start, pin.limit, pin.is_sure, pin.holder) == (3, 14, True, "b")
-        await fork.create_pin("p")
-        assert list(await fork.pins()) == ["p"]
-
-    asyncio.run(work())
+    source = Within(store, "log/a")
+    await SLOTS.make(source)
+    async with SLOTS.writer(source) as writer:
+        for number in range(13):
+            await writer.append([b"%d" % number])
+    prefix = "log/a/pin/" if key == "pin/" else key
+    shelf = Logs(store=troubled(store, (prefix,), fates), clock=CLOCK, writer="me")
+    fork = await shelf.fork("a", "b", start=3)
+    assert list(await contents(SLOTS, Within(store, "log/b"))) == list(range(3, 14))
+    (pin,) = (await (await shelf.open("a")).pins()).values()
+    assert (pin.start, pin.limit, pin.is_sure, pin.holder) == (3, 14, True, "b")
+    await fork.create_pin("p")
+    assert list(await fork.pins()) == ["p"]
 
 
 def test_fates_are_all_there_are() -> None:

@@ -58,37 +58,33 @@ async def log_of(store: Store, *, clock: StuckClock | None = None) -> Log:
     )
 
 
-def test_the_first_append(kind: Kind, store: Store) -> None:
+async def test_the_first_append(kind: Kind, store: Store) -> None:
     """All that is written, field by field; once closed, both protocols' manifests say the same."""
-
-    async def work() -> None:
-        await kind.make(store)
-        async with kind.writer(store) as writer:
-            assert await writer.append([b"one", b"two"]) == 1
-        found = json.loads((await store.get(MANIFEST)).data)
-        (fragment,) = found["fragments"]
-        data = (await store.get(fragment["path"])).data
-        assert {name: found[name] for name in ("collected", "snapshots", "writer")} == {
-            "collected": "0" * 64,
-            "snapshots": [],
-            "writer": "w",
-        }
-        assert found["setsum"] == fragment["setsum"]
-        assert found["acc_bytes"] == fragment["num_bytes"] == len(data)
-        assert (fragment["seq_no"], fragment["start"], fragment["limit"]) == (
-            1,
-            {"offset": 1},
-            {"offset": 3},
-        )
-        if kind is WAL3:
-            assert fragment["path"] == fragment_path(1)
-            rows = decode_fragment(data, path=fragment["path"]).to_pylist()
-            assert [(row["position"], row["body"]) for row in rows] == [(1, b"one"), (2, b"two")]
-            sums = [record_setsum(r["position"], r["timestamp_us"], r["body"]) for r in rows]
-            assert (sums[0] + sums[1]).hex() == fragment["setsum"]
-            assert rows[0]["timestamp_us"] == rows[1]["timestamp_us"]
-
-    asyncio.run(work())
+    await kind.make(store)
+    async with kind.writer(store) as writer:
+        assert await writer.append([b"one", b"two"]) == 1
+    found = json.loads((await store.get(MANIFEST)).data)
+    (fragment,) = found["fragments"]
+    data = (await store.get(fragment["path"])).data
+    assert {name: found[name] for name in ("collected", "snapshots", "writer")} == {
+        "collected": "0" * 64,
+        "snapshots": [],
+        "writer": "w",
+    }
+    assert found["setsum"] == fragment["setsum"]
+    assert found["acc_bytes"] == fragment["num_bytes"] == len(data)
+    assert (fragment["seq_no"], fragment["start"], fragment["limit"]) == (
+        1,
+        {"offset": 1},
+        {"offset": 3},
+    )
+    if kind is WAL3:
+        assert fragment["path"] == fragment_path(1)
+        rows = decode_fragment(data, path=fragment["path"]).to_pylist()
+        assert [(row["position"], row["body"]) for row in rows] == [(1, b"one"), (2, b"two")]
+        sums = [record_setsum(r["position"], r["timestamp_us"], r["body"]) for r in rows]
+        assert (sums[0] + sums[1]).hex() == fragment["setsum"]
+        assert rows[0]["timestamp_us"] == rows[1]["timestamp_us"]
 
 
 # After so many appends: the depths of the manifest's snapshots, and how many fragments it has.
@@ -100,191 +96,151 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("count", range(1, 7))
-def test_snapshots_appear_as_thresholds_say(kind: Kind, store: Store, count: int) -> None:
+async def test_snapshots_appear_as_thresholds_say(kind: Kind, store: Store, count: int) -> None:
     """With two of each; wal3's example has one fragment, which here is too few."""
-
-    async def work() -> None:
-        await kind.make(store)
-        log = await log_of(store)
-        for number in range(count):
-            assert await log.append([b"%d" % number]) == number + 1
-        await log.close()
-        manifest = await manifest_of(store)
-        depths = [pointer.depth for pointer in manifest.snapshots]
-        assert (depths, len(manifest.fragments)) == SHAPES[kind.name][count]
-        assert len(await contents(kind, store)) == count
-
-    asyncio.run(work())
+    await kind.make(store)
+    log = await log_of(store)
+    for number in range(count):
+        assert await log.append([b"%d" % number]) == number + 1
+    await log.close()
+    manifest = await manifest_of(store)
+    depths = [pointer.depth for pointer in manifest.snapshots]
+    assert (depths, len(manifest.fragments)) == SHAPES[kind.name][count]
+    assert len(await contents(kind, store)) == count
 
 
-def test_what_a_dead_writer_left_is_in_the_log(kind: Kind, store: Store) -> None:
+async def test_what_a_dead_writer_left_is_in_the_log(kind: Kind, store: Store) -> None:
     """It was stored, and no manifest names it: a process died before it could."""
-
-    async def work() -> None:
-        await kind.make(store)
-        empty = (await store.get(MANIFEST)).data
-        async with kind.writer(store) as writer:
-            await writer.append([b"one"])
-        await store.put(MANIFEST, empty)
-        async with kind.writer(store) as writer:
-            assert await writer.append([b"two"]) == 2
-        assert await contents(kind, store) == {1: b"one", 2: b"two"}
-
-    asyncio.run(work())
+    await kind.make(store)
+    empty = (await store.get(MANIFEST)).data
+    async with kind.writer(store) as writer:
+        await writer.append([b"one"])
+    await store.put(MANIFEST, empty)
+    async with kind.writer(store) as writer:
+        assert await writer.append([b"two"]) == 2
+    assert await contents(kind, store) == {1: b"one", 2: b"two"}
 
 
-def test_hundreds_of_orphans_are_brought_in(kind: Kind) -> None:
+async def test_hundreds_of_orphans_are_brought_in(kind: Kind) -> None:
     """By one opening; wal3's takes two and then says that it was contention."""
-
-    async def work() -> None:
-        store, count = MemoryStore(), 300
-        await kind.make(store)
-        empty = (await store.get(MANIFEST)).data
-        async with kind.writer(store, batch_bytes=1) as writer:
-            for number in range(count):
-                await writer.append([b"%d" % number])
-        await store.delete([key for key in store.objects if key.startswith("snapshot/")])
-        await store.put(MANIFEST, empty)
-        await kind.settle(store)
-        found = await contents(kind, store)
-        assert list(found.values()) == [b"%d" % number for number in range(count)]
-
-    asyncio.run(work())
+    store, count = MemoryStore(), 300
+    await kind.make(store)
+    empty = (await store.get(MANIFEST)).data
+    async with kind.writer(store, batch_bytes=1) as writer:
+        for number in range(count):
+            await writer.append([b"%d" % number])
+    await store.delete([key for key in store.objects if key.startswith("snapshot/")])
+    await store.put(MANIFEST, empty)
+    await kind.settle(store)
+    found = await contents(kind, store)
+    assert list(found.values()) == [b"%d" % number for number in range(count)]
 
 
-def test_a_batch_takes_what_fits(kind: Kind, store: Store) -> None:
+async def test_a_batch_takes_what_fits(kind: Kind, store: Store) -> None:
     """Whole appends, in their order; the one that would be too much is in the next."""
-
-    async def work() -> None:
-        await kind.make(store)
-        sizes = [pa.array([b"x" * n], pa.binary()).nbytes for n in (1, 2, 3)]
-        async with kind.writer(store, batch_bytes=sizes[0] + sizes[1]) as writer:
-            bodies = (b"x", b"xx", b"xxx")
-            assert await asyncio.gather(*(writer.append([body]) for body in bodies)) == [1, 2, 3]
-        fragments = (await manifest_of(store)).fragments
-        assert [(one.start, one.limit) for one in fragments] == [(1, 3), (3, 4)]
-
-    asyncio.run(work())
+    await kind.make(store)
+    sizes = [pa.array([b"x" * n], pa.binary()).nbytes for n in (1, 2, 3)]
+    async with kind.writer(store, batch_bytes=sizes[0] + sizes[1]) as writer:
+        bodies = (b"x", b"xx", b"xxx")
+        assert await asyncio.gather(*(writer.append([body]) for body in bodies)) == [1, 2, 3]
+    fragments = (await manifest_of(store)).fragments
+    assert [(one.start, one.limit) for one in fragments] == [(1, 3), (3, 4)]
 
 
-def test_two_writers_take_turns(kind: Kind, store: Store) -> None:
+async def test_two_writers_take_turns(kind: Kind, store: Store) -> None:
     """Only contention may be told; whoever was told that opens anew; nothing is lost or doubled."""
-
-    async def work() -> None:
-        await kind.make(store)
-        wanted: dict[int, bytes] = {}
-        writers: list[Writer] = [kind.writer(store, name=name) for name in ("ping", "pong")]
-        for number in range(250 if isinstance(store, MemoryStore) else 24):
-            place, body = number % 2, b"%d" % number
-            while True:
-                try:
-                    wanted[await writers[place].append([body])] = body
-                    break
-                except (ContentionError, Fenced):
-                    await writers[place].close()
-                    writers[place] = kind.writer(store, name="again")
-        for writer in writers:
-            await writer.close()
-        assert await contents(kind, store) == wanted
-
-    asyncio.run(work())
+    await kind.make(store)
+    wanted: dict[int, bytes] = {}
+    writers: list[Writer] = [kind.writer(store, name=name) for name in ("ping", "pong")]
+    for number in range(250 if isinstance(store, MemoryStore) else 24):
+        place, body = number % 2, b"%d" % number
+        while True:
+            try:
+                wanted[await writers[place].append([body])] = body
+                break
+            except (ContentionError, Fenced):
+                await writers[place].close()
+                writers[place] = kind.writer(store, name="again")
+    for writer in writers:
+        await writer.close()
+    assert await contents(kind, store) == wanted
 
 
 @pytest.mark.parametrize("kind", [WAL3], ids=str)
-def test_an_occupied_place_costs_nothing(kind: Kind, store: Store) -> None:
+async def test_an_occupied_place_costs_nothing(kind: Kind, store: Store) -> None:
     """What is there is brought in, and the append goes after it: none of it twice."""
-
-    async def work() -> None:
-        await kind.make(store)
-        async with kind.writer(store) as writer:
-            await writer.append([b"one"])
-            records = place_records(pa.array([b"theirs"], pa.binary()), start=2, timestamp_us=7)
-            await store.put(fragment_path(2), encode_fragment(records, write_id="other"))
-            assert await writer.append([b"ours"]) == 3
-        assert list((await contents(kind, store)).values()) == [b"one", b"theirs", b"ours"]
-
-    asyncio.run(work())
+    await kind.make(store)
+    async with kind.writer(store) as writer:
+        await writer.append([b"one"])
+        records = place_records(pa.array([b"theirs"], pa.binary()), start=2, timestamp_us=7)
+        await store.put(fragment_path(2), encode_fragment(records, write_id="other"))
+        assert await writer.append([b"ours"]) == 3
+    assert list((await contents(kind, store)).values()) == [b"one", b"theirs", b"ours"]
 
 
-def test_large_fragments_under_contention(kind: Kind, store: Store) -> None:
+async def test_large_fragments_under_contention(kind: Kind, store: Store) -> None:
     """Above the size at which S3's clients begin to put in parts."""
-
-    async def work() -> None:
-        await kind.make(store)
-        writers: list[Writer] = [kind.writer(store, name=name) for name in ("one", "two")]
-        wanted: dict[int, bytes] = {}
-        for number in range(3):
-            body = bytes([number]) * (6 * MIB)
-            try:
-                wanted[await writers[number % 2].append([body])] = body
-            except Fenced:
-                assert number == 2
-        for writer in writers:
-            await writer.close()
-        assert await contents(kind, store) == wanted
-        assert len(wanted) == (3 if kind is WAL3 else 2)
-
-    asyncio.run(work())
+    await kind.make(store)
+    writers: list[Writer] = [kind.writer(store, name=name) for name in ("one", "two")]
+    wanted: dict[int, bytes] = {}
+    for number in range(3):
+        body = bytes([number]) * (6 * MIB)
+        try:
+            wanted[await writers[number % 2].append([body])] = body
+        except Fenced:
+            assert number == 2
+    for writer in writers:
+        await writer.close()
+    assert await contents(kind, store) == wanted
+    assert len(wanted) == (3 if kind is WAL3 else 2)
 
 
-def test_an_append_may_be_cancelled_anywhere(kind: Kind) -> None:
+async def test_an_append_may_be_cancelled_anywhere(kind: Kind) -> None:
     """It is then in the log once, or not at all, and the log goes on."""
-
-    async def work() -> None:
-        landed = 0
-        for steps in range(40):
-            store = MemoryStore()
-            await kind.make(store)
-            async with kind.writer(store) as writer:
-                waiting = asyncio.create_task(writer.append([b"cancelled"]))
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                waiting.cancel()
-                first = await writer.append([b"after"])
-            found = await contents(kind, store)
-            assert list(found.values()) in ([b"after"], [b"cancelled", b"after"])
-            assert found[first] == b"after"
-            landed += len(found) - 1
-        assert 0 < landed < 40
-
-    asyncio.run(work())
-
-
-def test_a_read_may_be_cancelled_anywhere(kind: Kind) -> None:
-    """And leaves nothing behind that runs on."""
-
-    async def work() -> None:
+    landed = 0
+    for steps in range(40):
         store = MemoryStore()
         await kind.make(store)
-        async with kind.writer(store, batch_bytes=1) as writer:
-            for number in range(12):
-                await writer.append([b"%d" % number])
-        before = len(asyncio.all_tasks())
-        for steps in range(0, 120, 3):
-            reading = asyncio.create_task(contents(kind, store))
+        async with kind.writer(store) as writer:
+            waiting = asyncio.create_task(writer.append([b"cancelled"]))
             for _ in range(steps):
                 await asyncio.sleep(0)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-        assert len(asyncio.all_tasks()) == before
-        assert len(await contents(kind, store)) == 12
+            waiting.cancel()
+            first = await writer.append([b"after"])
+        found = await contents(kind, store)
+        assert list(found.values()) in ([b"after"], [b"cancelled", b"after"])
+        assert found[first] == b"after"
+        landed += len(found) - 1
+    assert 0 < landed < 40
 
-    asyncio.run(work())
+
+async def test_a_read_may_be_cancelled_anywhere(kind: Kind) -> None:
+    """And leaves nothing behind that runs on."""
+    store = MemoryStore()
+    await kind.make(store)
+    async with kind.writer(store, batch_bytes=1) as writer:
+        for number in range(12):
+            await writer.append([b"%d" % number])
+    before = len(asyncio.all_tasks())
+    for steps in range(0, 120, 3):
+        reading = asyncio.create_task(contents(kind, store))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    assert len(asyncio.all_tasks()) == before
+    assert len(await contents(kind, store)) == 12
 
 
-def test_a_clock_that_goes_back(kind: Kind, store: Store) -> None:
+async def test_a_clock_that_goes_back(kind: Kind, store: Store) -> None:
     """Positions alone give the order; times are told as they were."""
-
-    async def work() -> None:
-        await kind.make(store)
-        clock = StuckClock()
-        first_us = clock.wall_us
-        log = await log_of(store, clock=clock)
-        for number in range(6):
-            assert await log.append([b"%d" % number]) == number + 1
-            clock.wall_us -= 1_000_000
-        await log.close()
-        times = [row["timestamp_us"] for row in await rows_of(kind, store)]
-        assert times == [first_us - number * 1_000_000 for number in range(6)]
-
-    asyncio.run(work())
+    await kind.make(store)
+    clock = StuckClock()
+    first_us = clock.wall_us
+    log = await log_of(store, clock=clock)
+    for number in range(6):
+        assert await log.append([b"%d" % number]) == number + 1
+        clock.wall_us -= 1_000_000
+    await log.close()
+    times = [row["timestamp_us"] for row in await rows_of(kind, store)]
+    assert times == [first_us - number * 1_000_000 for number in range(6)]

@@ -23,8 +23,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -69,143 +67,119 @@ async def data_of(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("back", [None, 24, 12, 2, 1, 0])
-def test_cursors_say_what_goes(kind: Kind, store: Store, back: int | None) -> None:
+async def test_cursors_say_what_goes(kind: Kind, store: Store, back: int | None) -> None:
     """All below the cursor, and no more; without one, nothing."""
-
-    async def work() -> None:
-        count = 24 if isinstance(store, MemoryStore) else 7
-        cursors = await written(kind, store, count)
-        position = 1 if back is None else max(1, count + 1 - back)
-        if back is not None:
-            await cursors.create("reader", position)
-        report = await collect(store)
-        # The newest object of a slot log stays: by its link the manifest can be made again.
-        oldest = min(position, count + (kind is WAL3))
-        found = await contents(kind, store)
-        assert found == {n: b"%d" % (n - 1) for n in range(oldest, count + 1)}
-        assert report.fragments == oldest - 1
-        assert len(await data_of(store)) == len(found)
-        assert (await kind.scrub(store)).unnamed == []
-        assert (await collect(store)).fragments == 0
-
-    asyncio.run(work())
+    count = 24 if isinstance(store, MemoryStore) else 7
+    cursors = await written(kind, store, count)
+    position = 1 if back is None else max(1, count + 1 - back)
+    if back is not None:
+        await cursors.create("reader", position)
+    report = await collect(store)
+    # The newest object of a slot log stays: by its link the manifest can be made again.
+    oldest = min(position, count + (kind is WAL3))
+    found = await contents(kind, store)
+    assert found == {n: b"%d" % (n - 1) for n in range(oldest, count + 1)}
+    assert report.fragments == oldest - 1
+    assert len(await data_of(store)) == len(found)
+    assert (await kind.scrub(store)).unnamed == []
+    assert (await collect(store)).fragments == 0
 
 
-def test_the_lowest_cursor_counts(kind: Kind, store: Store) -> None:
+async def test_the_lowest_cursor_counts(kind: Kind, store: Store) -> None:
     """Be it the one that each of Chroma's logs has, or another; that one alone is enough."""
-
-    async def work() -> None:
-        cursors = await written(kind, store, 12)
-        intrinsic = await cursors.create(INTRINSIC, 4)
-        assert (await collect(store)).oldest == 4
-        reader = await cursors.create("reader", 6)
-        intrinsic = await cursors.save(intrinsic, 9)
-        report = await collect(store)
-        assert (report.oldest, report.held_by) == (6, "reader")
-        await cursors.save(reader, 11)
-        report = await collect(store)
-        assert (report.oldest, report.held_by) == (9, INTRINSIC)
-        assert list(await contents(kind, store)) == [9, 10, 11, 12]
-
-    asyncio.run(work())
+    cursors = await written(kind, store, 12)
+    intrinsic = await cursors.create(INTRINSIC, 4)
+    assert (await collect(store)).oldest == 4
+    reader = await cursors.create("reader", 6)
+    intrinsic = await cursors.save(intrinsic, 9)
+    report = await collect(store)
+    assert (report.oldest, report.held_by) == (6, "reader")
+    await cursors.save(reader, 11)
+    report = await collect(store)
+    assert (report.oldest, report.held_by) == (9, INTRINSIC)
+    assert list(await contents(kind, store)) == [9, 10, 11, 12]
 
 
-def test_writer_and_collector_take_turns(kind: Kind, store: Store) -> None:
+async def test_writer_and_collector_take_turns(kind: Kind, store: Store) -> None:
     """Whole after each; positions and numbers only rise."""
-
-    async def work() -> None:
-        cursors = await written(kind, store, 1)
-        witness = await cursors.create("reader", 1)
-        next_ = 2
-        for _ in range(20 if isinstance(store, MemoryStore) else 6):
-            async with kind.writer(store) as writer:
-                for _ in range(4):
-                    assert await writer.append([b"x", b"y"]) == next_
-                    next_ += 2
-            witness = await cursors.save(witness, next_ - 3)
-            report = await collect(store)
-            assert report.oldest == next_ - 4
-            assert list(await contents(kind, store)) == list(range(next_ - 4, next_))
-
-    asyncio.run(work())
-
-
-def test_a_log_that_is_collected_whole_goes_on(kind: Kind, store: Store) -> None:
-    """At the next position, under the next number."""
-
-    async def work() -> None:
-        cursors = await written(kind, store, 7)
-        await cursors.create("reader", 8)
-        oldest, left = (8, {}) if kind is WAL3 else (7, {7: b"6"})
-        assert (await collect(store)).oldest == oldest
-        manifest = decode_manifest((await store.get(MANIFEST)).data)
-        assert (len(manifest.fragments), manifest.snapshots) == (len(left), ())
-        assert (manifest.oldest, manifest.next, manifest.next_seq_no) == (oldest, 8, 8)
-        assert await contents(kind, store) == left
+    cursors = await written(kind, store, 1)
+    witness = await cursors.create("reader", 1)
+    next_ = 2
+    for _ in range(20 if isinstance(store, MemoryStore) else 6):
         async with kind.writer(store) as writer:
-            assert await writer.append([b"new"]) == 8
-        assert await contents(kind, store) == {**left, 8: b"new"}
+            for _ in range(4):
+                assert await writer.append([b"x", b"y"]) == next_
+                next_ += 2
+        witness = await cursors.save(witness, next_ - 3)
+        report = await collect(store)
+        assert report.oldest == next_ - 4
+        assert list(await contents(kind, store)) == list(range(next_ - 4, next_))
 
-    asyncio.run(work())
+
+async def test_a_log_that_is_collected_whole_goes_on(kind: Kind, store: Store) -> None:
+    """At the next position, under the next number."""
+    cursors = await written(kind, store, 7)
+    await cursors.create("reader", 8)
+    oldest, left = (8, {}) if kind is WAL3 else (7, {7: b"6"})
+    assert (await collect(store)).oldest == oldest
+    manifest = decode_manifest((await store.get(MANIFEST)).data)
+    assert (len(manifest.fragments), manifest.snapshots) == (len(left), ())
+    assert (manifest.oldest, manifest.next, manifest.next_seq_no) == (oldest, 8, 8)
+    assert await contents(kind, store) == left
+    async with kind.writer(store) as writer:
+        assert await writer.append([b"new"]) == 8
+    assert await contents(kind, store) == {**left, 8: b"new"}
 
 
-def test_a_writer_that_slept_through_a_collection(kind: Kind, store: Store) -> None:
+async def test_a_writer_that_slept_through_a_collection(kind: Kind, store: Store) -> None:
     """Its next number is long past; it is not told "durable", as by wal3.
 
     In wal3's form it is told that it is not known, and from then on knows where the log ends; of
     slots another has ended its turn, so that nothing came of it: it opens the log anew.
     """
-
-    async def work() -> None:
-        cursors = await written(kind, store, 2)
-        slept: Writer = kind.writer(store, name="slept")
-        assert await slept.append([b"before"]) == 3
-        async with kind.writer(store, name="other") as other:
-            for number in range(9):
-                await other.append([b"%d" % number])
-        await cursors.create("reader", 13)
-        oldest, left = (13, {}) if kind is WAL3 else (12, {12: b"8"})
-        assert (await collect(store)).oldest == oldest
-        if kind is WAL3:
-            with pytest.raises(OutcomeUnknown, match="collected past the records"):
-                await slept.append([b"in doubt"])
-        else:
-            with pytest.raises(Fenced):
-                await slept.append([b"refused"])
-            await slept.close()
-            slept = kind.writer(store, name="slept")
-        said = {await slept.append([body]): body for body in (b"one", b"two", b"three")}
+    cursors = await written(kind, store, 2)
+    slept: Writer = kind.writer(store, name="slept")
+    assert await slept.append([b"before"]) == 3
+    async with kind.writer(store, name="other") as other:
+        for number in range(9):
+            await other.append([b"%d" % number])
+    await cursors.create("reader", 13)
+    oldest, left = (13, {}) if kind is WAL3 else (12, {12: b"8"})
+    assert (await collect(store)).oldest == oldest
+    if kind is WAL3:
+        with pytest.raises(OutcomeUnknown, match="collected past the records"):
+            await slept.append([b"in doubt"])
+    else:
+        with pytest.raises(Fenced):
+            await slept.append([b"refused"])
         await slept.close()
-        assert list(said) == [13, 14, 15]
-        assert await contents(kind, store) == {**left, **said}
-        if kind is WAL3:
-            # What it stored before it looked is nobody's, and is found as such.
-            assert fragment_path(4) in (await kind.scrub(store)).unnamed
-        await sweep(store, clock=CLOCK, grace_us=1)
-        assert (await kind.scrub(store)).unnamed == []
-        assert await contents(kind, store) == {**left, **said}
-
-    asyncio.run(work())
+        slept = kind.writer(store, name="slept")
+    said = {await slept.append([body]): body for body in (b"one", b"two", b"three")}
+    await slept.close()
+    assert list(said) == [13, 14, 15]
+    assert await contents(kind, store) == {**left, **said}
+    if kind is WAL3:
+        # What it stored before it looked is nobody's, and is found as such.
+        assert fragment_path(4) in (await kind.scrub(store)).unnamed
+    await sweep(store, clock=CLOCK, grace_us=1)
+    assert (await kind.scrub(store)).unnamed == []
+    assert await contents(kind, store) == {**left, **said}
 
 
 @pytest.mark.parametrize("kind", [SLOTS], ids=str)
-def test_what_is_void_goes_and_fences_stay(kind: Kind, store: Store) -> None:
+async def test_what_is_void_goes_and_fences_stay(kind: Kind, store: Store) -> None:
     """Of turns that many writers took, with several puts under way; none of wal3's."""
-
-    async def work() -> None:
-        await kind.make(store)
-        for number in range(4):
-            async with kind.writer(store, name=f"w{number}") as writer:
-                for _ in range(3):
-                    await writer.append([b"%d" % number])
-        await Cursors(store=store, clock=CLOCK, writer="me").create("reader", 11)
-        before = await data_of(store)
-        assert (await collect(store)).fragments == 10
-        chain = (await load_head(store)).manifest.chain
-        assert chain is not None
-        fences = [epoch.path(slot) for epoch, slot in chain.ends()]
-        left = [entry.key async for entry in store.list("epoch/")]
-        assert sorted([*fences, *before[-2:]]) == sorted(left)
-        assert list(await contents(kind, store)) == [11, 12]
-
-    asyncio.run(work())
+    await kind.make(store)
+    for number in range(4):
+        async with kind.writer(store, name=f"w{number}") as writer:
+            for _ in range(3):
+                await writer.append([b"%d" % number])
+    await Cursors(store=store, clock=CLOCK, writer="me").create("reader", 11)
+    before = await data_of(store)
+    assert (await collect(store)).fragments == 10
+    chain = (await load_head(store)).manifest.chain
+    assert chain is not None
+    fences = [epoch.path(slot) for epoch, slot in chain.ends()]
+    left = [entry.key async for entry in store.list("epoch/")]
+    assert sorted([*fences, *before[-2:]]) == sorted(left)
+    assert list(await contents(kind, store)) == [11, 12]

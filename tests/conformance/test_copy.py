@@ -75,159 +75,129 @@ async def place_of(store: Store, kind: Kind, to: Kind, count: int) -> Place:
 
 @TO
 @pytest.mark.parametrize("count", [0, 1, 17])
-def test_a_copy_has_what_its_source_has(store: Store, kind: Kind, to: Kind, count: int) -> None:
+async def test_a_copy_has_what_its_source_has(
+    store: Store, kind: Kind, to: Kind, count: int
+) -> None:
     """All records and their setsum, and nothing else; the source is as it was."""
-
-    async def work() -> None:
-        many = 17 if isinstance(store, MemoryStore) else 7
-        place = await place_of(store, kind, to, min(count, many))
-        before = await place.contents("a")
-        await place.copy("b")
-        assert await place.contents("b") == await place.contents("a") == before
-        one, other = await kind.scrub(place.log("a")), await to.scrub(place.log("b"))
-        assert (one.records, one.problems) == (other.records, other.problems)
-        assert one.setsum == other.setsum or kind is not to, "of streams wal3's sums know nothing"
-        assert other.unnamed == []
-        for name in ("a", "b"):
-            with pytest.raises(NameTaken):
-                await place.copy(name)
-
-    asyncio.run(work())
+    many = 17 if isinstance(store, MemoryStore) else 7
+    place = await place_of(store, kind, to, min(count, many))
+    before = await place.contents("a")
+    await place.copy("b")
+    assert await place.contents("b") == await place.contents("a") == before
+    one, other = await kind.scrub(place.log("a")), await to.scrub(place.log("b"))
+    assert (one.records, one.problems) == (other.records, other.problems)
+    assert one.setsum == other.setsum or kind is not to, "of streams wal3's sums know nothing"
+    assert other.unnamed == []
+    for name in ("a", "b"):
+        with pytest.raises(NameTaken):
+            await place.copy(name)
 
 
 @pytest.mark.parametrize("kind", [WAL3], ids=str)
-def test_a_copy_in_wal3s_form_is_described_alike(store: Store, kind: Kind) -> None:
+async def test_a_copy_in_wal3s_form_is_described_alike(store: Store, kind: Kind) -> None:
     """Fragment by fragment, with equal bytes; a slot's object says its epoch, which is another."""
-
-    async def work() -> None:
-        place = await place_of(store, kind, kind, 17)
-        await place.copy("b")
-        source, target = (wal3_reader(place.log(name)) for name in "ab")
-        assert await source.fragments() == await target.fragments()
-
-    asyncio.run(work())
+    place = await place_of(store, kind, kind, 17)
+    await place.copy("b")
+    source, target = (wal3_reader(place.log(name)) for name in "ab")
+    assert await source.fragments() == await target.fragments()
 
 
 @TO
-def test_large_fragments_are_copied(store: Store, kind: Kind, to: Kind) -> None:
+async def test_large_fragments_are_copied(store: Store, kind: Kind, to: Kind) -> None:
     """Above the size at which S3's clients begin to put in parts."""
-
-    async def work() -> None:
-        place = await place_of(store, kind, to, 0)
-        async with kind.writer(place.log("a")) as writer:
-            await writer.append([b"x" * (6 * MIB)])
-            await writer.append([b"y" * 100, b"z" * MIB])
-        await place.copy("b")
-        assert await place.contents("b") == await place.contents("a")
-
-    asyncio.run(work())
+    place = await place_of(store, kind, to, 0)
+    async with kind.writer(place.log("a")) as writer:
+        await writer.append([b"x" * (6 * MIB)])
+        await writer.append([b"y" * 100, b"z" * MIB])
+    await place.copy("b")
+    assert await place.contents("b") == await place.contents("a")
 
 
 @TO
 @pytest.mark.parametrize("start", [1, 7, 8, 33, 34, 35])
-def test_a_copy_from_a_position(kind: Kind, to: Kind, start: int) -> None:
+async def test_a_copy_from_a_position(kind: Kind, to: Kind, start: int) -> None:
     """In wal3's form a fragment in which it lies is copied whole; the bounds are the source's."""
-
-    async def work() -> None:
-        place = await place_of(MemoryStore(), kind, to, 17)
-        whole = await place.contents("a")
-        await place.copy("b", start=start)
-        is_split = kind is to is WAL3 and start % 2 == 0
-        found = await place.contents("b")
-        assert found == {n: body for n, body in whole.items() if n >= start - is_split}
-        manifest = (await load_head(place.log("b"))).manifest
-        assert (manifest.oldest, manifest.next) == (start - is_split, 35)
-        async with to.writer(place.log("b")) as writer:
-            assert await writer.append([b"new"]) == 35
-        with pytest.raises(UsageError, match="no such position"):
-            await place.copy("c", start=36)
-
-    asyncio.run(work())
+    place = await place_of(MemoryStore(), kind, to, 17)
+    whole = await place.contents("a")
+    await place.copy("b", start=start)
+    is_split = kind is to is WAL3 and start % 2 == 0
+    found = await place.contents("b")
+    assert found == {n: body for n, body in whole.items() if n >= start - is_split}
+    manifest = (await load_head(place.log("b"))).manifest
+    assert (manifest.oldest, manifest.next) == (start - is_split, 35)
+    async with to.writer(place.log("b")) as writer:
+        assert await writer.append([b"new"]) == 35
+    with pytest.raises(UsageError, match="no such position"):
+        await place.copy("c", start=36)
 
 
 @TO
-def test_a_copy_of_what_was_collected(store: Store, kind: Kind, to: Kind) -> None:
+async def test_a_copy_of_what_was_collected(store: Store, kind: Kind, to: Kind) -> None:
     """Of nothing there is a copy too, and it goes on where the source does."""
-
-    async def work() -> None:
-        place = await place_of(store, kind, to, 6)
-        log = await place.shelf.open("a")
-        await log.create_cursor("x", 13)
-        await log.collect(keep=Keep(share_max=1), grace_us=1)
-        with pytest.raises(PositionCollected):
-            await place.copy("b", start=3)
-        await place.copy("b", start=13)
-        assert await place.contents("b") == {}
-        async with to.writer(place.log("b")) as writer:
-            assert await writer.append([b"new"]) == 13
-        assert await place.contents("b") == {13: b"new"}
-        await place.copy("c")
-        assert await place.contents("c") == await place.contents("a")
-
-    asyncio.run(work())
+    place = await place_of(store, kind, to, 6)
+    log = await place.shelf.open("a")
+    await log.create_cursor("x", 13)
+    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    with pytest.raises(PositionCollected):
+        await place.copy("b", start=3)
+    await place.copy("b", start=13)
+    assert await place.contents("b") == {}
+    async with to.writer(place.log("b")) as writer:
+        assert await writer.append([b"new"]) == 13
+    assert await place.contents("b") == {13: b"new"}
+    await place.copy("c")
+    assert await place.contents("c") == await place.contents("a")
 
 
 @TO
-def test_source_and_copies_go_their_own_ways(store: Store, kind: Kind, to: Kind) -> None:
+async def test_source_and_copies_go_their_own_ways(store: Store, kind: Kind, to: Kind) -> None:
     """What is appended to one is in no other."""
-
-    async def work() -> None:
-        place = await place_of(store, kind, to, 3)
-        before = await place.contents("a")
-        for name in "bcd":
-            await place.copy(name)
-        for number, name in enumerate("abcd"):
-            await place.write(name, number + 1, size=1)
-        for number, name in enumerate("abcd"):
-            own = [b"%s %d-0" % (name.encode(), n) for n in range(number + 1)]
-            assert list((await place.contents(name)).values()) == [*before.values(), *own]
-
-    asyncio.run(work())
+    place = await place_of(store, kind, to, 3)
+    before = await place.contents("a")
+    for name in "bcd":
+        await place.copy(name)
+    for number, name in enumerate("abcd"):
+        await place.write(name, number + 1, size=1)
+    for number, name in enumerate("abcd"):
+        own = [b"%s %d-0" % (name.encode(), n) for n in range(number + 1)]
+        assert list((await place.contents(name)).values()) == [*before.values(), *own]
 
 
 @TO
 @pytest.mark.parametrize("steps", [0, 3, 6, 12, 25])
-def test_a_copy_beside_a_writer(kind: Kind, to: Kind, steps: int) -> None:
+async def test_a_copy_beside_a_writer(kind: Kind, to: Kind, steps: int) -> None:
     """It has some first part of the source, whole, and goes on by itself."""
-
-    async def work() -> None:
-        place = await place_of(MemoryStore(), kind, to, 0)
-        writing = asyncio.create_task(place.write("a", 5))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        await place.copy("b")
-        await writing
-        found, whole = await place.contents("b"), await place.contents("a")
-        assert len(whole) == 10
-        assert found == {n: whole[n] for n in range(1, len(found) + 1)}
-        async with to.writer(place.log("b")) as writer:
-            assert await writer.append([b"mine"]) == len(found) + 1
-
-    asyncio.run(work())
+    place = await place_of(MemoryStore(), kind, to, 0)
+    writing = asyncio.create_task(place.write("a", 5))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await place.copy("b")
+    await writing
+    found, whole = await place.contents("b"), await place.contents("a")
+    assert len(whole) == 10
+    assert found == {n: whole[n] for n in range(1, len(found) + 1)}
+    async with to.writer(place.log("b")) as writer:
+        assert await writer.append([b"mine"]) == len(found) + 1
 
 
 @TO
 @pytest.mark.parametrize("steps", [2, 9, 30, 80])
-def test_a_copy_beside_a_collection(kind: Kind, to: Kind, steps: int) -> None:
+async def test_a_copy_beside_a_collection(kind: Kind, to: Kind, steps: int) -> None:
     """It has what it was to have, or there is none, and it says so; never a part."""
-
-    async def work() -> None:
-        place = await place_of(MemoryStore(), kind, to, 17)
-        whole = await place.contents("a")
-        log = await place.shelf.open("a")
-        await log.create_cursor("x", 21)
-        copying = asyncio.create_task(place.copy("b"))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        await log.collect(keep=Keep(share_max=1), grace_us=1)
-        try:
-            await copying
-        except PositionCollected:
-            # In wal3's form what was broken off is in the way: its places have no other names.
-            await place.copy("c", start=21)
-            assert list(await place.contents("c")) == list(range(21, 35))
-        else:
-            found = await place.contents("b")
-            assert found == {n: whole[n] for n in range(min(found), 35)}
-
-    asyncio.run(work())
+    place = await place_of(MemoryStore(), kind, to, 17)
+    whole = await place.contents("a")
+    log = await place.shelf.open("a")
+    await log.create_cursor("x", 21)
+    copying = asyncio.create_task(place.copy("b"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    try:
+        await copying
+    except PositionCollected:
+        # In wal3's form what was broken off is in the way: its places have no other names.
+        await place.copy("c", start=21)
+        assert list(await place.contents("c")) == list(range(21, 35))
+    else:
+        found = await place.contents("b")
+        assert found == {n: whole[n] for n in range(min(found), 35)}

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -32,98 +31,76 @@ async def log_with_cursors(kind: Kind, store: Store) -> tuple[Cursors, Cursors]:
     return one, other
 
 
-def test_a_cursor_is_made_moved_and_loaded(kind: Kind, store: Store) -> None:
+async def test_a_cursor_is_made_moved_and_loaded(kind: Kind, store: Store) -> None:
     """By one process, and then by another; what is stored is what wal3 stores."""
-
-    async def work() -> None:
-        one, other = await log_with_cursors(kind, store)
-        with pytest.raises(NoSuchCursor):
-            await one.load("reader")
-        made = await one.create("reader", 3)
-        assert (await other.load("reader")).position == 3
-        moved = await one.save(made, 7)
-        assert (await other.load("reader")) == moved
-        again = await other.save(moved, 11)
-        found = json.loads((await store.get("cursor/reader.json")).data)
-        assert list(found) == ["position", "epoch_us", "writer"]
-        assert found["position"] == {"offset": 11}
-        assert found["writer"].startswith("other")
-        assert {name: c.position for name, c in (await one.list()).cursors.items()} == {
-            "reader": 11
-        }
-        assert again.position == 11
-        await one.delete("reader")
-        assert (await one.list()).cursors == {}
-
-    asyncio.run(work())
+    one, other = await log_with_cursors(kind, store)
+    with pytest.raises(NoSuchCursor):
+        await one.load("reader")
+    made = await one.create("reader", 3)
+    assert (await other.load("reader")).position == 3
+    moved = await one.save(made, 7)
+    assert await other.load("reader") == moved
+    again = await other.save(moved, 11)
+    found = json.loads((await store.get("cursor/reader.json")).data)
+    assert list(found) == ["position", "epoch_us", "writer"]
+    assert found["position"] == {"offset": 11}
+    assert found["writer"].startswith("other")
+    assert {name: c.position for name, c in (await one.list()).cursors.items()} == {"reader": 11}
+    assert again.position == 11
+    await one.delete("reader")
+    assert (await one.list()).cursors == {}
 
 
-def test_who_comes_second_is_told(kind: Kind, store: Store) -> None:
+async def test_who_comes_second_is_told(kind: Kind, store: Store) -> None:
     """Whether it makes the cursor or moves it; and the first one's stands."""
-
-    async def work() -> None:
-        one, other = await log_with_cursors(kind, store)
-        made = await one.create("reader", 3)
-        with pytest.raises(CursorMoved):
-            await other.create("reader", 5)
-        moved = await other.save(made, 6)
-        with pytest.raises(CursorMoved):
-            await one.save(made, 8)
-        assert await one.load("reader") == moved
-        await one.delete("reader")
-        with pytest.raises(CursorMoved):
-            await other.save(moved, 9)
-
-    asyncio.run(work())
+    one, other = await log_with_cursors(kind, store)
+    made = await one.create("reader", 3)
+    with pytest.raises(CursorMoved):
+        await other.create("reader", 5)
+    moved = await other.save(made, 6)
+    with pytest.raises(CursorMoved):
+        await one.save(made, 8)
+    assert await one.load("reader") == moved
+    await one.delete("reader")
+    with pytest.raises(CursorMoved):
+        await other.save(moved, 9)
 
 
-def test_back_only_by_force(kind: Kind, store: Store) -> None:
+async def test_back_only_by_force(kind: Kind, store: Store) -> None:
     """The intrinsic cursor as any other; nor does any leave the log."""
-
-    async def work() -> None:
-        one, _ = await log_with_cursors(kind, store)
-        witness = await one.create(INTRINSIC, 1)
-        witness = await one.save(witness, 6)
-        with pytest.raises(UsageError, match="set the cursor back"):
-            await one.save(witness, 5)
-        assert (await one.load(INTRINSIC)).position == 6
-        witness = await one.save(witness, 5, allow_back=True)
-        assert (await one.load(INTRINSIC)).position == 5
-        for position in (0, 12):
-            with pytest.raises(UsageError):
-                await one.save(witness, position, allow_back=True)
-
-    asyncio.run(work())
+    one, _ = await log_with_cursors(kind, store)
+    witness = await one.create(INTRINSIC, 1)
+    witness = await one.save(witness, 6)
+    with pytest.raises(UsageError, match="set the cursor back"):
+        await one.save(witness, 5)
+    assert (await one.load(INTRINSIC)).position == 6
+    witness = await one.save(witness, 5, allow_back=True)
+    assert (await one.load(INTRINSIC)).position == 5
+    for position in (0, 12):
+        with pytest.raises(UsageError):
+            await one.save(witness, position, allow_back=True)
 
 
-def test_a_cursor_on_a_log_that_goes_on(kind: Kind, store: Store) -> None:
+async def test_a_cursor_on_a_log_that_goes_on(kind: Kind, store: Store) -> None:
     """It may stand right after the last record, wherever the manifest is."""
-
-    async def work() -> None:
-        one, _ = await log_with_cursors(kind, store)
-        witness = await one.create("reader", 11)
-        async with kind.writer(store, name="more") as writer:
-            await writer.append([b"y"])
-            witness = await one.save(witness, 12)
-            with pytest.raises(UsageError):
-                await one.save(witness, 13)
-        assert (await one.load("reader")).position == 12
-
-    asyncio.run(work())
+    one, _ = await log_with_cursors(kind, store)
+    witness = await one.create("reader", 11)
+    async with kind.writer(store, name="more") as writer:
+        await writer.append([b"y"])
+        witness = await one.save(witness, 12)
+        with pytest.raises(UsageError):
+            await one.save(witness, 13)
+    assert (await one.load("reader")).position == 12
 
 
-def test_names_that_cannot_be(kind: Kind, store: Store) -> None:
+async def test_names_that_cannot_be(kind: Kind, store: Store) -> None:
     """Letters, digits and underscores; whatever else lies there is told, and passed over."""
-
-    async def work() -> None:
-        one, _ = await log_with_cursors(kind, store)
-        assert cursor_path("Reader_1") == "cursor/Reader_1.json"
-        for name in ("", "a-b", "a b", "../x"):
-            with pytest.raises(UsageError):
-                await one.create(name, 1)
-        await one.create("Reader_1", 2)
-        await store.put("cursor/a-b.json", b"{}")
-        listed = await one.list()
-        assert (list(listed.cursors), listed.foreign) == (["Reader_1"], ["cursor/a-b.json"])
-
-    asyncio.run(work())
+    one, _ = await log_with_cursors(kind, store)
+    assert cursor_path("Reader_1") == "cursor/Reader_1.json"
+    for name in ("", "a-b", "a b", "../x"):
+        with pytest.raises(UsageError):
+            await one.create(name, 1)
+    await one.create("Reader_1", 2)
+    await store.put("cursor/a-b.json", b"{}")
+    listed = await one.list()
+    assert (list(listed.cursors), listed.foreign) == (["Reader_1"], ["cursor/a-b.json"])

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 
 import pytest
@@ -53,108 +52,88 @@ async def fences_of(within: Within) -> set[str]:
     return set() if chain is None else {epoch.path(slot) for epoch, slot in chain.ends()}
 
 
-def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
+async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
     """With its cursors, and what no manifest names; of a slot log its fences stay, and a stone."""
-
-    async def work() -> None:
-        within, neighbour = await written(kind, store, "a", 20), await written(kind, store, "ab", 4)
-        log = await shelf_on(store).open("a")
-        await log.create_cursor("x", 2)
-        data = next(k for k in await keys(within) if k.endswith(".parquet"))
-        dangling = fragment_path(99) if kind is WAL3 else f"{data[:-24]}{99:016x}.parquet"
-        await within.put(dangling, (await within.get(data)).data)
-        beside = await contents(kind, neighbour)
-        found = await shelf_on(store).destroy("a", grace_us=0)
-        stone = {MANIFEST, GARBAGE} if kind is SLOTS else set()
-        assert await keys(within) == (await fences_of(within) | stone if stone else set())
-        assert found.deleted > 20
-        assert found.foreign == []
-        with pytest.raises(NoSuchLog):
-            await shelf_on(store).open("a")
-        assert await contents(kind, neighbour) == beside
-        # The name of a slot log stays taken, for writers who have slept.
-        if kind is SLOTS:
-            with pytest.raises(NameTaken, match="stays taken"):
-                await shelf_on(store).create("a")
-        else:
-            await written(kind, store, "a", 2)
-            assert list((await contents(kind, within)).values()) == [b"0-0", b"1-0"]
-
-    asyncio.run(work())
+    within, neighbour = await written(kind, store, "a", 20), await written(kind, store, "ab", 4)
+    log = await shelf_on(store).open("a")
+    await log.create_cursor("x", 2)
+    data = next(k for k in await keys(within) if k.endswith(".parquet"))
+    dangling = fragment_path(99) if kind is WAL3 else f"{data[:-24]}{99:016x}.parquet"
+    await within.put(dangling, (await within.get(data)).data)
+    beside = await contents(kind, neighbour)
+    found = await shelf_on(store).destroy("a", grace_us=0)
+    stone = {MANIFEST, GARBAGE} if kind is SLOTS else set()
+    assert await keys(within) == (await fences_of(within) | stone if stone else set())
+    assert found.deleted > 20
+    assert found.foreign == []
+    with pytest.raises(NoSuchLog):
+        await shelf_on(store).open("a")
+    assert await contents(kind, neighbour) == beside
+    # The name of a slot log stays taken, for writers who have slept.
+    if kind is SLOTS:
+        with pytest.raises(NameTaken, match="stays taken"):
+            await shelf_on(store).create("a")
+    else:
+        await written(kind, store, "a", 2)
+        assert list((await contents(kind, within)).values()) == [b"0-0", b"1-0"]
 
 
-def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:
+async def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:
     """In wal3's form nothing is done while it is there; of a slot log it is told."""
-
-    async def work() -> None:
-        within = await written(kind, store, "a", 6)
-        for key in ("notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"):
-            await within.put(key, b"?")
-        before = await keys(store)
-        if kind is WAL3:
-            with pytest.raises(UsageError, match="none of it"):
-                await shelf_on(store).destroy("a", grace_us=0)
-            assert await keys(store) == before
-            return
-        found = await shelf_on(store).destroy("a", grace_us=0)
-        strange = {"notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"}
-        assert set(found.foreign) == strange
-        assert await keys(within) == {MANIFEST, GARBAGE, *strange, *await fences_of(within)}
-
-    asyncio.run(work())
-
-
-def test_what_is_not_there_is_not_destroyed(store: Store) -> None:
-    """Where wal3 says nothing, this says that there is no log."""
-
-    async def work() -> None:
-        await store.put("log/a/log/x.parquet", b"?")
-        with pytest.raises(NoSuchLog):
+    within = await written(kind, store, "a", 6)
+    for key in ("notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"):
+        await within.put(key, b"?")
+    before = await keys(store)
+    if kind is WAL3:
+        with pytest.raises(UsageError, match="none of it"):
             await shelf_on(store).destroy("a", grace_us=0)
-        assert await keys(store) == {"log/a/log/x.parquet"}
+        assert await keys(store) == before
+        return
+    found = await shelf_on(store).destroy("a", grace_us=0)
+    strange = {"notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"}
+    assert set(found.foreign) == strange
+    assert await keys(within) == {MANIFEST, GARBAGE, *strange, *await fences_of(within)}
 
-    asyncio.run(work())
 
-
-def test_a_writer_who_slept_through_it_acknowledges_nothing(kind: Kind, store: Store) -> None:
-    """Whatever it has put where it believed its place to be."""
-
-    async def work() -> None:
-        within = await written(kind, store, "a", 6)
-        sleeper = kind.writer(within, name="sleeper")
-        await sleeper.append([b"before"])
+async def test_what_is_not_there_is_not_destroyed(store: Store) -> None:
+    """Where wal3 says nothing, this says that there is no log."""
+    await store.put("log/a/log/x.parquet", b"?")
+    with pytest.raises(NoSuchLog):
         await shelf_on(store).destroy("a", grace_us=0)
-        for _ in range(3):
-            with pytest.raises(TidelogError):
-                await sleeper.append([b"after"])
-        with suppress(TidelogError):
-            await sleeper.close()
-        with pytest.raises(NoSuchLog):
-            await shelf_on(store).open("a")
-
-    asyncio.run(work())
+    assert await keys(store) == {"log/a/log/x.parquet"}
 
 
-def test_a_log_with_forks_is_not_destroyed(store: Store) -> None:
+async def test_a_writer_who_slept_through_it_acknowledges_nothing(kind: Kind, store: Store) -> None:
+    """Whatever it has put where it believed its place to be."""
+    within = await written(kind, store, "a", 6)
+    sleeper = kind.writer(within, name="sleeper")
+    await sleeper.append([b"before"])
+    await shelf_on(store).destroy("a", grace_us=0)
+    for _ in range(3):
+        with pytest.raises(TidelogError):
+            await sleeper.append([b"after"])
+    with suppress(TidelogError):
+        await sleeper.close()
+    with pytest.raises(NoSuchLog):
+        await shelf_on(store).open("a")
+
+
+async def test_a_log_with_forks_is_not_destroyed(store: Store) -> None:
     """They are named; once they are destroyed, it can be."""
-
-    async def work() -> None:
-        within = await written(SLOTS, store, "a", 6)
-        whole = await contents(SLOTS, within)
-        for source, name in ("ab", "bc"):
-            await shelf_on(store).fork(source, name)
-        for name, fork in (("a", "b"), ("b", "c")):
-            with pytest.raises(UsageError, match=f"destroy these first: {fork}"):
-                await shelf_on(store).destroy(name, grace_us=0)
-        assert await contents(SLOTS, Within(store, "log/c")) == whole
-        for name in "cba":
+    within = await written(SLOTS, store, "a", 6)
+    whole = await contents(SLOTS, within)
+    for source, name in ("ab", "bc"):
+        await shelf_on(store).fork(source, name)
+    for name, fork in (("a", "b"), ("b", "c")):
+        with pytest.raises(UsageError, match=f"destroy these first: {fork}"):
             await shelf_on(store).destroy(name, grace_us=0)
-        left = {key for key in await keys(store) if not key.endswith((MANIFEST, GARBAGE))}
-        assert left == {f"log/a/{path}" for path in await fences_of(within)} | {
-            f"log/{name}/{path}"
-            for name in "bc"
-            for path in await fences_of(Within(store, f"log/{name}"))
-            if not path.startswith("../")
-        }
-
-    asyncio.run(work())
+    assert await contents(SLOTS, Within(store, "log/c")) == whole
+    for name in "cba":
+        await shelf_on(store).destroy(name, grace_us=0)
+    left = {key for key in await keys(store) if not key.endswith((MANIFEST, GARBAGE))}
+    assert left == {f"log/a/{path}" for path in await fences_of(within)} | {
+        f"log/{name}/{path}"
+        for name in "bc"
+        for path in await fences_of(Within(store, f"log/{name}"))
+        if not path.startswith("../")
+    }

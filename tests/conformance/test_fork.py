@@ -64,126 +64,98 @@ async def fragments(store: Store, name: str) -> list[Fragment]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 17])
-def test_a_fork_has_what_its_source_has(store: Store, count: int) -> None:
+async def test_a_fork_has_what_its_source_has(store: Store, count: int) -> None:
     """Records, setsum, and each fragment as it is described, but for where it lies."""
-
-    async def work() -> None:
-        await make(store, count)
-        await shelf_on(store).fork("a", "b")
-        assert await records(store, "b") == await records(store, "a")
-        one, other = [await SLOTS.scrub(log_in(store, name)) for name in "ab"]
-        assert (one.setsum, one.bytes_read) == (other.setsum, other.bytes_read)
-        assert other.unnamed == []
-        theirs = [replace(f, path=f"../a/{f.path}") for f in await fragments(store, "a")]
-        assert await fragments(store, "b") == theirs
-
-    asyncio.run(work())
+    await make(store, count)
+    await shelf_on(store).fork("a", "b")
+    assert await records(store, "b") == await records(store, "a")
+    one, other = [await SLOTS.scrub(log_in(store, name)) for name in "ab"]
+    assert (one.setsum, one.bytes_read) == (other.setsum, other.bytes_read)
+    assert other.unnamed == []
+    theirs = [replace(f, path=f"../a/{f.path}") for f in await fragments(store, "a")]
+    assert await fragments(store, "b") == theirs
 
 
-def test_a_fork_costs_no_data() -> None:
+async def test_a_fork_costs_no_data() -> None:
     """However large the source is: some requests, and no fragment is read or written."""
-
-    async def work() -> None:
-        inner = MemoryStore()
-        await make(inner, 0)
-        async with SLOTS.writer(log_in(inner, "a")) as writer:
-            for _ in range(12):
-                await writer.append([bytes(range(256)) * 4_000])
-        store = Metered(inner, clock=CLOCK)
-        await shelf_on(store).fork("a", "b")
-        usage = store.usage()
-        assert usage.requests_count < 40
-        assert usage.read_bytes + usage.written_bytes < 100_000
-        assert await records(inner, "b") == await records(inner, "a")
-
-    asyncio.run(work())
+    inner = MemoryStore()
+    await make(inner, 0)
+    async with SLOTS.writer(log_in(inner, "a")) as writer:
+        for _ in range(12):
+            await writer.append([bytes(range(256)) * 4_000])
+    store = Metered(inner, clock=CLOCK)
+    await shelf_on(store).fork("a", "b")
+    usage = store.usage()
+    assert usage.requests_count < 40
+    assert usage.read_bytes + usage.written_bytes < 100_000
+    assert await records(inner, "b") == await records(inner, "a")
 
 
 @pytest.mark.parametrize("start", [1, 7, 8, 33, 34])
-def test_a_fork_from_a_position(start: int) -> None:
+async def test_a_fork_from_a_position(start: int) -> None:
     """A fragment in which it lies is shared whole; the bounds and numbers are the source's."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make(store, 17)
-        await shelf_on(store).fork("a", "b", start=start)
-        oldest = start if start % 2 else start - 1
-        source, fork = [(await load_head(log_in(store, name))).manifest for name in "ab"]
-        assert (fork.oldest, fork.next, fork.next_seq_no) == (oldest, 35, source.next_seq_no)
-        whole = await records(store, "a")
-        assert await records(store, "b") == {n: whole[n] for n in range(oldest, 35)}
-        await write(store, "b", 1)
-        assert list(await records(store, "b"))[-2:] == [35, 36]
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make(store, 17)
+    await shelf_on(store).fork("a", "b", start=start)
+    oldest = start if start % 2 else start - 1
+    source, fork = [(await load_head(log_in(store, name))).manifest for name in "ab"]
+    assert (fork.oldest, fork.next, fork.next_seq_no) == (oldest, 35, source.next_seq_no)
+    whole = await records(store, "a")
+    assert await records(store, "b") == {n: whole[n] for n in range(oldest, 35)}
+    await write(store, "b", 1)
+    assert list(await records(store, "b"))[-2:] == [35, 36]
 
 
-def test_a_fork_of_what_was_collected(store: Store) -> None:
+async def test_a_fork_of_what_was_collected(store: Store) -> None:
     """Of the one object that always stays, and of a fork that has none of its own."""
-
-    async def work() -> None:
-        await make(store, 6)
-        log = await shelf_on(store).open("a")
-        await log.create_cursor("x", 13)
-        await log.collect(keep=Keep(share_max=1), grace_us=1)
-        await shelf_on(store).fork("a", "b")
-        await shelf_on(store).fork("b", "c")
-        for name in "bc":
-            assert list(await records(store, name)) == [11, 12]
-            await write(store, name, 1)
-            assert list(await records(store, name)) == [11, 12, 13, 14]
-
-    asyncio.run(work())
+    await make(store, 6)
+    log = await shelf_on(store).open("a")
+    await log.create_cursor("x", 13)
+    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    await shelf_on(store).fork("a", "b")
+    await shelf_on(store).fork("b", "c")
+    for name in "bc":
+        assert list(await records(store, name)) == [11, 12]
+        await write(store, name, 1)
+        assert list(await records(store, name)) == [11, 12, 13, 14]
 
 
-def test_source_and_forks_go_their_own_ways(store: Store) -> None:
+async def test_source_and_forks_go_their_own_ways(store: Store) -> None:
     """What is appended to one, or collected of it, is as it was in all others."""
-
-    async def work() -> None:
-        await make(store, 3)
-        before = await records(store, "a")
-        for source, name in ("ab", "ac", "bd"):
-            await shelf_on(store).fork(source, name)
-        for number, name in enumerate("abcd"):
-            await write(store, name, number + 1, size=1)
-        log = await shelf_on(store).open("a")
-        await log.create_cursor("x", 7)
-        await log.collect(keep=Keep(share_max=1), grace_us=1)
-        assert list(await records(store, "a")) == [7]
-        for number, name in list(enumerate("abcd"))[1:]:
-            own = [b"%s %d-0" % (name.encode(), n) for n in range(number + 1)]
-            assert list((await records(store, name)).values()) == [*before.values(), *own]
-
-    asyncio.run(work())
+    await make(store, 3)
+    before = await records(store, "a")
+    for source, name in ("ab", "ac", "bd"):
+        await shelf_on(store).fork(source, name)
+    for number, name in enumerate("abcd"):
+        await write(store, name, number + 1, size=1)
+    log = await shelf_on(store).open("a")
+    await log.create_cursor("x", 7)
+    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    assert list(await records(store, "a")) == [7]
+    for number, name in list(enumerate("abcd"))[1:]:
+        own = [b"%s %d-0" % (name.encode(), n) for n in range(number + 1)]
+        assert list((await records(store, name)).values()) == [*before.values(), *own]
 
 
 @pytest.mark.parametrize("steps", [0, 3, 6, 12, 25, 60])
-def test_a_fork_beside_a_writer(steps: int) -> None:
+async def test_a_fork_beside_a_writer(steps: int) -> None:
     """It has some first part of the source, whole, and goes on by itself."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make(store, 0)
-        writing = asyncio.create_task(write(store, "a", 5))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        await shelf_on(store).fork("a", "b")
-        await writing
-        found, whole = await records(store, "b"), await records(store, "a")
-        assert len(whole) == 10
-        assert found == {n: whole[n] for n in range(1, len(found) + 1)}
-        await write(store, "b", 1, size=1)
-        assert len(await records(store, "b")) == len(found) + 1
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make(store, 0)
+    writing = asyncio.create_task(write(store, "a", 5))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await shelf_on(store).fork("a", "b")
+    await writing
+    found, whole = await records(store, "b"), await records(store, "a")
+    assert len(whole) == 10
+    assert found == {n: whole[n] for n in range(1, len(found) + 1)}
+    await write(store, "b", 1, size=1)
+    assert len(await records(store, "b")) == len(found) + 1
 
 
-def test_a_log_in_wal3s_form_is_not_forked(store: Store) -> None:
+async def test_a_log_in_wal3s_form_is_not_forked(store: Store) -> None:
     """Its bytes have no place for another log's objects."""
-
-    async def work() -> None:
-        await WAL3.make(log_in(store, "a"))
-        with pytest.raises(UsageError, match="copy it"):
-            await shelf_on(store).fork("a", "b")
-
-    asyncio.run(work())
+    await WAL3.make(log_in(store, "a"))
+    with pytest.raises(UsageError, match="copy it"):
+        await shelf_on(store).fork("a", "b")

@@ -33,108 +33,85 @@ async def keys(store: Store) -> list[str]:
     return [entry.key async for entry in store.list("")]
 
 
-def test_a_new_log_is_empty(kind: Kind, store: Store) -> None:
+async def test_a_new_log_is_empty(kind: Kind, store: Store) -> None:
     """One object, that of the other implementation where there is one; positions begin at 1."""
-
-    async def work() -> None:
-        await kind.make(store)
-        assert await keys(store) == [MANIFEST]
-        data = (await store.get(MANIFEST)).data
-        if kind is WAL3:
-            assert data == objects("e_empty")[MANIFEST]
-        manifest = decode_manifest(data)
-        assert (manifest.oldest, manifest.next, manifest.next_seq_no) == (1, 1, 1)
-        log = await open_log(store, name="x", clock=CLOCK, writer="w")
-        assert log.protocol == kind.name
-        bounds = await log.bounds()
-        assert (bounds.oldest, bounds.next) == (1, 1)
-        assert await contents(kind, store) == {}
-
-    asyncio.run(work())
+    await kind.make(store)
+    assert await keys(store) == [MANIFEST]
+    data = (await store.get(MANIFEST)).data
+    if kind is WAL3:
+        assert data == objects("e_empty")[MANIFEST]
+    manifest = decode_manifest(data)
+    assert (manifest.oldest, manifest.next, manifest.next_seq_no) == (1, 1, 1)
+    log = await open_log(store, name="x", clock=CLOCK, writer="w")
+    assert log.protocol == kind.name
+    bounds = await log.bounds()
+    assert (bounds.oldest, bounds.next) == (1, 1)
+    assert await contents(kind, store) == {}
 
 
-def test_what_is_not_there_is_not_opened(kind: Kind, store: Store) -> None:
+async def test_what_is_not_there_is_not_opened(kind: Kind, store: Store) -> None:
     """For reading or for writing; and nothing is made."""
-
-    async def work() -> None:
-        with pytest.raises(NoSuchLog):
-            await open_log(store, name="x", clock=CLOCK, writer="w")
-        with pytest.raises(NoSuchLog):
-            await kind.settle(store)
-        with pytest.raises(NoSuchLog):
-            await kind.scrub(store)
-        with pytest.raises(NoSuchLog):
-            _ = [table async for table in kind.reader(store).scan()]
-        assert await keys(store) == []
-
-    asyncio.run(work())
+    with pytest.raises(NoSuchLog):
+        await open_log(store, name="x", clock=CLOCK, writer="w")
+    with pytest.raises(NoSuchLog):
+        await kind.settle(store)
+    with pytest.raises(NoSuchLog):
+        await kind.scrub(store)
+    with pytest.raises(NoSuchLog):
+        _ = [table async for table in kind.reader(store).scan()]
+    assert await keys(store) == []
 
 
-def test_a_second_making_touches_nothing(kind: Kind, store: Store) -> None:
+async def test_a_second_making_touches_nothing(kind: Kind, store: Store) -> None:
     """Whatever is there, in either protocol."""
-
-    async def work() -> None:
-        log = await create_log(store, name="x", clock=CLOCK, writer="w", protocol=kind.name)
-        await log.append([b"one"])
-        await log.close()
-        before = {key: (await store.get(key)).data for key in await keys(store)}
-        for protocol in ("slot", "manifest"):
-            with pytest.raises(NameTaken):
-                await create_log(store, name="x", clock=CLOCK, writer="w", protocol=protocol)
-        assert {key: (await store.get(key)).data for key in await keys(store)} == before
-
-    asyncio.run(work())
+    log = await create_log(store, name="x", clock=CLOCK, writer="w", protocol=kind.name)
+    await log.append([b"one"])
+    await log.close()
+    before = {key: (await store.get(key)).data for key in await keys(store)}
+    for protocol in ("slot", "manifest"):
+        with pytest.raises(NameTaken):
+            await create_log(store, name="x", clock=CLOCK, writer="w", protocol=protocol)
+    assert {key: (await store.get(key)).data for key in await keys(store)} == before
 
 
-def test_many_may_make_and_open_a_log_at_once(kind: Kind, store: Store) -> None:
+async def test_many_may_make_and_open_a_log_at_once(kind: Kind, store: Store) -> None:
     """32 processes that start together find one log; of slots, each opening ends the one before."""
-
-    async def work() -> None:
-        await asyncio.gather(*(kind.make(store) for _ in range(32)))
-        await asyncio.gather(*(kind.settle(store) for _ in range(32 if kind is WAL3 else 2)))
-        async with kind.writer(store) as writer:
-            assert await writer.append([b"one"]) == 1
-        assert await contents(kind, store) == {1: b"one"}
-
-    asyncio.run(work())
+    await asyncio.gather(*(kind.make(store) for _ in range(32)))
+    await asyncio.gather(*(kind.settle(store) for _ in range(32 if kind is WAL3 else 2)))
+    async with kind.writer(store) as writer:
+        assert await writer.append([b"one"]) == 1
+    assert await contents(kind, store) == {1: b"one"}
 
 
 @pytest.mark.parametrize("kind", [WAL3], ids=str)
-def test_an_orphan_from_before_the_log_is_brought_in(kind: Kind, store: Store) -> None:
+async def test_an_orphan_from_before_the_log_is_brought_in(kind: Kind, store: Store) -> None:
     """Fragments may lie there before a manifest does."""
-
-    async def work() -> None:
-        records = place_records(pa.array([b"orphan"], pa.binary()), start=1, timestamp_us=7)
-        await store.put(fragment_path(1), encode_fragment(records, write_id="other"))
-        await kind.make(store)
-        async with kind.writer(store) as writer:
-            assert await writer.append([b"next"]) == 2
-        assert await contents(kind, store) == {1: b"orphan", 2: b"next"}
-
-    asyncio.run(work())
+    records = place_records(pa.array([b"orphan"], pa.binary()), start=1, timestamp_us=7)
+    await store.put(fragment_path(1), encode_fragment(records, write_id="other"))
+    await kind.make(store)
+    async with kind.writer(store) as writer:
+        assert await writer.append([b"next"]) == 2
+    assert await contents(kind, store) == {1: b"orphan", 2: b"next"}
 
 
-def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error that says so; nothing is broken by it."""
     monkeypatch.setattr("tidelog.wal.slot_protocol.fencing.TRIES_MAX", 3)
     monkeypatch.setattr("tidelog.wal.manifest_protocol.committer.TRIES_MAX", 10)
 
-    async def work() -> None:
-        inner = MemoryStore()
-        await kind.make(inner)
-        if kind is WAL3:
-            records = place_records(pa.array([b"orphan"], pa.binary()), start=1, timestamp_us=7)
-            await inner.put(fragment_path(1), encode_fragment(records, write_id="other"))
+    inner = MemoryStore()
+    await kind.make(inner)
+    if kind is WAL3:
+        records = place_records(pa.array([b"orphan"], pa.binary()), start=1, timestamp_us=7)
+        await inner.put(fragment_path(1), encode_fragment(records, write_id="other"))
 
-        async def before(op: str, key: str) -> None:
-            if op == "put" and key == MANIFEST:
-                raise ObjectChanged("somebody else replaced the object", key=key)
-            if op == "put" and key.startswith("epoch/"):
-                await opener_on(inner, "other").open(lanes=1, alpha=1)
+    async def before(op: str, key: str) -> None:
+        if op == "put" and key == MANIFEST:
+            raise ObjectChanged("somebody else replaced the object", key=key)
+        if op == "put" and key.startswith("epoch/"):
+            await opener_on(inner, "other").open(lanes=1, alpha=1)
 
-        with pytest.raises(ContentionError, match="every try"):
-            await kind.settle(Interposed(inner, before=before))
-        await kind.settle(inner)
-        assert len(await contents(kind, inner)) == (1 if kind is WAL3 else 0)
-
-    asyncio.run(work())
+    with pytest.raises(ContentionError, match="every try"):
+        await kind.settle(Interposed(inner, before=before))
+    await kind.settle(inner)
+    assert len(await contents(kind, inner)) == (1 if kind is WAL3 else 0)

@@ -20,7 +20,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
@@ -74,22 +73,18 @@ def test_what_is_empty_is_spelled_as_wal3_spells_it() -> None:
     assert decode_garbage(encode_garbage(Garbage())).is_empty
 
 
-def test_each_position_is_in_one_fragment() -> None:
+async def test_each_position_is_in_one_fragment() -> None:
     """Half open at both ends, through all levels of snapshots."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        for key, data in TREE.items():
-            await store.put(key, data)
-        reader = wal3_reader(store)
-        manifest = await reader.manifest()
-        for position in range(manifest.oldest, manifest.next):
-            (found,) = await reader.fragments(start=position, limit=position + 1)
-            assert found.start <= position < found.limit
-        assert await reader.fragments(start=manifest.next) == []
-        assert await reader.fragments(start=0, limit=manifest.oldest) == []
-
-    asyncio.run(work())
+    store = MemoryStore()
+    for key, data in TREE.items():
+        await store.put(key, data)
+    reader = wal3_reader(store)
+    manifest = await reader.manifest()
+    for position in range(manifest.oldest, manifest.next):
+        (found,) = await reader.fragments(start=position, limit=position + 1)
+        assert found.start <= position < found.limit
+    assert await reader.fragments(start=manifest.next) == []
+    assert await reader.fragments(start=0, limit=manifest.oldest) == []
 
 
 def test_logs_with_uuids_are_refused() -> None:
@@ -207,42 +202,37 @@ def _shapes(log: dict[str, bytes]) -> Iterator[tuple[str, Any]]:
             yield kind, _shape(json.loads(data))
 
 
-def test_our_objects_have_the_fields_of_chromas() -> None:
+async def test_our_objects_have_the_fields_of_chromas() -> None:
     """Each kind of object: manifest, snapshot, cursor, plan; whatever the log went through."""
     known = [shape for name in NAMES for shape in _shapes(objects(name))]
     # The one field of ours, which wal3 passes over; see docs/wal3.md.
     planned = [[*fields, ("tidelog_write", "str")] for kind, fields in known if kind == "gc"]
 
-    async def work() -> list[dict[str, bytes]]:
-        store, seen = MemoryStore(), list[dict[str, bytes]]()
-        await WAL3.make(store)
-        cursors = Cursors(store=store, clock=CLOCK, writer="me")
-        collector = Collector(
-            store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1
+    store, seen = MemoryStore(), list[dict[str, bytes]]()
+    await WAL3.make(store)
+    cursors = Cursors(store=store, clock=CLOCK, writer="me")
+    collector = Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1)
+
+    def note() -> None:
+        seen.append({key: found.data for key, found in store.objects.items()})
+
+    for count in (1, 2, 12, 20):
+        async with WAL3.writer(store) as writer:
+            for _ in range(count):
+                next_ = await writer.append([b"x"])
+                note()
+        held = (
+            await cursors.create("reader", next_)
+            if count == 1
+            else await cursors.save(await cursors.load("reader"), next_ - count // 2)
         )
-
-        def note() -> None:
-            seen.append({key: found.data for key, found in store.objects.items()})
-
-        for count in (1, 2, 12, 20):
-            async with WAL3.writer(store) as writer:
-                for _ in range(count):
-                    next_ = await writer.append([b"x"])
-                    note()
-            held = (
-                await cursors.create("reader", next_)
-                if count == 1
-                else await cursors.save(await cursors.load("reader"), next_ - count // 2)
-            )
-            note()
-            await collector.collect()
-            note()
-        await cursors.save(held, next_ + 1)
+        note()
         await collector.collect()
         note()
-        return seen
-
-    logs = asyncio.run(work())
+    await cursors.save(held, next_ + 1)
+    await collector.collect()
+    note()
+    logs = seen
     kinds = {kind for log in logs for kind, _ in _shapes(log)}
     assert kinds == {"manifest", "snapshot", "cursor", "gc"}
     for log in logs:

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from typing import Any
 
@@ -124,62 +123,52 @@ async def written_by_parquet_rs(store: Store, counts: list[int]) -> dict[int, by
     return wanted
 
 
-def test_a_log_that_parquet_rs_wrote_is_ours(store: Store) -> None:
+async def test_a_log_that_parquet_rs_wrote_is_ours(store: Store) -> None:
     """It is read, scrubbed, appended to, rolled up and collected; both encoders' then mix."""
-
-    async def work() -> None:
-        wanted = await written_by_parquet_rs(store, [1, 3, 2, 5, 1, 1, 4])
-        assert await contents(WAL3, store) == wanted
-        async with WAL3.writer(store) as writer:
-            for number in range(5):
-                body = b"ours %d" % number
-                wanted[await writer.append([body])] = body
-        await store.put(fragment_path(13), chromas([b"theirs"], start=len(wanted) + 1))
-        await WAL3.settle(store)
-        wanted[len(wanted) + 1] = b"theirs"
-        assert await contents(WAL3, store) == wanted
-        cursors = Cursors(store=store, clock=CLOCK, writer="me")
-        await cursors.create("reader", 12)
-        collector = Collector(
-            store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1
-        )
-        report = await collector.collect()
-        assert report.oldest == 12
-        left = {position: body for position, body in wanted.items() if position >= 12}
-        assert await contents(WAL3, store) == left
-
-    asyncio.run(work())
+    wanted = await written_by_parquet_rs(store, [1, 3, 2, 5, 1, 1, 4])
+    assert await contents(WAL3, store) == wanted
+    async with WAL3.writer(store) as writer:
+        for number in range(5):
+            body = b"ours %d" % number
+            wanted[await writer.append([body])] = body
+    await store.put(fragment_path(13), chromas([b"theirs"], start=len(wanted) + 1))
+    await WAL3.settle(store)
+    wanted[len(wanted) + 1] = b"theirs"
+    assert await contents(WAL3, store) == wanted
+    cursors = Cursors(store=store, clock=CLOCK, writer="me")
+    await cursors.create("reader", 12)
+    collector = Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1)
+    report = await collector.collect()
+    assert report.oldest == 12
+    left = {position: body for position, body in wanted.items() if position >= 12}
+    assert await contents(WAL3, store) == left
 
 
 @pytest.mark.parametrize("kind", [WAL3, SLOTS], ids=str)
-def test_parquet_rs_reads_whole_logs_of_ours(kind: Any, store: Store) -> None:
+async def test_parquet_rs_reads_whole_logs_of_ours(kind: Any, store: Store) -> None:
     """Every file of either protocol; a slot's has columns of its own, and a fence no rows."""
-
-    async def work() -> None:
-        await kind.make(store)
-        wanted: list[bytes] = []
-        async with kind.writer(store) as writer:
-            for number in range(7):
-                records = [b"%d-%d" % (number, n) for n in range(number + 1)]
-                await writer.append(records)
-                wanted += records
-        position = "offset" if kind is WAL3 else "position"
-        found: dict[Any, Any] = {}
-        async for entry in store.list(""):
-            if not entry.key.endswith(".parquet"):
-                continue
-            table = read_by_parquet_rs((await store.get(entry.key)).data)
-            positions, bodies = (table.column(name).to_pylist() for name in (position, "body"))
-            found |= dict(zip(positions, bodies, strict=True))
-            types = dict(zip(table.schema.names, table.schema.types, strict=True))
-            assert types["body"] == pa.binary()
-            if kind is SLOTS:
-                assert types[position] == types["timestamp_us"] == pa.int64()
-                assert types["stream"] == pa.binary()
-        assert found == dict(enumerate(wanted, start=1))
-        assert await contents(kind, store) == found
-
-    asyncio.run(work())
+    await kind.make(store)
+    wanted: list[bytes] = []
+    async with kind.writer(store) as writer:
+        for number in range(7):
+            records = [b"%d-%d" % (number, n) for n in range(number + 1)]
+            await writer.append(records)
+            wanted += records
+    position = "offset" if kind is WAL3 else "position"
+    found: dict[Any, Any] = {}
+    async for entry in store.list(""):
+        if not entry.key.endswith(".parquet"):
+            continue
+        table = read_by_parquet_rs((await store.get(entry.key)).data)
+        positions, bodies = (table.column(name).to_pylist() for name in (position, "body"))
+        found |= dict(zip(positions, bodies, strict=True))
+        types = dict(zip(table.schema.names, table.schema.types, strict=True))
+        assert types["body"] == pa.binary()
+        if kind is SLOTS:
+            assert types[position] == types["timestamp_us"] == pa.int64()
+            assert types["stream"] == pa.binary()
+    assert found == dict(enumerate(wanted, start=1))
+    assert await contents(kind, store) == found
 
 
 def _cast(types: dict[str, pa.DataType], **renamed: str) -> bytes:
@@ -210,16 +199,13 @@ def _cast(types: dict[str, pa.DataType], **renamed: str) -> bytes:
     ],
     ids=["signed offset", "signed time", "text", "relative", "no body"],
 )
-def test_columns_that_wal3_could_not_read_are_refused(data: bytes) -> None:
+async def test_columns_that_wal3_could_not_read_are_refused(data: bytes) -> None:
     """What its reader takes for corrupt must not pass for a fragment here."""
     with pytest.raises(CorruptionError):
         decode_fragment(data, path="x")
 
-    async def work() -> None:
-        store = MemoryStore()
-        await WAL3.make(store)
-        await store.put(fragment_path(1), data)
-        with pytest.raises(CorruptionError):
-            await WAL3.settle(store)
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await WAL3.make(store)
+    await store.put(fragment_path(1), data)
+    with pytest.raises(CorruptionError):
+        await WAL3.settle(store)

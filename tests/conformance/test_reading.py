@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -53,70 +52,60 @@ async def positions(log: Log, start: int, limit: int | None) -> list[int]:
 
 
 @pytest.mark.parametrize(("size", "count"), [(100, 2), (50, 5)])
-def test_ranges_at_the_edges_of_fragments(kind: Kind, store: Store, size: int, count: int) -> None:
+async def test_ranges_at_the_edges_of_fragments(
+    kind: Kind, store: Store, size: int, count: int
+) -> None:
     """Exactly the records of the range, wherever fragments begin and end.
 
     From right after the end there are none; what begins further on is a mistake, and is told.
     """
-
-    async def work() -> None:
-        await kind.make(store)
-        log = await log_of(store, fragments=2)
-        for _ in range(count):
-            await log.append([b"x"] * size)
-        next_ = 1 + size * count
-        edges = {1, 2, size, size + 1, 2 * size, 2 * size + 1, next_ - 1, next_}
-        for start in sorted(edges):
-            for length in (1, size - 1, size, size + 1, 10**9):
-                wanted = list(range(start, min(start + length, next_)))
-                assert await positions(log, start, start + length) == wanted
-        assert await positions(log, 0, None) == list(range(1, next_))
-        for beyond in (next_ + 1, next_ + 7, 2**63):
-            with pytest.raises(UsageError, match="has not come to"):
-                await positions(log, beyond, None)
-        await log.close()
-
-    asyncio.run(work())
+    await kind.make(store)
+    log = await log_of(store, fragments=2)
+    for _ in range(count):
+        await log.append([b"x"] * size)
+    next_ = 1 + size * count
+    edges = {1, 2, size, size + 1, 2 * size, 2 * size + 1, next_ - 1, next_}
+    for start in sorted(edges):
+        for length in (1, size - 1, size, size + 1, 10**9):
+            wanted = list(range(start, min(start + length, next_)))
+            assert await positions(log, start, start + length) == wanted
+    assert await positions(log, 0, None) == list(range(1, next_))
+    for beyond in (next_ + 1, next_ + 7, 2**63):
+        with pytest.raises(UsageError, match="has not come to"):
+            await positions(log, beyond, None)
+    await log.close()
 
 
-def test_a_gap_in_the_manifest_is_an_error(kind: Kind, store: Store) -> None:
+async def test_a_gap_in_the_manifest_is_an_error(kind: Kind, store: Store) -> None:
     """Missing records are not passed over in silence, and nothing else there is believed."""
-
-    async def work() -> None:
-        await kind.make(store)
-        log = await log_of(store)
-        for number in range(3):
-            await log.append([b"%d" % number, b"x"])
-        await log.close()
-        manifest = decode_manifest((await store.get(MANIFEST)).data)
-        one, _, three = manifest.fragments
-        gap = replace(manifest, fragments=(one, three))
-        await store.put(MANIFEST, encode_manifest(gap))
-        log = await log_of(store)
-        for start, limit in ((0, None), (1, None), (3, None), (1, 3), (5, None)):
-            with pytest.raises(CorruptionError, match="positions are missing or come twice"):
-                await positions(log, start, limit)
-        assert (await log.scrub()).problems
-
-    asyncio.run(work())
+    await kind.make(store)
+    log = await log_of(store)
+    for number in range(3):
+        await log.append([b"%d" % number, b"x"])
+    await log.close()
+    manifest = decode_manifest((await store.get(MANIFEST)).data)
+    one, _, three = manifest.fragments
+    gap = replace(manifest, fragments=(one, three))
+    await store.put(MANIFEST, encode_manifest(gap))
+    log = await log_of(store)
+    for start, limit in ((0, None), (1, None), (3, None), (1, 3), (5, None)):
+        with pytest.raises(CorruptionError, match="positions are missing or come twice"):
+            await positions(log, start, limit)
+    assert (await log.scrub()).problems
 
 
-def test_many_small_batches_are_found_whole(kind: Kind, store: Store) -> None:
+async def test_many_small_batches_are_found_whole(kind: Kind, store: Store) -> None:
     """Through all levels of snapshots."""
-
-    async def work() -> None:
-        batches = 100 if isinstance(store, MemoryStore) else 25
-        await kind.make(store)
-        log = await log_of(store, fragments=2)
-        for number in range(batches):
-            await log.append([b"%d-%d" % (number, n) for n in range(10)])
-        await log.close()
-        found = await (await log_of(store)).scrub()
-        assert found.problems == []
-        assert (found.records, found.fragments) == (10 * batches, batches)
-        assert found.snapshots > batches / 3
-
-    asyncio.run(work())
+    batches = 100 if isinstance(store, MemoryStore) else 25
+    await kind.make(store)
+    log = await log_of(store, fragments=2)
+    for number in range(batches):
+        await log.append([b"%d-%d" % (number, n) for n in range(10)])
+    await log.close()
+    found = await (await log_of(store)).scrub()
+    assert found.problems == []
+    assert (found.records, found.fragments) == (10 * batches, batches)
+    assert found.snapshots > batches / 3
 
 
 async def rest_of(scan: AsyncIterator[pa.Table]) -> list[int]:
@@ -139,30 +128,26 @@ async def collect_to(store: Store, position: int) -> None:
     await log.collect(keep=Keep(share_max=1), grace_us=1)
 
 
-def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
+async def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
     """It goes on where the rest begins, or is told that its records are gone; never a hole."""
-
-    async def work() -> None:
-        await kind.make(store)
-        async with kind.writer(store, batch_bytes=1) as writer:
-            for number in range(24):
-                await writer.append([b"%d" % number])
-        reader = reader_of(kind, store)
-        scan = reader.scan()
-        seen = [row["position"] for row in (await anext(scan)).to_pylist()]
-        await collect_to(store, 20)
-        seen += await rest_of(scan)
-        assert seen == list(range(1, len(seen) + 1))
-        assert len(seen) < 19
-        found = [row async for table in reader.scan() for row in table.to_pylist()]
-        assert [row["position"] for row in found] == list(range(20, 25))
-        late = reader.scan(20)
-        seen = [row["position"] for row in (await anext(late)).to_pylist()]
-        await collect_to(store, 21)
-        seen += [row["position"] async for table in late for row in table.to_pylist()]
-        assert seen == list(range(20, 25))
-
-    asyncio.run(work())
+    await kind.make(store)
+    async with kind.writer(store, batch_bytes=1) as writer:
+        for number in range(24):
+            await writer.append([b"%d" % number])
+    reader = reader_of(kind, store)
+    scan = reader.scan()
+    seen = [row["position"] for row in (await anext(scan)).to_pylist()]
+    await collect_to(store, 20)
+    seen += await rest_of(scan)
+    assert seen == list(range(1, len(seen) + 1))
+    assert len(seen) < 19
+    found = [row async for table in reader.scan() for row in table.to_pylist()]
+    assert [row["position"] for row in found] == list(range(20, 25))
+    late = reader.scan(20)
+    seen = [row["position"] for row in (await anext(late)).to_pylist()]
+    await collect_to(store, 21)
+    seen += [row["position"] async for table in late for row in table.to_pylist()]
+    assert seen == list(range(20, 25))
 
 
 def reader_of(kind: Kind, store: Store) -> Reader:

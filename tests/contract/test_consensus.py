@@ -55,139 +55,109 @@ def records(first: int, last: int) -> list[Versioned]:
     return [Versioned(SeqNo(n), b"%d" % n) for n in range(first, last + 1)]
 
 
-def test_a_key_that_nobody_wrote_is_empty(open_consensus: Open) -> None:
+async def test_a_key_that_nobody_wrote_is_empty(open_consensus: Open) -> None:
     """What is not there is told apart from what is empty, and is not made by looking."""
+    consensus = open_consensus()
 
-    async def run() -> None:
-        consensus = open_consensus()
-
-        assert await consensus.head("k") is None
-        assert await consensus.scan("k", SeqNo(1)) == []
-        assert not await consensus.compare_and_set("k", SeqNo(2), b"two")
-        with pytest.raises(UsageError):
-            await consensus.truncate("k", SeqNo(1))
-        assert [key async for key in consensus.list_keys()] == []
-
-    asyncio.run(run())
+    assert await consensus.head("k") is None
+    assert await consensus.scan("k", SeqNo(1)) == []
+    assert not await consensus.compare_and_set("k", SeqNo(2), b"two")
+    with pytest.raises(UsageError):
+        await consensus.truncate("k", SeqNo(1))
+    assert [key async for key in consensus.list_keys()] == []
 
 
-def test_only_the_next_record_lands(open_consensus: Open) -> None:
+async def test_only_the_next_record_lands(open_consensus: Open) -> None:
     """Seqnos are dense from 1, and each is won once, whoever asks."""
+    first, second = open_consensus(), open_consensus()
 
-    async def run() -> None:
-        first, second = open_consensus(), open_consensus()
-
-        assert await first.compare_and_set("k", SeqNo(1), b"1")
-        assert not await second.compare_and_set("k", SeqNo(1), b"other")
-        assert not await second.compare_and_set("k", SeqNo(3), b"other")
-        assert await second.compare_and_set("k", SeqNo(2), b"2")
-        assert not await first.compare_and_set("k", SeqNo(2), b"other")
-        assert await first.head("k") == Versioned(SeqNo(2), b"2")
-        assert await second.scan("k", SeqNo(1)) == records(1, 2)
-
-    asyncio.run(run())
+    assert await first.compare_and_set("k", SeqNo(1), b"1")
+    assert not await second.compare_and_set("k", SeqNo(1), b"other")
+    assert not await second.compare_and_set("k", SeqNo(3), b"other")
+    assert await second.compare_and_set("k", SeqNo(2), b"2")
+    assert not await first.compare_and_set("k", SeqNo(2), b"other")
+    assert await first.head("k") == Versioned(SeqNo(2), b"2")
+    assert await second.scan("k", SeqNo(1)) == records(1, 2)
 
 
 @pytest.mark.parametrize("seqno", [0, -1, SEQNO_MAX + 1])
-def test_a_seqno_that_cannot_be_is_refused(open_consensus: Open, seqno: int) -> None:
+async def test_a_seqno_that_cannot_be_is_refused(open_consensus: Open, seqno: int) -> None:
     """A wrong call is an error of its caller, not a lost race."""
-
-    async def run() -> None:
-        with pytest.raises(UsageError):
-            await open_consensus().compare_and_set("k", SeqNo(seqno), b"")
-        assert not await open_consensus().compare_and_set("k", SeqNo(SEQNO_MAX), b"")
-
-    asyncio.run(run())
+    with pytest.raises(UsageError):
+        await open_consensus().compare_and_set("k", SeqNo(seqno), b"")
+    assert not await open_consensus().compare_and_set("k", SeqNo(SEQNO_MAX), b"")
 
 
-def test_a_scan_begins_and_ends_where_it_is_told(open_consensus: Open) -> None:
+async def test_a_scan_begins_and_ends_where_it_is_told(open_consensus: Open) -> None:
     """Below, at and past the head; limits smaller, equal and larger than what there is."""
+    await fill(open_consensus(), "k", 4)
+    consensus = open_consensus()
 
-    async def run() -> None:
-        await fill(open_consensus(), "k", 4)
-        consensus = open_consensus()
-
-        assert await consensus.scan("k", SeqNo(1)) == records(1, 4)
-        assert await consensus.scan("k", SeqNo(3)) == records(3, 4)
-        assert await consensus.scan("k", SeqNo(4)) == records(4, 4)
-        assert await consensus.scan("k", SeqNo(5)) == []
-        assert await consensus.scan("k", SeqNo(1), 2) == records(1, 2)
-        assert await consensus.scan("k", SeqNo(1), 4) == records(1, 4)
-        assert await consensus.scan("k", SeqNo(1), 9) == records(1, 4)
-
-    asyncio.run(run())
+    assert await consensus.scan("k", SeqNo(1)) == records(1, 4)
+    assert await consensus.scan("k", SeqNo(3)) == records(3, 4)
+    assert await consensus.scan("k", SeqNo(4)) == records(4, 4)
+    assert await consensus.scan("k", SeqNo(5)) == []
+    assert await consensus.scan("k", SeqNo(1), 2) == records(1, 2)
+    assert await consensus.scan("k", SeqNo(1), 4) == records(1, 4)
+    assert await consensus.scan("k", SeqNo(1), 9) == records(1, 4)
 
 
-def test_truncation_drops_what_lies_before_and_counts_it(open_consensus: Open) -> None:
+async def test_truncation_drops_what_lies_before_and_counts_it(open_consensus: Open) -> None:
     """To do it again drops nothing; the newest record stays; what comes after goes on."""
+    await fill(open_consensus(), "k", 5)
+    consensus = open_consensus()
 
-    async def run() -> None:
-        await fill(open_consensus(), "k", 5)
-        consensus = open_consensus()
-
-        assert await consensus.truncate("k", SeqNo(1)) == 0
-        assert await consensus.truncate("k", SeqNo(4)) == 3
-        assert await consensus.truncate("k", SeqNo(4)) == 0
-        assert await open_consensus().truncate("k", SeqNo(2)) == 0
-        assert await open_consensus().scan("k", SeqNo(1)) == records(4, 5)
-        with pytest.raises(UsageError):
-            await consensus.truncate("k", SeqNo(6))
-        assert await consensus.truncate("k", SeqNo(5)) == 1
-        assert await open_consensus().head("k") == Versioned(SeqNo(5), b"5")
-        assert not await open_consensus().compare_and_set("k", SeqNo(5), b"other")
-        assert await open_consensus().compare_and_set("k", SeqNo(6), b"6")
-
-    asyncio.run(run())
+    assert await consensus.truncate("k", SeqNo(1)) == 0
+    assert await consensus.truncate("k", SeqNo(4)) == 3
+    assert await consensus.truncate("k", SeqNo(4)) == 0
+    assert await open_consensus().truncate("k", SeqNo(2)) == 0
+    assert await open_consensus().scan("k", SeqNo(1)) == records(4, 5)
+    with pytest.raises(UsageError):
+        await consensus.truncate("k", SeqNo(6))
+    assert await consensus.truncate("k", SeqNo(5)) == 1
+    assert await open_consensus().head("k") == Versioned(SeqNo(5), b"5")
+    assert not await open_consensus().compare_and_set("k", SeqNo(5), b"other")
+    assert await open_consensus().compare_and_set("k", SeqNo(6), b"6")
 
 
-def test_keys_know_nothing_of_each_other(open_consensus: Open) -> None:
+async def test_keys_know_nothing_of_each_other(open_consensus: Open) -> None:
     """One shard's records are none of another's, though its name begins with the other's."""
+    consensus = open_consensus()
+    await fill(consensus, "k", 2)
+    await fill(consensus, "k2", 3)
+    await consensus.truncate("k2", SeqNo(3))
 
-    async def run() -> None:
-        consensus = open_consensus()
-        await fill(consensus, "k", 2)
-        await fill(consensus, "k2", 3)
-        await consensus.truncate("k2", SeqNo(3))
-
-        assert await consensus.scan("k", SeqNo(1)) == records(1, 2)
-        assert await consensus.scan("k2", SeqNo(1)) == records(3, 3)
-        assert [key async for key in open_consensus().list_keys()] == ["k", "k2"]
-
-    asyncio.run(run())
+    assert await consensus.scan("k", SeqNo(1)) == records(1, 2)
+    assert await consensus.scan("k2", SeqNo(1)) == records(3, 3)
+    assert [key async for key in open_consensus().list_keys()] == ["k", "k2"]
 
 
-def test_records_of_any_bytes_are_kept(open_consensus: Open) -> None:
+async def test_records_of_any_bytes_are_kept(open_consensus: Open) -> None:
     """Empty, binary, and larger than a line of any buffer."""
     bodies = [b"", bytes(range(256)), b"x" * 10_240]
 
-    async def run() -> None:
-        consensus = open_consensus()
-        for number, body in enumerate(bodies, start=1):
-            assert await consensus.compare_and_set("k", SeqNo(number), body)
+    consensus = open_consensus()
+    for number, body in enumerate(bodies, start=1):
+        assert await consensus.compare_and_set("k", SeqNo(number), body)
 
-        assert [r.data for r in await open_consensus().scan("k", SeqNo(1))] == bodies
-
-    asyncio.run(run())
+    assert [r.data for r in await open_consensus().scan("k", SeqNo(1))] == bodies
 
 
-def test_one_of_a_hundred_proposers_wins(open_consensus: Open, request: object) -> None:
+async def test_one_of_a_hundred_proposers_wins(open_consensus: Open, request: object) -> None:
     """Two winners of one seqno would be two histories of one shard."""
 
     async def propose(number: int) -> bool:
         return await open_consensus().compare_and_set("k", SeqNo(1), b"%d" % number)
 
-    async def run() -> None:
-        answers = await asyncio.gather(*(propose(number) for number in range(100)))
+    answers = await asyncio.gather(*(propose(number) for number in range(100)))
 
-        assert sum(answers) == 1
-        assert await open_consensus().scan("k", SeqNo(1)) == [
-            Versioned(SeqNo(1), b"%d" % answers.index(True))
-        ]
-
-    asyncio.run(run())
+    assert sum(answers) == 1
+    assert await open_consensus().scan("k", SeqNo(1)) == [
+        Versioned(SeqNo(1), b"%d" % answers.index(True))
+    ]
 
 
-def test_all_of_many_contenders_come_through(open_consensus: Open, request: object) -> None:
+async def test_all_of_many_contenders_come_through(open_consensus: Open, request: object) -> None:
     """Whoever loses reads and tries again: nothing of anybody's is lost, nothing is there twice."""
     contenders, each = 5, 4
 
@@ -200,14 +170,11 @@ def test_all_of_many_contenders_come_through(open_consensus: Open, request: obje
                 if await consensus.compare_and_set("k", seqno, f"{name}{number}".encode()):
                     break
 
-    async def run() -> None:
-        await asyncio.gather(*(contend(name) for name in "abcde"[:contenders]))
+    await asyncio.gather(*(contend(name) for name in "abcde"[:contenders]))
 
-        found = await open_consensus().scan("k", SeqNo(1))
-        assert [r.seqno for r in found] == list(range(1, contenders * each + 1))
-        assert len({r.data for r in found}) == contenders * each
-
-    asyncio.run(run())
+    found = await open_consensus().scan("k", SeqNo(1))
+    assert [r.seqno for r in found] == list(range(1, contenders * each + 1))
+    assert len({r.data for r in found}) == contenders * each
 
 
 _PROPOSERS = """
@@ -266,89 +233,74 @@ def box_of(store: MemoryStore) -> box.Box:
     return box.decode_box(store.objects["consensus/k"].data, key="k")
 
 
-def test_many_records_spill_into_an_object_of_their_own() -> None:
+async def test_many_records_spill_into_an_object_of_their_own() -> None:
     """What is replaced at each change must not grow with what was; nothing is lost by it."""
     store = MemoryStore()
 
-    async def run() -> None:
-        await fill(on(store), "k", 300)
+    await fill(on(store), "k", 300)
 
-        assert len(box_of(store).records) <= box.RECORDS_MAX
-        assert len(box_of(store).spills) >= 2
-        assert await on(store).scan("k", SeqNo(1)) == records(1, 300)
-        assert await on(store).scan("k", SeqNo(40), 100) == records(40, 139)
-        assert await on(store).head("k") == Versioned(SeqNo(300), b"300")
-
-    asyncio.run(run())
+    assert len(box_of(store).records) <= box.RECORDS_MAX
+    assert len(box_of(store).spills) >= 2
+    assert await on(store).scan("k", SeqNo(1)) == records(1, 300)
+    assert await on(store).scan("k", SeqNo(40), 100) == records(40, 139)
+    assert await on(store).head("k") == Versioned(SeqNo(300), b"300")
 
 
-def test_large_records_spill_by_their_bytes() -> None:
+async def test_large_records_spill_by_their_bytes() -> None:
     """Few records, but large ones, must not make each change large."""
     store = MemoryStore()
 
-    async def run() -> None:
-        body = bytes(40_000)
-        consensus = on(store)
-        for number in range(1, 30):
-            assert await consensus.compare_and_set("k", SeqNo(number), body)
-            assert len(store.objects["consensus/k"].data) <= box.BYTES_MAX + 1_000
+    body = bytes(40_000)
+    consensus = on(store)
+    for number in range(1, 30):
+        assert await consensus.compare_and_set("k", SeqNo(number), body)
+        assert len(store.objects["consensus/k"].data) <= box.BYTES_MAX + 1_000
 
-        assert len(await on(store).scan("k", SeqNo(1))) == 29
-
-    asyncio.run(run())
+    assert len(await on(store).scan("k", SeqNo(1))) == 29
 
 
-def test_truncation_takes_spills_with_it() -> None:
+async def test_truncation_takes_spills_with_it() -> None:
     """A spill that nothing names any more would lie there for ever."""
     store = MemoryStore()
 
-    async def run() -> None:
-        await fill(on(store), "k", 300)
-        await on(store).truncate("k", SeqNo(300))
+    await fill(on(store), "k", 300)
+    await on(store).truncate("k", SeqNo(300))
 
-        assert [key for key in store.objects if "spill" in key] == []
-        assert await on(store).scan("k", SeqNo(1)) == records(300, 300)
-
-    asyncio.run(run())
+    assert [key for key in store.objects if "spill" in key] == []
+    assert await on(store).scan("k", SeqNo(1)) == records(300, 300)
 
 
-def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
+async def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
     """A spill goes when all of it does; what is to stay stays, what is to go may stay longer."""
     store = MemoryStore()
 
-    async def run() -> None:
-        await fill(on(store), "k", 300)
-        await on(store).truncate("k", SeqNo(100))
+    await fill(on(store), "k", 300)
+    await on(store).truncate("k", SeqNo(100))
 
-        found = await on(store).scan("k", SeqNo(1))
-        assert found[-201:] == records(100, 300)
-        assert await on(store).truncate("k", SeqNo(100)) == 0
-
-    asyncio.run(run())
+    found = await on(store).scan("k", SeqNo(1))
+    assert found[-201:] == records(100, 300)
+    assert await on(store).truncate("k", SeqNo(100)) == 0
 
 
-def test_a_poller_is_told_that_nothing_changed() -> None:
+async def test_a_poller_is_told_that_nothing_changed() -> None:
     """A listener polls: that must cost a request without a body."""
     store = MemoryStore()
 
-    async def run() -> None:
-        await fill(on(store), "k", 1)
-        asked: list[str] = []
+    await fill(on(store), "k", 1)
+    asked: list[str] = []
 
-        def note(request: Request) -> Fault:
-            asked.append(request.op)
-            return Fault()
+    def note(request: Request) -> Fault:
+        asked.append(request.op)
+        return Fault()
 
-        consensus = on(Faulty(store, toss=note))
-        for _ in range(3):
-            await consensus.scan("k", SeqNo(1))
+    consensus = on(Faulty(store, toss=note))
+    for _ in range(3):
+        await consensus.scan("k", SeqNo(1))
 
-        assert asked == ["get", "refresh", "refresh"]
-
-    asyncio.run(run())
+    assert asked == ["get", "refresh", "refresh"]
 
 
-def test_a_compare_and_set_costs_one_request() -> None:
+async def test_a_compare_and_set_costs_one_request() -> None:
     """A handle that knows the head puts at once; a race costs it a read."""
     asked: list[str] = []
 
@@ -356,17 +308,14 @@ def test_a_compare_and_set_costs_one_request() -> None:
         asked.append(request.op)
         return Fault()
 
-    async def run() -> None:
-        consensus = on(Faulty(MemoryStore(), toss=note))
-        await fill(consensus, "k", 4)
+    consensus = on(Faulty(MemoryStore(), toss=note))
+    await fill(consensus, "k", 4)
 
-        assert asked == ["get", "put", "put", "put", "put"]
-
-    asyncio.run(run())
+    assert asked == ["get", "put", "put", "put", "put"]
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_a_lost_answer_is_found_out(happened: bool) -> None:
+async def test_a_lost_answer_is_found_out(happened: bool) -> None:
     """The caller of a put that failed half way is told the truth, and the record is there once."""
     lost = {1}
 
@@ -375,13 +324,10 @@ def test_a_lost_answer_is_found_out(happened: bool) -> None:
             return Fault(happened=happened, told=False)
         return Fault()
 
-    async def run() -> None:
-        store = MemoryStore()
+    store = MemoryStore()
 
-        assert await on(Faulty(store, toss=toss)).compare_and_set("k", SeqNo(1), b"1")
-        assert await on(store).scan("k", SeqNo(1)) == records(1, 1)
-
-    asyncio.run(run())
+    assert await on(Faulty(store, toss=toss)).compare_and_set("k", SeqNo(1), b"1")
+    assert await on(store).scan("k", SeqNo(1)) == records(1, 1)
 
 
 class Slow(SystemClock):
@@ -396,7 +342,7 @@ class Slow(SystemClock):
             await found
 
 
-def test_a_lost_answer_is_found_out_though_others_went_on() -> None:
+async def test_a_lost_answer_is_found_out_though_others_went_on() -> None:
     """The write ids of records outlive them, so that a slow proposer still learns that it won."""
     store = MemoryStore()
     went_on = False
@@ -410,17 +356,14 @@ def test_a_lost_answer_is_found_out_though_others_went_on() -> None:
                 assert await other.compare_and_set("k", SeqNo(number), b"%d" % number)
             await other.truncate("k", SeqNo(39))
 
-    async def run() -> None:
-        faulty = Faulty(store, toss=lambda r: Fault(told=r.op != "put" or r.index != 1))
-        slow = StoreConsensus(store=faulty, clock=Slow(go_on))
+    faulty = Faulty(store, toss=lambda r: Fault(told=r.op != "put" or r.index != 1))
+    slow = StoreConsensus(store=faulty, clock=Slow(go_on))
 
-        assert await slow.compare_and_set("k", SeqNo(1), b"1")
-        assert went_on
-
-    asyncio.run(run())
+    assert await slow.compare_and_set("k", SeqNo(1), b"1")
+    assert went_on
 
 
-def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
+async def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
     """Past 64 records that were truncated nobody can tell: to guess would be to lie."""
     store = MemoryStore()
 
@@ -432,19 +375,16 @@ def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
                 assert await other.compare_and_set("k", SeqNo(number), b"%d" % number)
             await other.truncate("k", SeqNo(99))
 
-    async def run() -> None:
-        faulty = Faulty(store, toss=lambda r: Fault(told=r.op != "put" or r.index != 1))
-        slow = StoreConsensus(store=faulty, clock=Slow(go_on))
+    faulty = Faulty(store, toss=lambda r: Fault(told=r.op != "put" or r.index != 1))
+    slow = StoreConsensus(store=faulty, clock=Slow(go_on))
 
-        with pytest.raises(OutcomeUnknown) as caught:
-            await slow.compare_and_set("k", SeqNo(1), b"1")
-        assert caught.value.outcome is Outcome.UNKNOWN
-
-    asyncio.run(run())
+    with pytest.raises(OutcomeUnknown) as caught:
+        await slow.compare_and_set("k", SeqNo(1), b"1")
+    assert caught.value.outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(gone: bool) -> None:
+async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(gone: bool) -> None:
     """A read that fails says NOT_APPLIED of itself; of the write that it was made for, nothing."""
     store = MemoryStore()
 
@@ -463,45 +403,39 @@ def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(gone: 
             return Fault(happened=False)
         return Fault(told=request.op != "put" or request.index != 1)
 
-    async def run() -> None:
-        slow = StoreConsensus(store=Faulty(store, toss=toss), clock=Slow(go_on))
+    slow = StoreConsensus(store=Faulty(store, toss=toss), clock=Slow(go_on))
 
-        with pytest.raises(LocationError) as caught:
-            await slow.compare_and_set("k", SeqNo(1), b"1")
-        assert caught.value.outcome is Outcome.UNKNOWN
-
-    asyncio.run(run())
+    with pytest.raises(LocationError) as caught:
+        await slow.compare_and_set("k", SeqNo(1), b"1")
+    assert caught.value.outcome is Outcome.UNKNOWN
 
 
-def test_a_spill_that_is_missing_is_corruption_and_one_that_was_truncated_is_not() -> None:
+async def test_a_spill_that_is_missing_is_corruption_and_one_that_was_truncated_is_not() -> None:
     """A reader that fell behind a truncation reads again; what is lost is said to be lost."""
     store = MemoryStore()
     truncated = False
 
-    async def run() -> None:
-        await fill(on(store), "k", 300)
+    await fill(on(store), "k", 300)
 
-        async def truncate_first() -> None:
-            nonlocal truncated
-            if not truncated:
-                truncated = True
-                await on(store).truncate("k", SeqNo(290))
+    async def truncate_first() -> None:
+        nonlocal truncated
+        if not truncated:
+            truncated = True
+            await on(store).truncate("k", SeqNo(290))
 
-        class Behind(StoreConsensus):
-            async def _load_spills(self, held: box.Box, start: SeqNo) -> list[box.BoxEntry]:
-                await truncate_first()
-                return await super()._load_spills(held, start)
+    class Behind(StoreConsensus):
+        async def _load_spills(self, held: box.Box, start: SeqNo) -> list[box.BoxEntry]:
+            await truncate_first()
+            return await super()._load_spills(held, start)
 
-        behind = Behind(store=store, clock=CLOCK)
-        assert (await behind.scan("k", SeqNo(1)))[-11:] == records(290, 300)
+    behind = Behind(store=store, clock=CLOCK)
+    assert (await behind.scan("k", SeqNo(1)))[-11:] == records(290, 300)
 
-        await fill_on(store, 301, 500)
-        for key in [k for k in store.objects if "spill" in k]:
-            del store.objects[key]
-        with pytest.raises(CorruptionError):
-            await on(store).scan("k", SeqNo(1))
-
-    asyncio.run(run())
+    await fill_on(store, 301, 500)
+    for key in [k for k in store.objects if "spill" in k]:
+        del store.objects[key]
+    with pytest.raises(CorruptionError):
+        await on(store).scan("k", SeqNo(1))
 
 
 async def fill_on(store: MemoryStore, first: int, last: int) -> None:
@@ -510,62 +444,53 @@ async def fill_on(store: MemoryStore, first: int, last: int) -> None:
         assert await consensus.compare_and_set("k", SeqNo(number), b"%d" % number)
 
 
-def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_alone() -> None:
+async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_alone() -> None:
     """Bytes that cannot be understood are never guessed at, and never written over."""
     store = MemoryStore()
 
-    async def run() -> None:
-        await fill(on(store), "k", 2)
-        whole = store.objects["consensus/k"].data
-        for data in (b"", b"{}", whole[:-1], b"\x93\x01\x02\x03"):
-            await store.put("consensus/k", data)
-            with pytest.raises(CorruptionError):
-                await on(store).head("k")
-            with pytest.raises(CorruptionError):
-                await on(store).compare_and_set("k", SeqNo(3), b"3")
-            assert store.objects["consensus/k"].data == data
-        newer = bytes([whole[0], box.FORMAT + 1]) + whole[2:]
-        await store.put("consensus/k", newer)
-        with pytest.raises(UsageError, match="newer tidelog"):
+    await fill(on(store), "k", 2)
+    whole = store.objects["consensus/k"].data
+    for data in (b"", b"{}", whole[:-1], b"\x93\x01\x02\x03"):
+        await store.put("consensus/k", data)
+        with pytest.raises(CorruptionError):
+            await on(store).head("k")
+        with pytest.raises(CorruptionError):
             await on(store).compare_and_set("k", SeqNo(3), b"3")
-        assert store.objects["consensus/k"].data == newer
+        assert store.objects["consensus/k"].data == data
+    newer = bytes([whole[0], box.FORMAT + 1]) + whole[2:]
+    await store.put("consensus/k", newer)
+    with pytest.raises(UsageError, match="newer tidelog"):
+        await on(store).compare_and_set("k", SeqNo(3), b"3")
+    assert store.objects["consensus/k"].data == newer
 
-    asyncio.run(run())
 
-
-def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
+async def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
     """Nothing refers to a box by checksum, so it carries its own; so do spills."""
     store = MemoryStore()
 
-    async def run() -> None:
-        await fill(on(store), "k", 140)
-        dice = random.Random(1)
-        for key in list(store.objects):
-            whole = store.objects[key]
-            for _ in range(100):
-                place = dice.randrange(len(whole.data))
-                flipped = bytearray(whole.data)
-                flipped[place] ^= 1 << dice.randrange(8)
-                await store.put(key, bytes(flipped))
-                with pytest.raises((CorruptionError, UsageError)):
-                    await on(store).scan("k", SeqNo(1))
-            store.objects[key] = whole
-        assert len(store.objects) == 2
-        assert await on(store).scan("k", SeqNo(1)) == records(1, 140)
-
-    asyncio.run(run())
+    await fill(on(store), "k", 140)
+    dice = random.Random(1)
+    for key in list(store.objects):
+        whole = store.objects[key]
+        for _ in range(100):
+            place = dice.randrange(len(whole.data))
+            flipped = bytearray(whole.data)
+            flipped[place] ^= 1 << dice.randrange(8)
+            await store.put(key, bytes(flipped))
+            with pytest.raises((CorruptionError, UsageError)):
+                await on(store).scan("k", SeqNo(1))
+        store.objects[key] = whole
+    assert len(store.objects) == 2
+    assert await on(store).scan("k", SeqNo(1)) == records(1, 140)
 
 
-def test_a_box_that_vanished_is_corruption() -> None:
+async def test_a_box_that_vanished_is_corruption() -> None:
     """Nobody deletes it: to begin anew at 1 would be to forget a shard."""
     store = MemoryStore()
 
-    async def run() -> None:
-        consensus = on(store)
-        await fill(consensus, "k", 1)
-        await store.delete(["consensus/k"])
+    consensus = on(store)
+    await fill(consensus, "k", 1)
+    await store.delete(["consensus/k"])
 
-        with pytest.raises(CorruptionError):
-            await consensus.head("k")
-
-    asyncio.run(run())
+    with pytest.raises(CorruptionError):
+        await consensus.head("k")

@@ -29,7 +29,7 @@ async def put_all(store: Store, keys: Sequence[str]) -> None:
     await asyncio.gather(*(put_some() for _ in range(16)))
 
 
-def test_listing_is_in_key_order(store: Store) -> None:
+async def test_listing_is_in_key_order(store: Store) -> None:
     """Key order is that of plain strings: "a-b" before "a/b", whatever directories do."""
     keys = [
         "a-b",
@@ -46,64 +46,51 @@ def test_listing_is_in_key_order(store: Store) -> None:
         "é",
     ]
 
-    async def run() -> None:
-        await put_all(store, keys)
-        assert await keys_of(store) == sorted(keys)
-        for after in [*keys, "a", "a/", "a-", "b/x", "zz"]:
-            expected = [key for key in sorted(keys) if key > after]
-            assert await keys_of(store, after=after) == expected, after
-
-    asyncio.run(run())
+    await put_all(store, keys)
+    assert await keys_of(store) == sorted(keys)
+    for after in [*keys, "a", "a/", "a-", "b/x", "zz"]:
+        expected = [key for key in sorted(keys) if key > after]
+        assert await keys_of(store, after=after) == expected, after
 
 
-def test_a_prefix_is_a_plain_string(store: Store) -> None:
+async def test_a_prefix_is_a_plain_string(store: Store) -> None:
     """A prefix may end within a name, and takes nothing that only looks like it."""
     keys = ["log/x/1", "log/x/2", "log/x-y/1", "log/xy/1", "logs/1", "log0"]
 
-    async def run() -> None:
-        await put_all(store, keys)
-        for prefix in ["", "l", "log", "log/", "log/x", "log/x/", "log/x/1", "log/x-", "logs", "z"]:
-            expected = [key for key in sorted(keys) if key.startswith(prefix)]
-            assert await keys_of(store, prefix) == expected, prefix
-            for after in [*keys, "log/x", "log/x.", "a", "log/x0"]:
-                later = [key for key in expected if key > after]
-                assert await keys_of(store, prefix, after) == later, (prefix, after)
-
-    asyncio.run(run())
+    await put_all(store, keys)
+    for prefix in ["", "l", "log", "log/", "log/x", "log/x/", "log/x/1", "log/x-", "logs", "z"]:
+        expected = [key for key in sorted(keys) if key.startswith(prefix)]
+        assert await keys_of(store, prefix) == expected, prefix
+        for after in [*keys, "log/x", "log/x.", "a", "log/x0"]:
+            later = [key for key in expected if key > after]
+            assert await keys_of(store, prefix, after) == later, (prefix, after)
 
 
-def test_a_listing_says_what_a_read_says(store: Store) -> None:
+async def test_a_listing_says_what_a_read_says(store: Store) -> None:
     """Sources decide by a listing's size and e_tag what to read, so these are those of the read."""
-
-    async def run() -> None:
-        await store.put("dir/a", b"12345")
-        await store.put("dir/b", b"")
-        entries = [entry async for entry in store.list("dir/")]
-        assert [(entry.key, entry.size_bytes) for entry in entries] == [("dir/a", 5), ("dir/b", 0)]
-        for entry in entries:
-            assert (await store.get(entry.key)).e_tag == entry.e_tag
-            assert entry.modified_us > 0
-
-    asyncio.run(run())
+    await store.put("dir/a", b"12345")
+    await store.put("dir/b", b"")
+    entries = [entry async for entry in store.list("dir/")]
+    assert [(entry.key, entry.size_bytes) for entry in entries] == [("dir/a", 5), ("dir/b", 0)]
+    for entry in entries:
+        assert (await store.get(entry.key)).e_tag == entry.e_tag
+        assert entry.modified_us > 0
 
 
-def test_long_listings_come_whole(store: Store) -> None:
+async def test_long_listings_come_whole(store: Store) -> None:
     """More than one page of 1000, across directories, from the middle too."""
     keys = sorted(f"d{number % 3}/{number:05}" for number in range(1_100))
 
-    async def run() -> None:
-        await put_all(store, keys)
-        assert await keys_of(store) == keys
-        assert await keys_of(store, "d1/", after=keys[500]) == [
-            key for key in keys if key.startswith("d1/") and key > keys[500]
-        ]
-        await store.delete([*keys[:-1], MISSING])
-        assert await keys_of(store) == keys[-1:]
-
-    asyncio.run(run())
+    await put_all(store, keys)
+    assert await keys_of(store) == keys
+    assert await keys_of(store, "d1/", after=keys[500]) == [
+        key for key in keys if key.startswith("d1/") and key > keys[500]
+    ]
+    await store.delete([*keys[:-1], MISSING])
+    assert await keys_of(store) == keys[-1:]
 
 
-def test_unusual_keys(store: Store) -> None:
+async def test_unusual_keys(store: Store) -> None:
     """A key is taken as it is: no character is decoded, folded or lost on the way."""
     keys = [
         "with space/x y",
@@ -118,32 +105,26 @@ def test_unusual_keys(store: Store) -> None:
         "...",
     ]
 
-    async def run() -> None:
-        await put_all(store, keys)
-        for key in keys:
-            assert (await store.get(key)).data == key.encode(), key
-            assert await keys_of(store, key) == [key]
-        assert await keys_of(store) == sorted(keys)
-        await store.delete(keys)
-        assert await keys_of(store) == []
-
-    asyncio.run(run())
+    await put_all(store, keys)
+    for key in keys:
+        assert (await store.get(key)).data == key.encode(), key
+        assert await keys_of(store, key) == [key]
+    assert await keys_of(store) == sorted(keys)
+    await store.delete(keys)
+    assert await keys_of(store) == []
 
 
-def test_keys_that_could_be_folded_are_refused(store: Store, kind: str) -> None:
+async def test_keys_that_could_be_folded_are_refused(store: Store, kind: str) -> None:
     """One object has one key: what another store would fold into another key is no key."""
     if kind in ("memory", "metered", "hedged", "cached"):
         pytest.skip("the dict takes any key; its users are ours")
 
-    async def run() -> None:
-        for key in ("", "/a", "a/", "a//b", "../a", "a/../b", "./a", "a/./b", ".tidelog/x", "a\0b"):
-            with pytest.raises(UsageError):
-                await store.put(key, b"")
-            with pytest.raises(UsageError):
-                await store.get(key)
-            with pytest.raises(UsageError):
-                await store.delete([key])
-        assert await keys_of(store) == []
-        assert await keys_of(store, "../") == []
-
-    asyncio.run(run())
+    for key in ("", "/a", "a/", "a//b", "../a", "a/../b", "./a", "a/./b", ".tidelog/x", "a\0b"):
+        with pytest.raises(UsageError):
+            await store.put(key, b"")
+        with pytest.raises(UsageError):
+            await store.get(key)
+        with pytest.raises(UsageError):
+            await store.delete([key])
+    assert await keys_of(store) == []
+    assert await keys_of(store, "../") == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from kit.lying import IgnoresIfAbsent, IgnoresIfMatch, ListsNothing, LyingServer, ReadsStale
@@ -28,26 +26,26 @@ CLOCK = SystemClock()
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, MemoryStore) else "",
 )
-def test_a_broken_promise_is_named(store: Store, promise: str) -> None:
+async def test_a_broken_promise_is_named(store: Store, promise: str) -> None:
     """Who is refused must learn why, and what would do instead."""
     with pytest.raises(StoreRefused, match=promise) as refused:
-        asyncio.run(probe_store(store, clock=CLOCK))
+        await probe_store(store, clock=CLOCK)
     assert "use a store with conditional writes" in str(refused.value)
 
 
-def test_a_real_server_without_conditions_is_refused() -> None:
+async def test_a_real_server_without_conditions_is_refused() -> None:
     """Through HTTP and obstore too: some S3 servers answer 200 to every put."""
     with LyingServer() as server:
         store = open_store(server.url("lake"), clock=CLOCK)
         with pytest.raises(StoreRefused, match="ignores If-None-Match"):
-            asyncio.run(probe_store(store, clock=CLOCK))
+            await probe_store(store, clock=CLOCK)
         assert server.objects == {}
 
 
-def test_a_store_that_fails_is_not_called_a_liar() -> None:
+async def test_a_store_that_fails_is_not_called_a_liar() -> None:
     """A failure says nothing about promises: it is passed on, and the caller tries again."""
     store = Faulty(MemoryStore(), toss=lambda request: Fault(happened=True, told=False))
 
     with pytest.raises(LocationError) as failed:
-        asyncio.run(probe_store(store, clock=CLOCK))
+        await probe_store(store, clock=CLOCK)
     assert not isinstance(failed.value, StoreRefused)

@@ -17,29 +17,26 @@ async def together(calls: Sequence[Awaitable[str]]) -> list[str | BaseException]
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
-def test_one_of_many_creators_wins(open_again: Callable[[], Store], kind: str) -> None:
+async def test_one_of_many_creators_wins(open_again: Callable[[], Store], kind: str) -> None:
     """A slot is given to exactly one writer, or a log would hold two records at one position."""
     rounds = 2 if kind == "seaweed" else 12
     stores = [open_again() for _ in range(16)]
 
-    async def run() -> None:
-        for number in range(rounds):
-            key = f"slot/{number}"
-            results = await together(
-                [
-                    store.put(key, f"writer {index}".encode(), if_absent=True)
-                    for index, store in enumerate(stores)
-                ]
-            )
-            winners = [index for index, result in enumerate(results) if isinstance(result, str)]
-            assert len(winners) == 1
-            assert (await stores[0].get(key)).data == f"writer {winners[0]}".encode()
-            assert {type(result) for result in results} <= {str, ObjectExists, ContentionError}
-
-    asyncio.run(run())
+    for number in range(rounds):
+        key = f"slot/{number}"
+        results = await together(
+            [
+                store.put(key, f"writer {index}".encode(), if_absent=True)
+                for index, store in enumerate(stores)
+            ]
+        )
+        winners = [index for index, result in enumerate(results) if isinstance(result, str)]
+        assert len(winners) == 1
+        assert (await stores[0].get(key)).data == f"writer {winners[0]}".encode()
+        assert {type(result) for result in results} <= {str, ObjectExists, ContentionError}
 
 
-def test_replacements_lose_no_increment(open_again: Callable[[], Store], kind: str) -> None:
+async def test_replacements_lose_no_increment(open_again: Callable[[], Store], kind: str) -> None:
     """Read, add one, replace on condition: as many increments must be there as were answered."""
     writers, increments = 6, 4
 
@@ -56,10 +53,7 @@ def test_replacements_lose_no_increment(open_again: Callable[[], Store], kind: s
             else:
                 done += 1
 
-    async def run() -> None:
-        await open_again().put("counter", b"0 nobody")
-        await asyncio.gather(*(increment(open_again(), f"w{name}") for name in range(writers)))
-        found = await open_again().get("counter")
-        assert int(found.data.split()[0]) == writers * increments
-
-    asyncio.run(run())
+    await open_again().put("counter", b"0 nobody")
+    await asyncio.gather(*(increment(open_again(), f"w{name}") for name in range(writers)))
+    found = await open_again().get("counter")
+    assert int(found.data.split()[0]) == writers * increments

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tidelog.clock import SystemClock
@@ -19,129 +17,100 @@ async def keys_of(store: Store, prefix: str = "", after: str | None = None) -> l
     return [entry.key async for entry in store.list(prefix, after=after)]
 
 
-def test_what_is_put_is_read(store: Store) -> None:
+async def test_what_is_put_is_read(store: Store) -> None:
     """Whole objects come back with their e_tag; a plain put replaces."""
-
-    async def run() -> None:
-        first = await store.put("a/b", b"one")
-        found = await store.get("a/b")
-        assert (found.data, found.e_tag) == (b"one", first)
-        second = await store.put("a/b", b"two, longer")
-        found = await store.get("a/b")
-        assert (found.data, found.e_tag) == (b"two, longer", second)
-        assert second != first
-        assert found.modified_us > 0
-
-    asyncio.run(run())
+    first = await store.put("a/b", b"one")
+    found = await store.get("a/b")
+    assert (found.data, found.e_tag) == (b"one", first)
+    second = await store.put("a/b", b"two, longer")
+    found = await store.get("a/b")
+    assert (found.data, found.e_tag) == (b"two, longer", second)
+    assert second != first
+    assert found.modified_us > 0
 
 
-def test_ranges_are_cut_short_at_the_end(store: Store) -> None:
+async def test_ranges_are_cut_short_at_the_end(store: Store) -> None:
     """A reader of a growing object asks beyond its end; that is no error, on no store."""
-
-    async def run() -> None:
-        e_tag = await store.put("ten", b"0123456789")
-        empty = await store.put("empty", b"")
-        cases = [
-            ("ten", 0, None, b"0123456789"),
-            ("ten", 2, 5, b"234"),
-            ("ten", 7, None, b"789"),
-            ("ten", 7, 100, b"789"),
-            ("ten", 10, 20, b""),
-            ("ten", 10, None, b""),
-            ("ten", 50, None, b""),
-            ("ten", 3, 3, b""),
-            ("empty", 0, None, b""),
-            ("empty", 0, 10, b""),
-            ("empty", 5, None, b""),
-        ]
-        for key, start, limit, expected in cases:
-            found = await store.get(key, start=start, limit=limit)
-            assert found.data == expected, (key, start, limit)
-            assert found.e_tag == (e_tag if key == "ten" else empty)
-        for start, limit in ((0, None), (5, 10), (3, 3)):
-            with pytest.raises(ObjectNotFound):
-                await store.get(MISSING, start=start, limit=limit)
-
-    asyncio.run(run())
-
-
-def test_refresh_gives_only_what_changed(store: Store) -> None:
-    """Pollers ask often, so an unchanged object costs no transfer."""
-
-    async def run() -> None:
-        first = await store.put("head", b"one")
-        assert await store.refresh("head", first) is None
-        second = await store.put("head", b"two")
-        found = await store.refresh("head", first)
-        assert found is not None
-        assert (found.data, found.e_tag) == (b"two", second)
-        await store.delete(["head"])
+    e_tag = await store.put("ten", b"0123456789")
+    empty = await store.put("empty", b"")
+    cases = [
+        ("ten", 0, None, b"0123456789"),
+        ("ten", 2, 5, b"234"),
+        ("ten", 7, None, b"789"),
+        ("ten", 7, 100, b"789"),
+        ("ten", 10, 20, b""),
+        ("ten", 10, None, b""),
+        ("ten", 50, None, b""),
+        ("ten", 3, 3, b""),
+        ("empty", 0, None, b""),
+        ("empty", 0, 10, b""),
+        ("empty", 5, None, b""),
+    ]
+    for key, start, limit, expected in cases:
+        found = await store.get(key, start=start, limit=limit)
+        assert found.data == expected, (key, start, limit)
+        assert found.e_tag == (e_tag if key == "ten" else empty)
+    for start, limit in ((0, None), (5, 10), (3, 3)):
         with pytest.raises(ObjectNotFound):
-            await store.refresh("head", second)
-
-    asyncio.run(run())
+            await store.get(MISSING, start=start, limit=limit)
 
 
-def test_large_objects_go_in_one_put(store: Store) -> None:
+async def test_refresh_gives_only_what_changed(store: Store) -> None:
+    """Pollers ask often, so an unchanged object costs no transfer."""
+    first = await store.put("head", b"one")
+    assert await store.refresh("head", first) is None
+    second = await store.put("head", b"two")
+    found = await store.refresh("head", first)
+    assert found is not None
+    assert (found.data, found.e_tag) == (b"two", second)
+    await store.delete(["head"])
+    with pytest.raises(ObjectNotFound):
+        await store.refresh("head", second)
+
+
+async def test_large_objects_go_in_one_put(store: Store) -> None:
     """9 MiB: more than client libraries send as one part of their own accord."""
     data = bytes(range(256)) * (9 * 4_096)
 
-    async def run() -> None:
-        e_tag = await store.put("large", data, if_absent=True)
-        found = await store.get("large")
-        assert found.data == data
-        assert found.e_tag == e_tag
-        assert (await store.get("large", start=8 << 20, limit=(8 << 20) + 5)).data == bytes(
-            range(5)
-        )
-
-    asyncio.run(run())
+    e_tag = await store.put("large", data, if_absent=True)
+    found = await store.get("large")
+    assert found.data == data
+    assert found.e_tag == e_tag
+    assert (await store.get("large", start=8 << 20, limit=(8 << 20) + 5)).data == bytes(range(5))
 
 
-def test_missing_objects(store: Store) -> None:
+async def test_missing_objects(store: Store) -> None:
     """To read what is missing is an error, to delete it is none."""
-
-    async def run() -> None:
-        with pytest.raises(ObjectNotFound):
-            await store.get(MISSING)
-        await store.delete([])
-        await store.delete([MISSING, "other"])
-        await store.put("there", b"1")
-        await store.delete([MISSING, "there", "other"])
-        with pytest.raises(ObjectNotFound):
-            await store.get("there")
-        assert await keys_of(store) == []
-
-    asyncio.run(run())
+    with pytest.raises(ObjectNotFound):
+        await store.get(MISSING)
+    await store.delete([])
+    await store.delete([MISSING, "other"])
+    await store.put("there", b"1")
+    await store.delete([MISSING, "there", "other"])
+    with pytest.raises(ObjectNotFound):
+        await store.get("there")
+    assert await keys_of(store) == []
 
 
-def test_conditions(store: Store) -> None:
+async def test_conditions(store: Store) -> None:
     """The two conditions on which everything rests, one after the other."""
-
-    async def run() -> None:
-        first = await store.put("x", b"1", if_absent=True)
-        with pytest.raises(ObjectExists):
-            await store.put("x", b"2", if_absent=True)
-        second = await store.put("x", b"3", if_match=first)
-        with pytest.raises(ObjectChanged):
-            await store.put("x", b"4", if_match=first)
-        with pytest.raises(ObjectChanged):
-            await store.put(MISSING, b"5", if_match=second)
-        assert (await store.get("x")).data == b"3"
-        await store.delete(["x"])
-        with pytest.raises(ObjectChanged):
-            await store.put("x", b"6", if_match=second)
-        await store.put("x", b"7", if_absent=True)
-        assert (await store.get("x")).data == b"7"
-
-    asyncio.run(run())
+    first = await store.put("x", b"1", if_absent=True)
+    with pytest.raises(ObjectExists):
+        await store.put("x", b"2", if_absent=True)
+    second = await store.put("x", b"3", if_match=first)
+    with pytest.raises(ObjectChanged):
+        await store.put("x", b"4", if_match=first)
+    with pytest.raises(ObjectChanged):
+        await store.put(MISSING, b"5", if_match=second)
+    assert (await store.get("x")).data == b"3"
+    await store.delete(["x"])
+    with pytest.raises(ObjectChanged):
+        await store.put("x", b"6", if_match=second)
+    await store.put("x", b"7", if_absent=True)
+    assert (await store.get("x")).data == b"7"
 
 
-def test_the_probe_accepts_it(store: Store) -> None:
+async def test_the_probe_accepts_it(store: Store) -> None:
     """A location can be created here, and the probe leaves nothing behind."""
-
-    async def run() -> None:
-        await probe_store(store, clock=CLOCK)
-        assert await keys_of(store) == []
-
-    asyncio.run(run())
+    await probe_store(store, clock=CLOCK)
+    assert await keys_of(store) == []

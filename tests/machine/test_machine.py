@@ -93,36 +93,30 @@ async def say_all(machine: Machine[Words, str], words: str) -> None:
         await machine.commit(say(word))
 
 
-def test_what_is_committed_is_there_for_everybody() -> None:
+async def test_what_is_committed_is_there_for_everybody() -> None:
     """One decides, all know: by replaying records from the first."""
     place = Place()
 
-    async def run() -> None:
-        first, second = place.machine(), place.machine()
-        assert await first.commit(say("a")) == 1
-        assert await second.commit(say("b")) == 2
-        assert await first.refresh() == ("a", "b")
-        assert await place.machine().refresh() == ("a", "b")
-
-    asyncio.run(run())
+    first, second = place.machine(), place.machine()
+    assert await first.commit(say("a")) == 1
+    assert await second.commit(say("b")) == 2
+    assert await first.refresh() == ("a", "b")
+    assert await place.machine().refresh() == ("a", "b")
 
 
-def test_a_decision_is_made_again_over_the_newer_state() -> None:
+async def test_a_decision_is_made_again_over_the_newer_state() -> None:
     """Whoever loses a race must not commit what was decided over what is past."""
     place = Place()
 
-    async def run() -> None:
-        slow, quick = place.machine(), place.machine()
-        await slow.refresh()
-        await quick.commit(say_once("mine"))
+    slow, quick = place.machine(), place.machine()
+    await slow.refresh()
+    await quick.commit(say_once("mine"))
 
-        assert await slow.commit(say_once("mine")) is False
-        assert await place.machine().refresh() == ("mine",)
-
-    asyncio.run(run())
+    assert await slow.commit(say_once("mine")) is False
+    assert await place.machine().refresh() == ("mine",)
 
 
-def test_a_refusal_is_believed_only_over_a_fresh_state() -> None:
+async def test_a_refusal_is_believed_only_over_a_fresh_state() -> None:
     """An error that comes of not knowing the newest would be a wrong answer."""
     place = Place()
 
@@ -131,46 +125,37 @@ def test_a_refusal_is_believed_only_over_a_fresh_state() -> None:
             raise UsageError("say hello first")
         return Decision("welcome", "in")
 
-    async def run() -> None:
-        behind, ahead = place.machine(), place.machine()
-        await behind.refresh()
-        await ahead.commit(say("hello"))
+    behind, ahead = place.machine(), place.machine()
+    await behind.refresh()
+    await ahead.commit(say("hello"))
 
-        assert await behind.commit(only_after_hello) == "welcome"
-        with pytest.raises(UsageError, match="say hello first"):
-            await Place().machine().commit(only_after_hello)
-
-    asyncio.run(run())
+    assert await behind.commit(only_after_hello) == "welcome"
+    with pytest.raises(UsageError, match="say hello first"):
+        await Place().machine().commit(only_after_hello)
 
 
-def test_one_machine_commits_one_change_at_a_time() -> None:
+async def test_one_machine_commits_one_change_at_a_time() -> None:
     """Its own calls never race each other, and none is lost."""
     place = Place()
 
-    async def run() -> None:
-        machine = place.machine(rollup_every=3)
-        answers = await asyncio.gather(*(machine.commit(say(str(n))) for n in range(30)))
+    machine = place.machine(rollup_every=3)
+    answers = await asyncio.gather(*(machine.commit(say(str(n))) for n in range(30)))
 
-        assert sorted(answers) == list(range(1, 31))
-        assert sorted(await place.machine().refresh()) == sorted(map(str, range(30)))
-
-    asyncio.run(run())
+    assert sorted(answers) == list(range(1, 31))
+    assert sorted(await place.machine().refresh()) == sorted(map(str, range(30)))
 
 
-def test_many_machines_lose_nothing() -> None:
+async def test_many_machines_lose_nothing() -> None:
     """Contention costs tries, never a change."""
     place = Place()
 
-    async def run() -> None:
-        machines = [place.machine(rollup_every=4) for _ in range(5)]
-        await asyncio.gather(*(say_all(m, "abcdef") for m in machines))
+    machines = [place.machine(rollup_every=4) for _ in range(5)]
+    await asyncio.gather(*(say_all(m, "abcdef") for m in machines))
 
-        assert sorted(await place.machine().refresh()) == sorted("abcdef" * 5)
-
-    asyncio.run(run())
+    assert sorted(await place.machine().refresh()) == sorted("abcdef" * 5)
 
 
-def test_who_never_wins_is_told() -> None:
+async def test_who_never_wins_is_told() -> None:
     """Every retry has a limit."""
 
     class Never(MemoryConsensus):
@@ -179,72 +164,63 @@ def test_who_never_wins_is_told() -> None:
 
     machine = Place().machine(consensus=Never(), commits_max=3)
     with pytest.raises(ContentionError) as caught:
-        asyncio.run(machine.commit(say("a")))
+        await machine.commit(say("a"))
     assert caught.value.outcome is Outcome.NOT_APPLIED
 
 
-def test_a_rollup_is_written_named_and_then_records_go() -> None:
+async def test_a_rollup_is_written_named_and_then_records_go() -> None:
     """A newcomer reads one rollup and what came after it, however long the history is."""
     place = Place()
 
-    async def run() -> None:
-        machine = place.machine(rollup_every=4)
-        await say_all(machine, "abcdefghijklmnopq")
+    machine = place.machine(rollup_every=4)
+    await say_all(machine, "abcdefghijklmnopq")
 
-        assert len(place.rollups()) <= 2
-        assert len(place.kept()) <= 6
-        asked = Recorded(place.store)
-        newcomer = place.machine(store=asked)
-        assert await newcomer.refresh() == tuple("abcdefghijklmnopq")
-        assert len(asked.records) == 1
-
-    asyncio.run(run())
+    assert len(place.rollups()) <= 2
+    assert len(place.kept()) <= 6
+    asked = Recorded(place.store)
+    newcomer = place.machine(store=asked)
+    assert await newcomer.refresh() == tuple("abcdefghijklmnopq")
+    assert len(asked.records) == 1
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
-def test_the_state_at_every_seqno_is_that_of_all_diffs_before_it(every: int) -> None:
+async def test_the_state_at_every_seqno_is_that_of_all_diffs_before_it(every: int) -> None:
     """apply(diffs over rollup) == state: wherever a reader stood, it comes to the same."""
     place = Place()
 
-    async def run() -> None:
-        writers = [place.machine(rollup_every=every) for _ in range(2)]
-        readers: list[tuple[int, Machine[Words, str]]] = []
-        for number, word in enumerate("abcdefghijklmnopqrst"):
-            reader = place.machine()
-            await reader.refresh()
-            readers.append((number, reader))
-            await writers[number % 2].commit(say(word))
-            for seen, behind in readers[:: number // 2 + 1]:
-                assert behind.seqno >= seen
-                assert await behind.refresh() == tuple("abcdefghijklmnopqrst"[: number + 1])
-                assert behind.seqno == number + 1
-
-    asyncio.run(run())
+    writers = [place.machine(rollup_every=every) for _ in range(2)]
+    readers: list[tuple[int, Machine[Words, str]]] = []
+    for number, word in enumerate("abcdefghijklmnopqrst"):
+        reader = place.machine()
+        await reader.refresh()
+        readers.append((number, reader))
+        await writers[number % 2].commit(say(word))
+        for seen, behind in readers[:: number // 2 + 1]:
+            assert behind.seqno >= seen
+            assert await behind.refresh() == tuple("abcdefghijklmnopqrst"[: number + 1])
+            assert behind.seqno == number + 1
 
 
-def test_rollups_go_on_after_another_writer_was_quicker() -> None:
+async def test_rollups_go_on_after_another_writer_was_quicker() -> None:
     """A rollup that was written and never named must not be the last one of its writer."""
     place = Place()
 
-    async def run() -> None:
-        first, second = place.machine(rollup_every=4), place.machine(rollup_every=4)
-        await say_all(first, "abc")
-        await second.refresh()
-        # Both write a rollup at their fourth and fifth change; only one of them can be the newest.
-        await first.commit(say("d"))
-        await second.commit(say("e"))
-        await second.commit(say("f"))
-        await first.commit(say("g"))
-        # From here on the first is alone.
-        await say_all(first, "hijklmnopqrstuvwxyz")
+    first, second = place.machine(rollup_every=4), place.machine(rollup_every=4)
+    await say_all(first, "abc")
+    await second.refresh()
+    # Both write a rollup at their fourth and fifth change; only one of them can be the newest.
+    await first.commit(say("d"))
+    await second.commit(say("e"))
+    await second.commit(say("f"))
+    await first.commit(say("g"))
+    # From here on the first is alone.
+    await say_all(first, "hijklmnopqrstuvwxyz")
 
-        assert len(place.kept()) <= 8
-        assert await place.machine().refresh() == tuple("abcdefghijklmnopqrstuvwxyz")
-
-    asyncio.run(run())
+    assert len(place.kept()) <= 8
+    assert await place.machine().refresh() == tuple("abcdefghijklmnopqrstuvwxyz")
 
 
-def test_rollups_go_on_after_a_lost_answer() -> None:
+async def test_rollups_go_on_after_a_lost_answer() -> None:
     """A record that names a rollup may land though its writer was told otherwise."""
     place = Place()
 
@@ -261,54 +237,43 @@ def test_rollups_go_on_after_a_lost_answer() -> None:
         async def truncate(self, key: str, before: SeqNo) -> int:
             return await place.consensus.truncate(key, before)
 
-    async def run() -> None:
-        machine = place.machine(rollup_every=4, consensus=LosesOne())
-        await say_all(machine, "abcd")
-        with pytest.raises(LocationError):
-            await machine.commit(say("e"))
-        await say_all(machine, "fghijklmnopqrstuvwxyz")
+    machine = place.machine(rollup_every=4, consensus=LosesOne())
+    await say_all(machine, "abcd")
+    with pytest.raises(LocationError):
+        await machine.commit(say("e"))
+    await say_all(machine, "fghijklmnopqrstuvwxyz")
 
-        assert len(place.kept()) <= 8
-        assert await place.machine().refresh() == tuple("abcdefghijklmnopqrstuvwxyz")
-
-    asyncio.run(run())
+    assert len(place.kept()) <= 8
+    assert await place.machine().refresh() == tuple("abcdefghijklmnopqrstuvwxyz")
 
 
-def test_a_reader_that_fell_behind_starts_from_the_rollup() -> None:
+async def test_a_reader_that_fell_behind_starts_from_the_rollup() -> None:
     """Records may go while somebody sleeps; the newest one names what replaces them."""
     place = Place()
 
-    async def run() -> None:
-        sleeper, machine = place.machine(), place.machine(rollup_every=3)
-        await machine.commit(say("a"))
-        await sleeper.refresh()
-        await say_all(machine, "bcdefghijkl")
+    sleeper, machine = place.machine(), place.machine(rollup_every=3)
+    await machine.commit(say("a"))
+    await sleeper.refresh()
+    await say_all(machine, "bcdefghijkl")
 
-        assert place.kept()[0] > 2
-        assert await sleeper.refresh() == tuple("abcdefghijkl")
-        assert await sleeper.commit(say("m")) == 13
-
-    asyncio.run(run())
+    assert place.kept()[0] > 2
+    assert await sleeper.refresh() == tuple("abcdefghijkl")
+    assert await sleeper.commit(say("m")) == 13
 
 
-def test_a_rollup_that_cannot_be_written_stops_nobody() -> None:
+async def test_a_rollup_that_cannot_be_written_stops_nobody() -> None:
     """It is housekeeping: the change that it follows has landed."""
     place = Place()
 
     def refuse(request: Request) -> Fault:
         return Fault(happened=request.op != "put")
 
-    async def run() -> None:
-        await say_all(
-            place.machine(rollup_every=2, store=Faulty(place.store, toss=refuse)), "abcde"
-        )
+    await say_all(place.machine(rollup_every=2, store=Faulty(place.store, toss=refuse)), "abcde")
 
-        assert await place.machine().refresh() == tuple("abcde")
-
-    asyncio.run(run())
+    assert await place.machine().refresh() == tuple("abcde")
 
 
-def test_what_is_missing_or_changed_is_corruption_never_a_state() -> None:
+async def test_what_is_missing_or_changed_is_corruption_never_a_state() -> None:
     """A machine that began anew, or left something out, would be wrong for ever and not know it."""
 
     async def broken(spoil: Callable[[Place], None]) -> None:
@@ -335,13 +300,10 @@ def test_what_is_missing_or_changed_is_corruption_never_a_state() -> None:
     def lose_all_before_the_newest(place: Place) -> None:
         del place.consensus.records["k"][:-1]
 
-    async def run() -> None:
-        await broken(lose_rollups)
-        await broken(lose_a_record)
-        await broken(lose_all_before_the_newest)
-        await broken(flip)
-
-    asyncio.run(run())
+    await broken(lose_rollups)
+    await broken(lose_a_record)
+    await broken(lose_all_before_the_newest)
+    await broken(flip)
 
 
 class Impatient(SystemClock):
@@ -349,53 +311,44 @@ class Impatient(SystemClock):
         await asyncio.sleep(0)
 
 
-def test_a_state_of_a_newer_tidelog_is_left_alone() -> None:
+async def test_a_state_of_a_newer_tidelog_is_left_alone() -> None:
     """Refused, with nothing written: an older process must not undo what it cannot read."""
     place = Place()
 
-    async def run() -> None:
-        await place.machine().commit(say("a"))
-        newest = place.consensus.records["k"][-1]
-        newer = newest.data.replace(b"\xa1v\x01", b"\xa1v\x02")
-        assert newer != newest.data
-        place.consensus.records["k"][-1] = type(newest)(newest.seqno, newer)
+    await place.machine().commit(say("a"))
+    newest = place.consensus.records["k"][-1]
+    newer = newest.data.replace(b"\xa1v\x01", b"\xa1v\x02")
+    assert newer != newest.data
+    place.consensus.records["k"][-1] = type(newest)(newest.seqno, newer)
 
-        with pytest.raises(UsageError, match="newer tidelog"):
-            await place.machine().commit(say("b"))
-        assert place.consensus.records["k"][-1].data == newer
-
-    asyncio.run(run())
+    with pytest.raises(UsageError, match="newer tidelog"):
+        await place.machine().commit(say("b"))
+    assert place.consensus.records["k"][-1].data == newer
 
 
-def test_bytes_of_a_change_do_not_grow_with_the_state() -> None:
+async def test_bytes_of_a_change_do_not_grow_with_the_state() -> None:
     """A change costs what it is, not what there was before it."""
     place = Place()
 
-    async def run() -> None:
-        machine = place.machine(rollup_every=10_000)
-        await say_all(machine, "x" * 500)
+    machine = place.machine(rollup_every=10_000)
+    await say_all(machine, "x" * 500)
 
-        sizes = [len(r.data) for r in place.consensus.records["k"]]
-        assert max(sizes) == min(sizes)
-
-    asyncio.run(run())
+    sizes = [len(r.data) for r in place.consensus.records["k"]]
+    assert max(sizes) == min(sizes)
 
 
-def test_machines_work_on_a_store_alone() -> None:
+async def test_machines_work_on_a_store_alone() -> None:
     """The serverless default: consensus and rollups in one store."""
     store = MemoryStore()
 
-    async def run() -> None:
-        machines = [
-            Place().machine(
-                rollup_every=5, store=store, consensus=StoreConsensus(store=store, clock=CLOCK)
-            )
-            for _ in range(3)
-        ]
-        await asyncio.gather(*(say_all(m, "abcdefgh") for m in machines))
+    machines = [
+        Place().machine(
+            rollup_every=5, store=store, consensus=StoreConsensus(store=store, clock=CLOCK)
+        )
+        for _ in range(3)
+    ]
+    await asyncio.gather(*(say_all(m, "abcdefgh") for m in machines))
 
-        found = [await m.refresh() for m in machines]
-        assert found[0] == found[1] == found[2]
-        assert sorted(found[0]) == sorted("abcdefgh" * 3)
-
-    asyncio.run(run())
+    found = [await m.refresh() for m in machines]
+    assert found[0] == found[1] == found[2]
+    assert sorted(found[0]) == sorted("abcdefgh" * 3)

@@ -65,7 +65,7 @@ async def contents_of_splits(splits: list[Split], store: Store) -> Counter[Row]:
     as_of=st.integers(0, 5),
     cut=st.integers(1, 6),
 )
-def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
+async def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
     drawn: tuple[ShardSchema, pa.Table], count: int, as_of: int, cut: int
 ) -> None:
     """Shared out to any number of readers: the sum of the shares is the whole, each time."""
@@ -73,112 +73,89 @@ def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
     early = pc.less(table.column(TIME), pa.scalar(cut, pa.int64()))
     wanted = accumulate(updates_of(table), as_of)
 
-    async def run() -> None:
-        store = MemoryStore()
-        shard = shard_on(store, schema)
-        await shard.compare_and_append(table.filter(early), 0, cut)
-        await shard.compare_and_append(table.filter(pc.invert(early)), cut, 9)
-        snapshot = await shard.snapshot(as_of)
-        splits = snapshot.splits(count)
+    store = MemoryStore()
+    shard = shard_on(store, schema)
+    await shard.compare_and_append(table.filter(early), 0, cut)
+    await shard.compare_and_append(table.filter(pc.invert(early)), cut, 9)
+    snapshot = await shard.snapshot(as_of)
+    splits = snapshot.splits(count)
 
-        assert len(splits) == count
-        assert await contents_of_splits(splits, store) == wanted
-        await shard.compare_and_append(None, 9, 12)
-        assert await contents_of_splits(splits, store) == wanted
-        assert contents_of(await snapshot.to_arrow()) == wanted
-
-    asyncio.run(run())
+    assert len(splits) == count
+    assert await contents_of_splits(splits, store) == wanted
+    await shard.compare_and_append(None, 9, 12)
+    assert await contents_of_splits(splits, store) == wanted
+    assert contents_of(await snapshot.to_arrow()) == wanted
 
 
-def test_splits_are_balanced_by_bytes() -> None:
+async def test_splits_are_balanced_by_bytes() -> None:
     """One straggler makes all wait."""
+    parts = await parts_on(MemoryStore(), count=12)
+    splits = plan_splits("s", SCHEMA, 0, parts, 4)
 
-    async def run() -> None:
-        parts = await parts_on(MemoryStore(), count=12)
-        splits = plan_splits("s", SCHEMA, 0, parts, 4)
-
-        sizes = [s.size_bytes for s in splits]
-        assert max(sizes) < 1.5 * min(sizes)
-        assert sum(len(s.parts) for s in splits) == 12
-        assert [len(s.parts) for s in plan_splits("s", SCHEMA, 0, [], 3)] == [0, 0, 0]
-
-    asyncio.run(run())
+    sizes = [s.size_bytes for s in splits]
+    assert max(sizes) < 1.5 * min(sizes)
+    assert sum(len(s.parts) for s in splits) == 12
+    assert [len(s.parts) for s in plan_splits("s", SCHEMA, 0, [], 3)] == [0, 0, 0]
 
 
-def test_less_than_one_split_is_refused() -> None:
+async def test_less_than_one_split_is_refused() -> None:
     """Nobody to read it would mean that nothing was there."""
-
-    async def run() -> None:
-        shard = shard_on(MemoryStore())
-        await shard.compare_and_append(None, 0, 1)
-        with pytest.raises(UsageError):
-            (await shard.snapshot(0)).splits(0)
-
-    asyncio.run(run())
+    shard = shard_on(MemoryStore())
+    await shard.compare_and_append(None, 0, 1)
+    with pytest.raises(UsageError):
+        (await shard.snapshot(0)).splits(0)
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "emptied", "grown", "swapped", "deleted"])
-def test_an_object_that_is_not_what_was_written_is_an_error_never_rows(harm: str) -> None:
+async def test_an_object_that_is_not_what_was_written_is_an_error_never_rows(harm: str) -> None:
     """Whatever a store does to a part, the read that meets it fails, and says where."""
+    store = MemoryStore()
+    parts = await parts_on(store)
+    path, other = parts[1].path or "", parts[2].path or ""
+    good = store.objects[path].data
+    bad = {
+        "flipped": bytes([good[0] ^ 1]) + good[1:],
+        "cut": good[:-1],
+        "emptied": b"",
+        "grown": good + b"\0",
+        "swapped": store.objects[other].data,
+    }
+    if harm == "deleted":
+        await store.delete([path])
+    else:
+        store.objects[path] = Object(bad[harm], "e", 0)
 
-    async def run() -> None:
-        store = MemoryStore()
-        parts = await parts_on(store)
-        path, other = parts[1].path or "", parts[2].path or ""
-        good = store.objects[path].data
-        bad = {
-            "flipped": bytes([good[0] ^ 1]) + good[1:],
-            "cut": good[:-1],
-            "emptied": b"",
-            "grown": good + b"\0",
-            "swapped": store.objects[other].data,
-        }
-        if harm == "deleted":
-            await store.delete([path])
-        else:
-            store.objects[path] = Object(bad[harm], "e", 0)
-
-        reader = PartReader(store=store, clock=CLOCK)
-        with pytest.raises(CorruptionError, match=path):
-            await reader.read(parts, SCHEMA)
-        with pytest.raises(CorruptionError):
-            await read_split(plan_splits("s", SCHEMA, 0, parts, 1)[0], store=store, clock=CLOCK)
-        assert len(await reader.read([parts[0], parts[3]], SCHEMA)) == 2
-
-    asyncio.run(run())
+    reader = PartReader(store=store, clock=CLOCK)
+    with pytest.raises(CorruptionError, match=path):
+        await reader.read(parts, SCHEMA)
+    with pytest.raises(CorruptionError):
+        await read_split(plan_splits("s", SCHEMA, 0, parts, 1)[0], store=store, clock=CLOCK)
+    assert len(await reader.read([parts[0], parts[3]], SCHEMA)) == 2
 
 
-def test_a_store_that_fails_is_one_error_not_a_group() -> None:
+async def test_a_store_that_fails_is_one_error_not_a_group() -> None:
     """Callers handle LocationError: it must not come wrapped, however many reads there were."""
-
-    async def run() -> None:
-        store = MemoryStore()
-        parts = await parts_on(store)
-        failing = Faulty(store, toss=lambda r: Fault(happened=False))
-        with pytest.raises(LocationError):
-            await PartReader(store=failing, clock=CLOCK).read(parts, SCHEMA)
-
-    asyncio.run(run())
+    store = MemoryStore()
+    parts = await parts_on(store)
+    failing = Faulty(store, toss=lambda r: Fault(happened=False))
+    with pytest.raises(LocationError):
+        await PartReader(store=failing, clock=CLOCK).read(parts, SCHEMA)
 
 
-def test_parts_that_are_kept_are_not_read_again() -> None:
+async def test_parts_that_are_kept_are_not_read_again() -> None:
     """Parts never change, so what is kept is never stale; and it never grows past its bound."""
+    store = Recorded(MemoryStore())
+    parts = await parts_on(store, count=6)
+    store.records.clear()
+    tables = await PartReader(store=store, clock=CLOCK).read(parts, SCHEMA)
+    room_for_two = 2 * tables[0].nbytes + 100
+    reader = PartReader(store=store, clock=CLOCK, cache_bytes=room_for_two)
+    store.records.clear()
+    for _ in range(3):
+        await reader.read(parts[:2], SCHEMA)
+    assert len(store.records) == 2
 
-    async def run() -> None:
-        store = Recorded(MemoryStore())
-        parts = await parts_on(store, count=6)
-        store.records.clear()
-        tables = await PartReader(store=store, clock=CLOCK).read(parts, SCHEMA)
-        room_for_two = 2 * tables[0].nbytes + 100
-        reader = PartReader(store=store, clock=CLOCK, cache_bytes=room_for_two)
-        store.records.clear()
-        for _ in range(3):
-            await reader.read(parts[:2], SCHEMA)
-        assert len(store.records) == 2
-
-        # The same parts, by several at once, again and again: the bound still holds.
-        for _ in range(4):
-            await asyncio.gather(*(reader.read(parts, SCHEMA) for _ in range(4)))
-        assert sum(t.nbytes for t in reader._kept.values()) <= room_for_two
-
-    asyncio.run(run())
+    # The same parts, by several at once, again and again: the bound still holds.
+    for _ in range(4):
+        await asyncio.gather(*(reader.read(parts, SCHEMA) for _ in range(4)))
+    assert sum(t.nbytes for t in reader._kept.values()) <= room_for_two

@@ -46,34 +46,26 @@ from tidelog.testing.models import (
 )
 
 
-def test_a_shard_that_nobody_wrote_begins_at_zero(place: Place) -> None:
+async def test_a_shard_that_nobody_wrote_begins_at_zero(place: Place) -> None:
     """T7: since = upper = {0}, and looking makes nothing."""
-
-    async def run() -> None:
-        shard = place.shard()
-        assert await shard.upper() == await shard.since() == Frontier.at(0)
-        assert [entry async for entry in place.store.list("")] == []
-        with pytest.raises(UsageError, match="with its schema"):
-            await place.shard(schema=None).compare_and_append(None, 0, 1)
-
-    asyncio.run(run())
+    shard = place.shard()
+    assert await shard.upper() == await shard.since() == Frontier.at(0)
+    assert [entry async for entry in place.store.list("")] == []
+    with pytest.raises(UsageError, match="with its schema"):
+        await place.shard(schema=None).compare_and_append(None, 0, 1)
 
 
-def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
+async def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
     """The first promise: contents at each time, also by who knows nothing but the name."""
+    shard = place.shard()
+    first = await shard.compare_and_append(rows(("a", 1, 0, 1), ("b", 2, 1, 1)), 0, 2)
+    assert (first.verdict, first.upper) == (COMMITTED, Frontier.at(2))
+    await shard.compare_and_append(rows(("a", 1, 3, -1), ("a", 2, 3, 1)), 2, 5)
 
-    async def run() -> None:
-        shard = place.shard()
-        first = await shard.compare_and_append(rows(("a", 1, 0, 1), ("b", 2, 1, 1)), 0, 2)
-        assert (first.verdict, first.upper) == (COMMITTED, Frontier.at(2))
-        await shard.compare_and_append(rows(("a", 1, 3, -1), ("a", 2, 3, 1)), 2, 5)
-
-        reader = place.shard(schema=None)
-        assert await contents(reader, 0) == {("a", 1): 1}
-        assert await contents(reader, 2) == {("a", 1): 1, ("b", 2): 1}
-        assert await contents(reader, 4) == {("a", 2): 1, ("b", 2): 1}
-
-    asyncio.run(run())
+    reader = place.shard(schema=None)
+    assert await contents(reader, 0) == {("a", 1): 1}
+    assert await contents(reader, 2) == {("a", 1): 1, ("b", 2): 1}
+    assert await contents(reader, 4) == {("a", 2): 1, ("b", 2): 1}
 
 
 @pytest.mark.parametrize(
@@ -87,70 +79,56 @@ def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
     ],
     ids=["backwards", "in no time", "below lower", "at upper", "both"],
 )
-def test_an_interval_that_is_wrong_is_refused_without_a_request(
+async def test_an_interval_that_is_wrong_is_refused_without_a_request(
     updates: list[tuple[str, int, int, int]], lower: int, upper: int
 ) -> None:
     """T8 and T9: a mistake of the caller costs nothing and leaves nothing."""
     store = Recorded(MemoryStore())
 
-    async def run() -> None:
-        with pytest.raises(UsageError) as caught:
-            await on_store(store).shard().compare_and_append(rows(*updates), lower, upper)
-        assert caught.value.outcome is Outcome.NOT_APPLIED
-
-    asyncio.run(run())
+    with pytest.raises(UsageError) as caught:
+        await on_store(store).shard().compare_and_append(rows(*updates), lower, upper)
+    assert caught.value.outcome is Outcome.NOT_APPLIED
 
     assert store.records == []
 
 
-def test_of_two_that_race_one_wins_and_the_other_is_told(place: Place) -> None:
+async def test_of_two_that_race_one_wins_and_the_other_is_told(place: Place) -> None:
     """T10: the loser learns the upper, and nothing of it is there."""
-
-    async def run() -> None:
-        first, second = place.shard(), place.shard()
-        won, lost = await asyncio.gather(
-            first.compare_and_append(rows(("a", 1, 0, 1)), 0, 2),
-            second.compare_and_append(rows(("b", 1, 0, 1)), 0, 3),
-        )
-        assert {won.verdict, lost.verdict} == {COMMITTED, MISMATCH}
-        assert won.upper == lost.upper
-        assert sum((await contents(place.shard(), 0)).values()) == 1
-
-    asyncio.run(run())
+    first, second = place.shard(), place.shard()
+    won, lost = await asyncio.gather(
+        first.compare_and_append(rows(("a", 1, 0, 1)), 0, 2),
+        second.compare_and_append(rows(("b", 1, 0, 1)), 0, 3),
+    )
+    assert {won.verdict, lost.verdict} == {COMMITTED, MISMATCH}
+    assert won.upper == lost.upper
+    assert sum((await contents(place.shard(), 0)).values()) == 1
 
 
-def test_two_writers_of_one_thing_make_it_once(place: Place) -> None:
+async def test_two_writers_of_one_thing_make_it_once(place: Place) -> None:
     """T11: the same data, cut at other times; both are told that it is there."""
     data = [("k", n, n, 1) for n in range(7)]
 
     def between(lower: int, upper: int) -> pa.Table:
         return rows(*[u for u in data if lower <= u[2] < upper])
 
-    async def run() -> None:
-        first, second = place.shard(), place.shard()
-        await first.append(between(0, 5), 0, 5)
-        await second.append(between(0, 3), 0, 3)
-        await second.append(between(3, 7), 3, 7)
-        await first.append(between(5, 7), 5, 7)
+    first, second = place.shard(), place.shard()
+    await first.append(between(0, 5), 0, 5)
+    await second.append(between(0, 3), 0, 3)
+    await second.append(between(3, 7), 3, 7)
+    await first.append(between(5, 7), 5, 7)
 
-        assert await contents(place.shard(), 6) == {("k", n): 1 for n in range(7)}
-
-    asyncio.run(run())
+    assert await contents(place.shard(), 6) == {("k", n): 1 for n in range(7)}
 
 
-def test_equal_boundaries_are_checked_and_others_are_told_to_be_unchecked() -> None:
+async def test_equal_boundaries_are_checked_and_others_are_told_to_be_unchecked() -> None:
     """Data that cannot be compared is not said to be equal."""
-
-    async def run() -> None:
-        place = in_memory()
-        first, second = place.shard(), place.shard()
-        assert await first.append(rows(("a", 1, 0, 1)), 0, 3)
-        assert await first.append(rows(("a", 2, 3, 1)), 3, 5)
-        assert await second.append(rows(("a", 1, 0, 1), ("a", 2, 3, 1)), 0, 5)
-        assert await second.append(rows(("a", 1, 0, 1)), 0, 3)
-        assert not await second.append(rows(("a", 1, 0, 1)), 0, 2)
-
-    asyncio.run(run())
+    place = in_memory()
+    first, second = place.shard(), place.shard()
+    assert await first.append(rows(("a", 1, 0, 1)), 0, 3)
+    assert await first.append(rows(("a", 2, 3, 1)), 3, 5)
+    assert await second.append(rows(("a", 1, 0, 1), ("a", 2, 3, 1)), 0, 5)
+    assert await second.append(rows(("a", 1, 0, 1)), 0, 3)
+    assert not await second.append(rows(("a", 1, 0, 1)), 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -164,112 +142,88 @@ def test_equal_boundaries_are_checked_and_others_are_told_to_be_unchecked() -> N
     ],
     ids=["value", "time", "diff", "nothing", "more"],
 )
-def test_other_data_for_the_same_times_is_found_and_refused(
+async def test_other_data_for_the_same_times_is_found_and_refused(
     other: list[tuple[str, int | None, int, int]],
 ) -> None:
     """Two writers that disagree must not both go on: one of them is wrong."""
-
-    async def run() -> None:
-        place = in_memory()
-        await place.shard().append(rows(("a", 1, 0, 1)), 0, 3)
-        second = place.shard()
-        with pytest.raises(DataDiffers) as caught:
-            await second.append(rows(*other), 0, 3)
-        assert caught.value.outcome is Outcome.NOT_APPLIED
-        with pytest.raises(DataDiffers):
-            await second.append(rows(*other, ("later", 1, 4, 1)), 0, 9)
-        assert await contents(place.shard(), 2) == {("a", 1): 1}
-        assert await second.upper() == Frontier.at(3)
-
-    asyncio.run(run())
+    place = in_memory()
+    await place.shard().append(rows(("a", 1, 0, 1)), 0, 3)
+    second = place.shard()
+    with pytest.raises(DataDiffers) as caught:
+        await second.append(rows(*other), 0, 3)
+    assert caught.value.outcome is Outcome.NOT_APPLIED
+    with pytest.raises(DataDiffers):
+        await second.append(rows(*other, ("later", 1, 4, 1)), 0, 9)
+    assert await contents(place.shard(), 2) == {("a", 1): 1}
+    assert await second.upper() == Frontier.at(3)
 
 
-def test_an_append_with_a_hole_is_refused_and_one_in_the_past_is_not(place: Place) -> None:
+async def test_an_append_with_a_hole_is_refused_and_one_in_the_past_is_not(place: Place) -> None:
     """T12 and T13: nothing is skipped, and nothing is done twice."""
-
-    async def run() -> None:
-        shard = place.shard()
-        with pytest.raises(UpperMismatch) as caught:
-            await shard.append(rows(("a", 1, 5, 1)), 5, 9)
-        assert caught.value.outcome is Outcome.NOT_APPLIED
-        assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
-        assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
-        assert await place.shard().append(rows(), 9, 9)
-        assert await contents(shard, 8) == {("a", 1): 1}
-
-    asyncio.run(run())
+    shard = place.shard()
+    with pytest.raises(UpperMismatch) as caught:
+        await shard.append(rows(("a", 1, 5, 1)), 5, 9)
+    assert caught.value.outcome is Outcome.NOT_APPLIED
+    assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
+    assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
+    assert await place.shard().append(rows(), 9, 9)
+    assert await contents(shard, 8) == {("a", 1): 1}
 
 
-def test_a_finished_shard_is_readable_at_any_time_and_takes_no_more(place: Place) -> None:
+async def test_a_finished_shard_is_readable_at_any_time_and_takes_no_more(place: Place) -> None:
     """T14: the empty frontier is past every time there is."""
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, None)
 
-    async def run() -> None:
-        shard = place.shard()
-        await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, None)
-
-        told = await place.shard().compare_and_append(rows(("b", 1, 5, 1)), 5, 9)
-        assert (told.verdict, told.upper) == (MISMATCH, Frontier.empty())
-        for as_of in (0, 5, TIME_MAX):
-            assert await contents(place.shard(), as_of) == {("a", 1): 1}
-        assert await shard.append(rows(("a", 1, 0, 1)), 0, None)
-        with pytest.raises(DataDiffers):
-            await shard.append(rows(("a", 2, 0, 1)), 0, None)
-
-    asyncio.run(run())
+    told = await place.shard().compare_and_append(rows(("b", 1, 5, 1)), 5, 9)
+    assert (told.verdict, told.upper) == (MISMATCH, Frontier.empty())
+    for as_of in (0, 5, TIME_MAX):
+        assert await contents(place.shard(), as_of) == {("a", 1): 1}
+    assert await shard.append(rows(("a", 1, 0, 1)), 0, None)
+    with pytest.raises(DataDiffers):
+        await shard.append(rows(("a", 2, 0, 1)), 0, None)
 
 
-def test_empty_appends_write_no_part() -> None:
+async def test_empty_appends_write_no_part() -> None:
     """T15: a thousand moves of upper cost no object, but for a rollup now and then."""
+    store = Recorded(MemoryStore())
+    shard = on_store(store).shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    for number in range(1, 1_001):
+        await shard.compare_and_append(None, number, number + 1)
 
-    async def run() -> None:
-        store = Recorded(MemoryStore())
-        shard = on_store(store).shard()
-        await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-        for number in range(1, 1_001):
-            await shard.compare_and_append(None, number, number + 1)
-
-        puts = Counter(r.key.split("/")[-2] for r in store.records if r.op == "put")
-        assert set(puts) == {"consensus", "rollup"}
-        assert puts["consensus"] == 1_001 + puts["rollup"]
-        assert puts["rollup"] <= 1_001 // 64 + 1
-        sizes = [r.size for r in store.records if r.key.startswith("consensus/") and r.op == "put"]
-        assert max(sizes) < 64 * 1024
-
-    asyncio.run(run())
+    puts = Counter(r.key.split("/")[-2] for r in store.records if r.op == "put")
+    assert set(puts) == {"consensus", "rollup"}
+    assert puts["consensus"] == 1_001 + puts["rollup"]
+    assert puts["rollup"] <= 1_001 // 64 + 1
+    sizes = [r.size for r in store.records if r.key.startswith("consensus/") and r.op == "put"]
+    assert max(sizes) < 64 * 1024
 
 
-def test_a_small_append_costs_one_request() -> None:
+async def test_a_small_append_costs_one_request() -> None:
     """One round trip: data below 4 KiB rides in the change itself."""
+    store = Recorded(MemoryStore())
+    shard = on_store(store).shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    store.records.clear()
+    for number in range(1, 20):
+        await shard.compare_and_append(rows(("a", 1, number, 1)), number, number + 1)
 
-    async def run() -> None:
-        store = Recorded(MemoryStore())
-        shard = on_store(store).shard()
-        await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-        store.records.clear()
-        for number in range(1, 20):
-            await shard.compare_and_append(rows(("a", 1, number, 1)), number, number + 1)
-
-        assert [r.op for r in store.records] == ["put"] * 19
-
-    asyncio.run(run())
+    assert [r.op for r in store.records] == ["put"] * 19
 
 
-def test_a_state_takes_only_so_much_data_inline() -> None:
+async def test_a_state_takes_only_so_much_data_inline() -> None:
     """Past 256 KiB, small appends become objects: a state must stay small."""
+    store = Recorded(MemoryStore())
+    shard = on_store(store).shard()
+    for number in range(150):
+        table = rows(*[(f"{n:030}", n, number, 1) for n in range(40)])
+        await shard.compare_and_append(table, number, number + 1)
 
-    async def run() -> None:
-        store = Recorded(MemoryStore())
-        shard = on_store(store).shard()
-        for number in range(150):
-            table = rows(*[(f"{n:030}", n, number, 1) for n in range(40)])
-            await shard.compare_and_append(table, number, number + 1)
-
-        assert shard.state.inline_bytes < 256 * 1024 + 4 * 1024
-        assert any("/part/" in r.key for r in store.records)
-        found = await contents(shard, 149)
-        assert found == {(f"{n:030}", n): 150 for n in range(40)}
-
-    asyncio.run(run())
+    assert shard.state.inline_bytes < 256 * 1024 + 4 * 1024
+    assert any("/part/" in r.key for r in store.records)
+    found = await contents(shard, 149)
+    assert found == {(f"{n:030}", n): 150 for n in range(40)}
 
 
 # What a caller is told when an answer is lost: T17 to T21.
@@ -300,48 +254,42 @@ class Torn:
 @pytest.mark.parametrize("happened", [False, True])
 @pytest.mark.parametrize("others_went_on", [False, True])
 @pytest.mark.parametrize("named", [False, True])
-def test_a_retry_with_the_same_token_is_told_the_truth(
+async def test_a_retry_with_the_same_token_is_told_the_truth(
     happened: bool, others_went_on: bool, named: bool
 ) -> None:
     """T17 to T20: once, never twice; and never a no for what is there."""
     torn = Torn()
 
-    async def run() -> None:
-        shard, table = torn.shard(), rows(("a", 1, 0, 1))
-        torn.next = Fault(happened=happened, told=False)
-        with pytest.raises(LocationError) as caught:
-            await shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
-        assert caught.value.outcome is Outcome.UNKNOWN
-        if others_went_on:
-            other = on_store(torn.inner).shard()
-            upper = await other.upper()
-            await other.compare_and_append(rows(("b", 1, 5, 1)), upper, 9)
+    shard, table = torn.shard(), rows(("a", 1, 0, 1))
+    torn.next = Fault(happened=happened, told=False)
+    with pytest.raises(LocationError) as caught:
+        await shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
+    assert caught.value.outcome is Outcome.UNKNOWN
+    if others_went_on:
+        other = on_store(torn.inner).shard()
+        upper = await other.upper()
+        await other.compare_and_append(rows(("b", 1, 5, 1)), upper, 9)
 
-        told = await shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
-        wanted = ALREADY if happened else MISMATCH if others_went_on else COMMITTED
-        assert told.verdict is wanted
-        reader = on_store(torn.inner).shard()
-        upper = await reader.upper()
-        found = await contents(reader, upper.time - 1)
-        assert found[("a", 1)] == (0 if wanted is MISMATCH else 1)
-
-    asyncio.run(run())
+    told = await shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
+    wanted = ALREADY if happened else MISMATCH if others_went_on else COMMITTED
+    assert told.verdict is wanted
+    reader = on_store(torn.inner).shard()
+    upper = await reader.upper()
+    found = await contents(reader, upper.time - 1)
+    assert found[("a", 1)] == (0 if wanted is MISMATCH else 1)
 
 
-def test_an_error_that_says_not_applied_is_to_be_believed() -> None:
+async def test_an_error_that_says_not_applied_is_to_be_believed() -> None:
     """The caller of such an error tries again with another token, and must not double."""
     torn = Torn()
 
-    async def run() -> None:
-        torn.next = Fault(happened=False, told=True)
-        shard = torn.shard()
-        with pytest.raises(LocationError) as caught:
-            await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2)
-        assert caught.value.outcome is Outcome.NOT_APPLIED
+    torn.next = Fault(happened=False, told=True)
+    shard = torn.shard()
+    with pytest.raises(LocationError) as caught:
         await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2)
-        assert await contents(shard, 1) == {("a", 1): 1}
-
-    asyncio.run(run())
+    assert caught.value.outcome is Outcome.NOT_APPLIED
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2)
+    assert await contents(shard, 1) == {("a", 1): 1}
 
 
 # Reading: T23 to T31.
@@ -349,7 +297,7 @@ def test_an_error_that_says_not_applied_is_to_be_believed() -> None:
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_a_shard_does_what_its_model_does(data: st.DataObject) -> None:
+async def test_a_shard_does_what_its_model_does(data: st.DataObject) -> None:
     """Commands at random, right and wrong, beside a sorted list of updates."""
     place, model = in_memory(), ShardModel()
     shards = [place.shard() for _ in range(2)]
@@ -383,8 +331,5 @@ def test_a_shard_does_what_its_model_does(data: st.DataObject) -> None:
                 as_of = data.draw(st.integers(0, upper - 2))
                 assert consolidate(await heard(shard.listen(as_of), upper)) == model.changes(as_of)
 
-    async def run() -> None:
-        for _ in range(data.draw(st.integers(1, 14))):
-            await step()
-
-    asyncio.run(run())
+    for _ in range(data.draw(st.integers(1, 14))):
+        await step()

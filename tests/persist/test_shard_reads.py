@@ -29,164 +29,131 @@ from tidelog.testing.models import (
 
 
 @pytest.mark.parametrize("as_of", range(10))
-def test_a_snapshot_and_a_listener_make_the_whole(place: Place, as_of: int) -> None:
+async def test_a_snapshot_and_a_listener_make_the_whole(place: Place, as_of: int) -> None:
     """T23: from every time at which they can part, nothing twice and nothing missing."""
+    model = await history(place.shard())
+    reader = place.shard()
+    before = await contents(reader, as_of)
+    await place.shard().compare_and_append(rows(("late", 1, 10, 1)), 10, 12)
+    after = await heard(reader.listen(as_of), 12)
 
-    async def run() -> None:
-        model = await history(place.shard())
-        reader = place.shard()
-        before = await contents(reader, as_of)
-        await place.shard().compare_and_append(rows(("late", 1, 10, 1)), 10, 12)
-        after = await heard(reader.listen(as_of), 12)
-
-        model.compare_and_append([Update(("late", 1), 10, 1)], 10, 12)
-        assert before == model.contents(as_of)
-        assert consolidate(after) == model.changes(as_of)
-        assert [u.time for u in after] == sorted(u.time for u in after)
-
-    asyncio.run(run())
+    model.compare_and_append([Update(("late", 1), 10, 1)], 10, 12)
+    assert before == model.contents(as_of)
+    assert consolidate(after) == model.changes(as_of)
+    assert [u.time for u in after] == sorted(u.time for u in after)
 
 
-def test_a_listener_follows_until_the_end(place: Place) -> None:
+async def test_a_listener_follows_until_the_end(place: Place) -> None:
     """Each interval once, in order, whether or not anything happened in it."""
+    shard = place.shard()
+    told: list[tuple[Frontier, Frontier, int]] = []
 
-    async def run() -> None:
-        shard = place.shard()
-        told: list[tuple[Frontier, Frontier, int]] = []
+    async def listen() -> None:
+        told.extend([(p.lower, p.upper, p.updates.num_rows) async for p in place.shard().listen(0)])
 
-        async def listen() -> None:
-            told.extend(
-                [(p.lower, p.upper, p.updates.num_rows) async for p in place.shard().listen(0)]
-            )
+    async def write() -> None:
+        await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+        for number in range(1, 6):
+            table = rows(("a", 1, number, 1)) if number % 2 else None
+            await shard.compare_and_append(table, number, number + 1)
+            await asyncio.sleep(0.002)
+        await shard.compare_and_append(None, 6, None)
 
-        async def write() -> None:
-            await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-            for number in range(1, 6):
-                table = rows(("a", 1, number, 1)) if number % 2 else None
-                await shard.compare_and_append(table, number, number + 1)
-                await asyncio.sleep(0.002)
-            await shard.compare_and_append(None, 6, None)
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(listen())
-            group.create_task(write())
-        assert told[0][0] == Frontier.at(1)
-        assert told[-1][1] == Frontier.empty()
-        assert all(before[1] == after[0] for before, after in pairwise(told))
-        assert sum(count for _, _, count in told) == 3
-
-    asyncio.run(run())
+    async with asyncio.TaskGroup() as group:
+        group.create_task(listen())
+        group.create_task(write())
+    assert told[0][0] == Frontier.at(1)
+    assert told[-1][1] == Frontier.empty()
+    assert all(before[1] == after[0] for before, after in pairwise(told))
+    assert sum(count for _, _, count in told) == 3
 
 
-def test_a_time_below_since_is_refused_with_the_least_that_is_kept(place: Place) -> None:
+async def test_a_time_below_since_is_refused_with_the_least_that_is_kept(place: Place) -> None:
     """T24: never partial data; and what can be read is said."""
-
-    async def run() -> None:
-        shard = place.shard()
-        await history(shard)
-        await shard.hold("h", 0)
-        await shard.downgrade_since("h", 4)
-        reader = place.shard()
-        for as_of in (0, 3):
-            with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
-                await reader.snapshot(as_of)
-            with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
-                await heard(reader.listen(as_of), 10)
-        assert (await contents(reader, 4))[("a", 2)] == 1
-
-    asyncio.run(run())
+    shard = place.shard()
+    await history(shard)
+    await shard.hold("h", 0)
+    await shard.downgrade_since("h", 4)
+    reader = place.shard()
+    for as_of in (0, 3):
+        with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
+            await reader.snapshot(as_of)
+        with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
+            await heard(reader.listen(as_of), 10)
+    assert (await contents(reader, 4))[("a", 2)] == 1
 
 
-def test_a_time_that_is_not_complete_is_waited_for(place: Place) -> None:
+async def test_a_time_that_is_not_complete_is_waited_for(place: Place) -> None:
     """T24: a snapshot blocks until its time is known, or until it was told to give up."""
+    reader = place.shard(clock=SystemClock())
+    with pytest.raises(DeadlineExceeded):
+        await reader.snapshot(0, timeout_us=20_000)
+    with pytest.raises(AsOfNotComplete):
+        reader.snapshot_of(reader.state, 0)
 
-    async def run() -> None:
-        reader = place.shard(clock=SystemClock())
-        with pytest.raises(DeadlineExceeded):
-            await reader.snapshot(0, timeout_us=20_000)
-        with pytest.raises(AsOfNotComplete):
-            reader.snapshot_of(reader.state, 0)
-
-        async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(contents(reader, 3))
-            await asyncio.sleep(0.03)
-            assert not waiting.done()
-            await place.shard().compare_and_append(rows(("a", 1, 3, 1)), 0, 4)
-        assert waiting.result() == {("a", 1): 1}
-
-    asyncio.run(run())
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(contents(reader, 3))
+        await asyncio.sleep(0.03)
+        assert not waiting.done()
+        await place.shard().compare_and_append(rows(("a", 1, 3, 1)), 0, 4)
+    assert waiting.result() == {("a", 1): 1}
 
 
-def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
+async def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
     """T24: neither a hold nor a lock: the handle goes on."""
-
-    async def run() -> None:
-        place = in_memory()
-        shard = place.shard(clock=SystemClock())
-        waiting = asyncio.create_task(contents(shard, 3))
-        await asyncio.sleep(0.01)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 4)
-        assert shard.state.holds == {}
-        assert await contents(shard, 3) == {("a", 1): 1}
-
-    asyncio.run(run())
+    place = in_memory()
+    shard = place.shard(clock=SystemClock())
+    waiting = asyncio.create_task(contents(shard, 3))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 4)
+    assert shard.state.holds == {}
+    assert await contents(shard, 3) == {("a", 1): 1}
 
 
-def test_since_follows_the_slowest_hold_and_stays_when_holds_go(place: Place) -> None:
+async def test_since_follows_the_slowest_hold_and_stays_when_holds_go(place: Place) -> None:
     """T31 and T32: a reader that is slow is protected by its own hold, and by nothing else."""
-
-    async def run() -> None:
-        shard, other = place.shard(), place.shard()
-        await history(shard)
-        assert await shard.hold("slow") == Frontier.at(0)
-        assert await other.hold("quick", 2) == Frontier.at(2)
-        assert await other.downgrade_since("quick", 9) == Frontier.at(0)
-        assert (await contents(place.shard(), 0))[("a", 1)] == 1
-        assert await shard.downgrade_since("slow", 3) == Frontier.at(3)
-        assert await shard.downgrade_since("slow", 1) == Frontier.at(3)
-        assert await shard.release("slow")
-        assert await shard.release("quick")
-        assert not await shard.release("quick")
-        assert await place.shard().since() == Frontier.at(3)
-        assert await other.hold("new") == Frontier.at(3)
-        with pytest.raises(UsageError):
-            await other.hold("old", 2)
-
-    asyncio.run(run())
+    shard, other = place.shard(), place.shard()
+    await history(shard)
+    assert await shard.hold("slow") == Frontier.at(0)
+    assert await other.hold("quick", 2) == Frontier.at(2)
+    assert await other.downgrade_since("quick", 9) == Frontier.at(0)
+    assert (await contents(place.shard(), 0))[("a", 1)] == 1
+    assert await shard.downgrade_since("slow", 3) == Frontier.at(3)
+    assert await shard.downgrade_since("slow", 1) == Frontier.at(3)
+    assert await shard.release("slow")
+    assert await shard.release("quick")
+    assert not await shard.release("quick")
+    assert await place.shard().since() == Frontier.at(3)
+    assert await other.hold("new") == Frontier.at(3)
+    with pytest.raises(UsageError):
+        await other.hold("old", 2)
 
 
-def test_first_holds_stand_before_anybody_could_let_go() -> None:
+async def test_first_holds_stand_before_anybody_could_let_go() -> None:
     """The history of a source is held by its first write, not by a second one."""
-
-    async def run() -> None:
-        place = in_memory()
-        shard = Shard(
-            id=ShardId("s"),
-            store=place.store,
-            consensus=place.shard().consensus,
-            clock=SystemClock(),
-            schema=SCHEMA,
-            first_holds={"history": Frontier.at(0)},
-        )
-        await shard.compare_and_append(None, 0, 5)
-        other = place.shard()
-        await other.hold("mine", 0)
-        await other.downgrade_since("mine", 4)
-        assert await place.shard().since() == Frontier.at(0)
-
-    asyncio.run(run())
+    place = in_memory()
+    shard = Shard(
+        id=ShardId("s"),
+        store=place.store,
+        consensus=place.shard().consensus,
+        clock=SystemClock(),
+        schema=SCHEMA,
+        first_holds={"history": Frontier.at(0)},
+    )
+    await shard.compare_and_append(None, 0, 5)
+    other = place.shard()
+    await other.hold("mine", 0)
+    await other.downgrade_since("mine", 4)
+    assert await place.shard().since() == Frontier.at(0)
 
 
-def test_another_schema_is_refused(place: Place) -> None:
+async def test_another_schema_is_refused(place: Place) -> None:
     """A shard has one: whoever comes with another has another shard in mind."""
     other = schema_of(["string", "string"], keys=1)
 
-    async def run() -> None:
-        await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-        with pytest.raises(UsageError, match="another schema"):
-            await place.shard(schema=other).compare_and_append(None, 1, 2)
-
-    asyncio.run(run())
+    await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    with pytest.raises(UsageError, match="another schema"):
+        await place.shard(schema=other).compare_and_append(None, 1, 2)

@@ -35,27 +35,24 @@ def writer(store: Store, **changed: Any) -> PartWriter:
     )
 
 
-def test_parts_are_cut_and_together_are_the_whole() -> None:
+async def test_parts_are_cut_and_together_are_the_whole() -> None:
     """However large the updates, a part is not; in order, nothing twice, nothing missing."""
     store = MemoryStore()
 
-    async def run() -> None:
-        parts = await writer(store, part_bytes=20_000).write(rows(5_000))
+    parts = await writer(store, part_bytes=20_000).write(rows(5_000))
 
-        assert len(parts) > 5
-        paths = [p.path for p in parts]
-        assert sorted(store.objects) == sorted(p for p in paths if p is not None)
-        found = [
-            update
-            for part in parts
-            for update in updates_of(decode_part(part, store.objects[part.path or ""].data, SCHEMA))
-        ]
-        assert found == updates_of(rows(5_000))
-
-    asyncio.run(run())
+    assert len(parts) > 5
+    paths = [p.path for p in parts]
+    assert sorted(store.objects) == sorted(p for p in paths if p is not None)
+    found = [
+        update
+        for part in parts
+        for update in updates_of(decode_part(part, store.objects[part.path or ""].data, SCHEMA))
+    ]
+    assert found == updates_of(rows(5_000))
 
 
-def test_at_most_two_uploads_are_under_way() -> None:
+async def test_at_most_two_uploads_are_under_way() -> None:
     """A writer that is faster than its store waits, and holds no more than that."""
     under_way = most = 0
 
@@ -70,36 +67,36 @@ def test_at_most_two_uploads_are_under_way() -> None:
             under_way -= 1
             return await super().put(key, data, if_absent=if_absent, if_match=if_match)
 
-    asyncio.run(writer(Counting(), part_bytes=20_000).write(rows(5_000)))
+    await writer(Counting(), part_bytes=20_000).write(rows(5_000))
 
     assert most == 2
 
 
-def test_nothing_is_written_for_nothing() -> None:
+async def test_nothing_is_written_for_nothing() -> None:
     """An empty append must cost no request."""
     store = MemoryStore()
 
-    assert asyncio.run(writer(store).write(rows(0))) == []
+    assert await writer(store).write(rows(0)) == []
     assert not store.objects
 
 
-def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None:
+async def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None:
     """One round trip is what a small commit costs."""
     store = MemoryStore()
 
-    (inline,) = asyncio.run(writer(store).write(rows(3)))
+    (inline,) = await writer(store).write(rows(3))
     assert (inline.path, len(store.objects)) == (None, 0)
-    (outside,) = asyncio.run(writer(store).write(rows(3), inline=False))
+    (outside,) = await writer(store).write(rows(3), inline=False)
     assert outside.path in store.objects
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -> None:
+async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -> None:
     """What landed of it is garbage: for the caller, nothing happened, and it can try again."""
     faulty = Faulty(MemoryStore(), toss=lambda r: Fault(happened=r.index != 3, told=told))
 
     with pytest.raises(LocationError) as caught:
-        asyncio.run(writer(faulty, part_bytes=20_000).write(rows(5_000)))
+        await writer(faulty, part_bytes=20_000).write(rows(5_000))
     assert caught.value.outcome is Outcome.NOT_APPLIED
 
 
@@ -118,9 +115,9 @@ def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
     )
 
 
-def test_parts_carry_the_epoch_they_were_begun_under() -> None:
+async def test_parts_carry_the_epoch_they_were_begun_under() -> None:
     """By that the sweeper knows what can never be linked any more."""
-    (part,) = asyncio.run(writer(MemoryStore(), write_epoch=17).write(rows(3), inline=False))
+    (part,) = await writer(MemoryStore(), write_epoch=17).write(rows(3), inline=False)
 
     assert part.path is not None
     assert part.path.startswith("shard/s/part/00000011/")

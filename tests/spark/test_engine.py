@@ -75,7 +75,7 @@ async def sums_of(location: Location) -> list[bytes]:
     ],
 )
 @pytest.mark.parametrize("envelope", ["upsert", "none"])
-def test_both_engines_give_the_same_collection(
+async def test_both_engines_give_the_same_collection(
     spark: SparkSession,
     tmp_path: Path,
     format: str,
@@ -87,50 +87,42 @@ def test_both_engines_give_the_same_collection(
     files = write_files(tmp_path / "in", format, changes(240))
     spec = spec_of(files, format=format, envelope=envelope, shards=shards)
 
-    async def run() -> None:
-        by_hand = await make_source(tmp_path / "local", spec)
-        by_spark = await make_source(tmp_path / "spark", spec)
-        expected = await ingest(by_hand, "c")
-        ticks = await ingest(by_spark, "c", engine=engine_for(spark, by_spark, settings))
+    by_hand = await make_source(tmp_path / "local", spec)
+    by_spark = await make_source(tmp_path / "spark", spec)
+    expected = await ingest(by_hand, "c")
+    ticks = await ingest(by_spark, "c", engine=engine_for(spark, by_spark, settings))
 
-        told = [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in ticks]
-        assert told == [
-            (t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in expected
-        ]
-        assert sum(t.bad for t in ticks) >= 3
-        assert await sums_of(by_spark) == await sums_of(by_hand)
-        for time in (FIRST - 1, FIRST + 7, FIRST + 30, FIRST + 47):
-            for name in ("c", "c_errors"):
-                ours = await (await by_spark.collection(name)).snapshot(time)
-                theirs = await (await by_hand.collection(name)).snapshot(time)
-                assert rows_of(ours) == rows_of(theirs)
-
-    asyncio.run(run())
+    told = [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in ticks]
+    assert told == [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in expected]
+    assert sum(t.bad for t in ticks) >= 3
+    assert await sums_of(by_spark) == await sums_of(by_hand)
+    for time in (FIRST - 1, FIRST + 7, FIRST + 30, FIRST + 47):
+        for name in ("c", "c_errors"):
+            ours = await (await by_spark.collection(name)).snapshot(time)
+            theirs = await (await by_hand.collection(name)).snapshot(time)
+            assert rows_of(ours) == rows_of(theirs)
 
 
-def test_executors_reach_buckets_as_they_reach_disks(
+async def test_executors_reach_buckets_as_they_reach_disks(
     spark: SparkSession, tmp_path: Path, moto: MotoServer
 ) -> None:
     """Stores stay open from one tick to the next, over event loops that come and go."""
     files = write_files(tmp_path / "in", "csv", changes(240))
     place = moto.url("spark/lake")
 
-    async def run() -> None:
-        inputs = open_store(moto.url("spark/in"), clock=SystemClock())
-        for file in (tmp_path / "in").iterdir():
-            await inputs.put(file.name, file.read_bytes())
-        by_hand = await make_source(tmp_path / "local", spec_of(files, format="csv"))
-        await ingest(by_hand, "c")
-        by_spark = await make_source(place, spec_of(moto.url("spark/in"), format="csv"))
-        await ingest(by_spark, "c", engine=engine_for(spark, by_spark, CUT))
+    inputs = open_store(moto.url("spark/in"), clock=SystemClock())
+    for file in (tmp_path / "in").iterdir():
+        await inputs.put(file.name, file.read_bytes())
+    by_hand = await make_source(tmp_path / "local", spec_of(files, format="csv"))
+    await ingest(by_hand, "c")
+    by_spark = await make_source(place, spec_of(moto.url("spark/in"), format="csv"))
+    await ingest(by_spark, "c", engine=engine_for(spark, by_spark, CUT))
 
-        read = spark.read.format("tidelog").option("location", place).load("c").toArrow()
-        expected = await (await by_hand.collection("c")).snapshot()
-        assert read.num_rows == expected.num_rows > 0
-        # Errors name their files, which lie elsewhere.
-        assert (await sums_of(by_spark))[0] == (await sums_of(by_hand))[0]
-
-    asyncio.run(run())
+    read = spark.read.format("tidelog").option("location", place).load("c").toArrow()
+    expected = await (await by_hand.collection("c")).snapshot()
+    assert read.num_rows == expected.num_rows > 0
+    # Errors name their files, which lie elsewhere.
+    assert (await sums_of(by_spark))[0] == (await sums_of(by_hand))[0]
 
 
 def test_the_first_bad_record_is_told_of_alike(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -76,123 +75,103 @@ def seal_of(epoch: Epoch, slot: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_fragments_of_any_range_are_those_that_hold_it(kind: Kind) -> None:
+async def test_fragments_of_any_range_are_those_that_hold_it(kind: Kind) -> None:
     """Each position of the range lies in exactly one, whether in a snapshot or past all."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await kind.make(store)
-        async with kind.writer(store) as writer:
-            for number in range(23):
-                await writer.append([b"x"] * (1 + number % 3))
-        view = await open_view(store, clock=CLOCK)
-        await view.renew()
-        assert (view.oldest, view.next) == (1, 46)
-        for start in range(1, 46):
-            for limit in (start, start + 1, start + 7, 46):
-                found = await view.fragments(start, min(limit, 46))
-                held = [p for f in found for p in range(f.start, f.limit)]
-                assert [p for p in held if start <= p < limit] == [*range(start, min(limit, 46))]
-                assert all(f.limit > start and f.start < limit for f in found)
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await kind.make(store)
+    async with kind.writer(store) as writer:
+        for number in range(23):
+            await writer.append([b"x"] * (1 + number % 3))
+    view = await open_view(store, clock=CLOCK)
+    await view.renew()
+    assert (view.oldest, view.next) == (1, 46)
+    for start in range(1, 46):
+        for limit in (start, start + 1, start + 7, 46):
+            found = await view.fragments(start, min(limit, 46))
+            held = [p for f in found for p in range(f.start, f.limit)]
+            assert [p for p in held if start <= p < limit] == [*range(start, min(limit, 46))]
+            assert all(f.limit > start and f.start < limit for f in found)
 
 
-def test_a_view_that_was_overtaken_starts_over() -> None:
+async def test_a_view_that_was_overtaken_starts_over() -> None:
     """All that it had walked is gone; what came since lies elsewhere."""
+    store = MemoryStore()
+    await make_slots(store)
+    await fill(store, 3)
+    view = await open_view(store, clock=CLOCK)
+    await view.renew()
+    assert [f.start for f in view.beyond] == [1, 2, 3]
+    await fill(store, 2)
+    left = await collect_all(store)
+    await fill(store, 4)
+    await view.renew()
 
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        await fill(store, 3)
-        view = await open_view(store, clock=CLOCK)
-        await view.renew()
-        assert [f.start for f in view.beyond] == [1, 2, 3]
-        await fill(store, 2)
-        left = await collect_all(store)
-        await fill(store, 4)
-        await view.renew()
-
-        assert (view.oldest, view.next) == (left.oldest, 10)
-        assert [f.start for f in await view.fragments(6, 10)] == [6, 7, 8, 9]
-        with pytest.raises(PositionCollected, match=r"option\('start', 6\)"):
-            await view.fragments(3, 10)
-
-    asyncio.run(work())
+    assert (view.oldest, view.next) == (left.oldest, 10)
+    assert [f.start for f in await view.fragments(6, 10)] == [6, 7, 8, 9]
+    with pytest.raises(PositionCollected, match=r"option\('start', 6\)"):
+        await view.fragments(3, 10)
 
 
-def test_a_seal_that_a_sleeper_put_into_a_collected_slot_is_not_believed() -> None:
+async def test_a_seal_that_a_sleeper_put_into_a_collected_slot_is_not_believed() -> None:
     """A stream would stand still for ever."""
+    store = MemoryStore()
+    await make_slots(store)
+    writer = lazy_writer(store)
+    await writer.append([b"one"])
+    view = await open_view(store, clock=CLOCK)
+    await view.renew()
+    (seen,) = view.beyond
+    await writer.append([b"two"])
+    epoch = chain_of(await collect_all(store)).of(seen.seq_no)
+    await store.put(epoch.path(seen.seq_no + 1), seal_of(epoch, seen.seq_no + 1))
+    await writer.append([b"three"])
+    await writer.close()
+    await view.renew()
 
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        writer = lazy_writer(store)
-        await writer.append([b"one"])
-        view = await open_view(store, clock=CLOCK)
-        await view.renew()
-        (seen,) = view.beyond
-        await writer.append([b"two"])
-        epoch = chain_of(await collect_all(store)).of(seen.seq_no)
-        await store.put(epoch.path(seen.seq_no + 1), seal_of(epoch, seen.seq_no + 1))
-        await writer.append([b"three"])
-        await writer.close()
-        await view.renew()
-
-        assert (view.oldest, view.next) == (3, 4)
-
-    asyncio.run(work())
+    assert (view.oldest, view.next) == (3, 4)
 
 
-def test_a_snapshot_that_is_collected_under_way_is_told_from_one_that_is_lost() -> None:
+async def test_a_snapshot_that_is_collected_under_way_is_told_from_one_that_is_lost() -> None:
     """One is said as such, with how to go on; the other is damage."""
+    store = MemoryStore()
+    await make_slots(store)
+    async with slot_writer(store) as writer:
+        for number in range(30):
+            await writer.append([b"%d" % number])
+    manifest = (await load_head(store)).manifest
+    (first, *_) = manifest.snapshots
+    whole = (await store.get(first.path)).data
+    view = await open_view(store, clock=CLOCK)
+    await store.delete([first.path])
+    with pytest.raises(CorruptionError, match="is not there: restore it"):
+        await view.fragments(1, 30)
+    await store.put(first.path, whole)
 
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        async with slot_writer(store) as writer:
-            for number in range(30):
-                await writer.append([b"%d" % number])
-        manifest = (await load_head(store)).manifest
-        (first, *_) = manifest.snapshots
-        whole = (await store.get(first.path)).data
-        view = await open_view(store, clock=CLOCK)
-        await store.delete([first.path])
-        with pytest.raises(CorruptionError, match="is not there: restore it"):
-            await view.fragments(1, 30)
-        await store.put(first.path, whole)
+    async def before(op: str, key: str) -> None:
+        if op == "get" and key == first.path:
+            left = replace(
+                manifest,
+                snapshots=manifest.snapshots[1:],
+                collected=first.setsum,
+                initial_offset=first.limit,
+                initial_seq_no=1,
+            )
+            await store.put(MANIFEST, encode_manifest(left))
+            await store.delete([first.path])
 
-        async def before(op: str, key: str) -> None:
-            if op == "get" and key == first.path:
-                left = replace(
-                    manifest,
-                    snapshots=manifest.snapshots[1:],
-                    collected=first.setsum,
-                    initial_offset=first.limit,
-                    initial_seq_no=1,
-                )
-                await store.put(MANIFEST, encode_manifest(left))
-                await store.delete([first.path])
-
-        late = await open_view(Interposed(store, before=before), clock=CLOCK)
-        with pytest.raises(PositionCollected, match=f"the oldest is {first.limit}"):
-            await late.fragments(1, 30)
-
-    asyncio.run(work())
+    late = await open_view(Interposed(store, before=before), clock=CLOCK)
+    with pytest.raises(PositionCollected, match=f"the oldest is {first.limit}"):
+        await late.fragments(1, 30)
 
 
-def test_a_log_that_is_gone_is_told() -> None:
+async def test_a_log_that_is_gone_is_told() -> None:
     """Not as a file that is missing."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        view = await open_view(store, clock=CLOCK)
-        await store.delete([MANIFEST])
-        with pytest.raises(NoSuchLog):
-            await view.renew()
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make_slots(store)
+    view = await open_view(store, clock=CLOCK)
+    await store.delete([MANIFEST])
+    with pytest.raises(NoSuchLog):
+        await view.renew()
 
 
 @given(

@@ -75,7 +75,7 @@ def test_wrong_credentials_say_what_to_check(seaweed: SeaweedServer) -> None:
             assert seconds < 20
 
 
-def test_no_credentials_say_where_to_put_them(
+async def test_no_credentials_say_where_to_put_them(
     seaweed: SeaweedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without keys the client asks the machine's own cloud for some; elsewhere there is none."""
@@ -87,7 +87,7 @@ def test_no_credentials_say_where_to_put_them(
         monkeypatch.setenv("AWS_METADATA_ENDPOINT", metadata.partition("&")[0])
         store = open_store(f"s3://tide/x?endpoint={seaweed.endpoint}", clock=CLOCK)
         with pytest.raises(StoreRefused, match="no credentials were found"):
-            asyncio.run(store.get("x"))
+            await store.get("x")
 
 
 def test_no_such_bucket_is_named(moto: MotoServer) -> None:
@@ -100,22 +100,18 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
         assert seconds < 20
 
 
-def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
+async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
     """In parts, the condition would be looked at only in the end, and a refusal told as a failure.
 
     An object that came in parts has their number in its e-tag.
     """
-
-    async def work() -> None:
-        store = open_store(moto.url("whole"), clock=CLOCK)
-        data = bytes(range(256)) * 4_096 * 63
-        assert len(data) > 60 * 2**20
-        for is_new in (True, False):
-            e_tag = await store.put("large", data, if_absent=is_new)
-            assert "-" not in e_tag
-        assert (await store.get("large", start=len(data) - 3)).data == data[-3:]
-
-    asyncio.run(work())
+    store = open_store(moto.url("whole"), clock=CLOCK)
+    data = bytes(range(256)) * 4_096 * 63
+    assert len(data) > 60 * 2**20
+    for is_new in (True, False):
+        e_tag = await store.put("large", data, if_absent=is_new)
+        assert "-" not in e_tag
+    assert (await store.get("large", start=len(data) - 3)).data == data[-3:]
 
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
@@ -150,12 +146,12 @@ def _silent_port(stack: ExitStack) -> int:
     return int(listener.getsockname()[1])
 
 
-def test_a_range_that_a_server_ignores_is_no_data() -> None:
+async def test_a_range_that_a_server_ignores_is_no_data() -> None:
     """`rclone serve s3` answers a range with the whole object; it must not pass for the range."""
     with LyingServer() as server:
         server.objects["x"] = b"0123456789"
         with pytest.raises(TidelogError):
-            asyncio.run(open_store(server.url(), clock=CLOCK).get("x", start=2, limit=4))
+            await open_store(server.url(), clock=CLOCK).get("x", start=2, limit=4)
 
 
 def test_urls_show_no_secrets(moto: MotoServer) -> None:
@@ -172,7 +168,7 @@ def test_urls_show_no_secrets(moto: MotoServer) -> None:
             assert secret not in text
 
 
-def test_the_environment_says_what_the_url_does_not(
+async def test_the_environment_says_what_the_url_does_not(
     moto: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Credentials belong into the environment; a URL that says more prevails."""
@@ -184,9 +180,9 @@ def test_the_environment_says_what_the_url_does_not(
         monkeypatch.setenv(variable, moto.endpoint)
         store = open_store("s3://tide/environment", clock=CLOCK)
         with pytest.raises(ObjectNotFound):
-            asyncio.run(store.get("x"))
+            await store.get("x")
         monkeypatch.setenv(variable, nowhere)
         store = open_store(f"s3://tide/environment?endpoint={moto.endpoint}", clock=CLOCK)
         with pytest.raises(ObjectNotFound):
-            asyncio.run(store.get("x"))
+            await store.get("x")
         monkeypatch.delenv(variable)

@@ -33,7 +33,7 @@ async def listed(store: Store) -> str:
     return " ".join([entry.key async for entry in store.list("")])
 
 
-def test_a_restart_is_outlasted() -> None:
+async def test_a_restart_is_outlasted() -> None:
     """A server that is away for three seconds costs its clients a wait, and nothing else."""
     server = LyingServer()
     store = open_store(server.url("x"), clock=CLOCK)
@@ -47,47 +47,47 @@ def test_a_restart_is_outlasted() -> None:
             group.create_task(listed(store))
 
     try:
-        asyncio.run(run())
-        assert asyncio.run(listed(store)) == "created plain"
+        await run()
+        assert await listed(store) == "created plain"
     finally:
         return_of_server.join()
         server.stop()
 
 
-def test_data_outlives_a_kill(tmp_path: Path) -> None:
+async def test_data_outlives_a_kill(tmp_path: Path) -> None:
     """SeaweedFS on disk: what was acknowledged before kill -9 is there after the restart."""
     with SeaweedServer(tmp_path) as server:
         store = open_store(server.url("x"), clock=CLOCK)
-        e_tag = asyncio.run(store.put("kept", b"1", if_absent=True))
+        e_tag = await store.put("kept", b"1", if_absent=True)
         server.restart()
-        found = asyncio.run(open_store(server.url("x"), clock=CLOCK).get("kept"))
+        found = await open_store(server.url("x"), clock=CLOCK).get("kept")
     assert (found.data, found.e_tag) == (b"1", e_tag)
 
 
-def test_a_conditional_put_is_sent_once() -> None:
+async def test_a_conditional_put_is_sent_once() -> None:
     """Sent again below us it could be refused because of itself: 500 must come through."""
     with LyingServer(lambda method, path: (500, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(LocationError) as failed:
-            asyncio.run(store.put("x", b"1", if_absent=True))
+            await store.put("x", b"1", if_absent=True)
         assert failed.value.outcome is Outcome.UNKNOWN
         assert len(server.requests) == 1
 
 
-def test_a_lost_answer_leaves_doubt() -> None:
+async def test_a_lost_answer_leaves_doubt() -> None:
     """The server took the body and hung up."""
     with LyingServer(lambda method, path: (0, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(LocationError) as failed:
-            asyncio.run(store.put("x", b"1", if_absent=True))
+            await store.put("x", b"1", if_absent=True)
         assert failed.value.outcome is Outcome.UNKNOWN
         with pytest.raises(LocationError) as failed:
-            asyncio.run(conditional.create(store, "x", b"1", clock=SwiftClock()))
+            await conditional.create(store, "x", b"1", clock=SwiftClock())
         assert failed.value.outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize("condition", ["absent", "match"])
-def test_a_busy_key_is_tried_again(condition: str) -> None:
+async def test_a_busy_key_is_tried_again(condition: str) -> None:
     """S3 answers 409 to conditional writes of one key at one moment; that is no refusal."""
     busy = 3
 
@@ -105,31 +105,31 @@ def test_a_busy_key_is_tried_again(condition: str) -> None:
 
     with LyingServer(meddle) as server:
         store = open_store(server.url(), clock=SwiftClock())
-        asyncio.run(put(store))
+        await put(store)
         assert server.objects == {"x": b"1"}
         busy = 1_000
         with pytest.raises(ContentionError) as failed:
-            asyncio.run(put(store))
+            await put(store)
         assert type(failed.value) is ContentionError
         assert failed.value.outcome is Outcome.NOT_APPLIED
 
 
-def test_a_conflict_without_a_word_is_an_existing_object() -> None:
+async def test_a_conflict_without_a_word_is_an_existing_object() -> None:
     """Azure answers 409 where S3 answers 412."""
     with LyingServer(lambda method, path: (409, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(ObjectExists):
-            asyncio.run(store.put("x", b"1", if_absent=True))
+            await store.put("x", b"1", if_absent=True)
 
 
-def test_a_body_shorter_than_announced_is_never_data() -> None:
+async def test_a_body_shorter_than_announced_is_never_data() -> None:
     """A connection that breaks in a body is a failure: what came of it is not given out."""
     with LyingServer() as server:
         server.objects["x"] = b"0123456789" * 1_000
         server.cut_bytes = 4_000
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises((LocationError, CorruptionError)):
-            asyncio.run(store.get("x"))
+            await store.get("x")
 
 
 _ASK_AND_END = """
@@ -161,7 +161,9 @@ class ShortResult:
         return b"01234"
 
 
-def test_a_whole_body_that_is_too_short_is_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_whole_body_that_is_too_short_is_corruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A short read is never rows; to read again would not help."""
 
     async def get_short(*_: object, **__: object) -> ShortResult:
@@ -170,4 +172,4 @@ def test_a_whole_body_that_is_too_short_is_corruption(monkeypatch: pytest.Monkey
     monkeypatch.setattr(obstore, "get_async", get_short)
     store = open_store("s3://b?region=us-east-1&access_key_id=a&secret_access_key=b", clock=CLOCK)
     with pytest.raises(CorruptionError, match="announced_bytes=10 got_bytes=5"):
-        asyncio.run(store.get("x"))
+        await store.get("x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 from hypothesis import given
@@ -57,7 +56,7 @@ def shown(keys: list[str], prefix: str, after: str | None) -> Iterator[str]:
 
 
 @given(keys=st.sets(KEYS), prefix=PREFIXES, after=st.none() | PREFIXES, strings=st.booleans())
-def test_any_server_gives_key_order(
+async def test_any_server_gives_key_order(
     keys: set[str], prefix: str, after: str | None, strings: bool
 ) -> None:
     """Whatever the server's order and wherever it is asked to begin, nothing is lost or moved."""
@@ -73,12 +72,12 @@ def test_any_server_gives_key_order(
     async def order() -> list[str]:
         return [entry.key async for entry in in_key_order(entries_of(found), prefix)]
 
-    assert asyncio.run(order()) == expected
+    assert await order() == expected
     if strings:
         assert found == expected
 
 
-def test_a_flat_listing_is_not_held_back() -> None:
+async def test_a_flat_listing_is_not_held_back() -> None:
     """Only directories below the prefix wait: the first entry of a log's files comes at once."""
 
     async def endless() -> AsyncIterator[Entry]:
@@ -92,7 +91,7 @@ def test_a_flat_listing_is_not_held_back() -> None:
             return entry.key
         return ""
 
-    assert asyncio.run(first()) == "log/000000000"
+    assert await first() == "log/000000000"
 
 
 def test_the_start_is_near() -> None:

@@ -56,66 +56,54 @@ async def replace(store: Store, data: bytes, e_tag: str) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_create_survives_each_toss(fault: Fault) -> None:
+async def test_create_survives_each_toss(fault: Fault) -> None:
     """Whatever became of the first attempt, ours is there once, and we know its e_tag."""
     inner = MemoryStore()
 
-    async def run() -> None:
-        e_tag = await create(Faulty(inner, toss=at_first_put(fault)), b"ours")
-        found = await inner.get("k")
-        assert (found.data, found.e_tag) == (b"ours", e_tag)
-
-    asyncio.run(run())
+    e_tag = await create(Faulty(inner, toss=at_first_put(fault)), b"ours")
+    found = await inner.get("k")
+    assert (found.data, found.e_tag) == (b"ours", e_tag)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_create_loses_to_another(fault: Fault) -> None:
+async def test_create_loses_to_another(fault: Fault) -> None:
     """Whatever became of the first attempt, theirs stays, and we know that ours never landed."""
     inner = MemoryStore()
 
-    async def run() -> None:
-        await inner.put("k", b"theirs")
-        with pytest.raises(ObjectExists) as lost:
-            await create(Faulty(inner, toss=at_first_put(fault)), b"ours")
-        assert lost.value.outcome is Outcome.NOT_APPLIED
-        assert (await inner.get("k")).data == b"theirs"
-
-    asyncio.run(run())
+    await inner.put("k", b"theirs")
+    with pytest.raises(ObjectExists) as lost:
+        await create(Faulty(inner, toss=at_first_put(fault)), b"ours")
+    assert lost.value.outcome is Outcome.NOT_APPLIED
+    assert (await inner.get("k")).data == b"theirs"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_replace_survives_each_toss(fault: Fault) -> None:
+async def test_replace_survives_each_toss(fault: Fault) -> None:
     """Sent again, a replacement lands once, for the first takes the e_tag from the others."""
     inner = MemoryStore()
 
-    async def run() -> None:
-        old = await inner.put("k", b"old")
-        puts_before = inner.puts_count
-        e_tag = await replace(Faulty(inner, toss=at_first_put(fault)), b"ours", old)
-        found = await inner.get("k")
-        assert (found.data, found.e_tag) == (b"ours", e_tag)
-        assert inner.puts_count == puts_before + 1
-
-    asyncio.run(run())
+    old = await inner.put("k", b"old")
+    puts_before = inner.puts_count
+    e_tag = await replace(Faulty(inner, toss=at_first_put(fault)), b"ours", old)
+    found = await inner.get("k")
+    assert (found.data, found.e_tag) == (b"ours", e_tag)
+    assert inner.puts_count == puts_before + 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_replace_loses_to_another(fault: Fault) -> None:
+async def test_replace_loses_to_another(fault: Fault) -> None:
     """A refusal is sure while nothing is in doubt; after that theirs may stand on ours."""
     inner = MemoryStore()
     in_doubt = fault in (LOST_ANSWER, LOST_REQUEST)
 
-    async def run() -> None:
-        old = await inner.put("k", b"old")
-        await inner.put("k", b"theirs")
-        with pytest.raises(TidelogError) as lost:
-            await replace(Faulty(inner, toss=at_first_put(fault)), b"ours", old)
-        assert type(lost.value) is (OutcomeUnknown if in_doubt else ObjectChanged)
-        expected = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
-        assert lost.value.outcome is expected
-        assert (await inner.get("k")).data == b"theirs"
-
-    asyncio.run(run())
+    old = await inner.put("k", b"old")
+    await inner.put("k", b"theirs")
+    with pytest.raises(TidelogError) as lost:
+        await replace(Faulty(inner, toss=at_first_put(fault)), b"ours", old)
+    assert type(lost.value) is (OutcomeUnknown if in_doubt else ObjectChanged)
+    expected = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+    assert lost.value.outcome is expected
+    assert (await inner.get("k")).data == b"theirs"
 
 
 class ReplacesOurs(MemoryStore):
@@ -129,21 +117,17 @@ class ReplacesOurs(MemoryStore):
         raise LocationError("lost", outcome=Outcome.UNKNOWN)
 
 
-def test_theirs_on_ours_is_undecidable() -> None:
+async def test_theirs_on_ours_is_undecidable() -> None:
     """Ours landed and was replaced: to say NOT_APPLIED would be wrong, and so nobody says it."""
-
-    async def run() -> None:
-        store = ReplacesOurs()
-        old = await MemoryStore.put(store, "k", b"old")
-        with pytest.raises(OutcomeUnknown):
-            await replace(store, b"ours", old)
-        with pytest.raises(OutcomeUnknown):
-            await create(ReplacesOurs(), b"ours", replaceable=True)
-
-    asyncio.run(run())
+    store = ReplacesOurs()
+    old = await MemoryStore.put(store, "k", b"old")
+    with pytest.raises(OutcomeUnknown):
+        await replace(store, b"ours", old)
+    with pytest.raises(OutcomeUnknown):
+        await create(ReplacesOurs(), b"ours", replaceable=True)
 
 
-def test_a_refusal_by_ones_own_write_is_success() -> None:
+async def test_a_refusal_by_ones_own_write_is_success() -> None:
     """A client library below sent it twice: the first landed, and the second was refused for it."""
 
     class SendsTwice(MemoryStore):
@@ -153,27 +137,20 @@ def test_a_refusal_by_ones_own_write_is_success() -> None:
             await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
             return await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
 
-    async def run() -> None:
-        store = SendsTwice()
-        first = await create(store, b"ours 1")
-        assert (await store.get("k")).e_tag == first
-        second = await replace(store, b"ours 2", first)
-        assert (await store.get("k")).e_tag == second
-
-    asyncio.run(run())
+    store = SendsTwice()
+    first = await create(store, b"ours 1")
+    assert (await store.get("k")).e_tag == first
+    second = await replace(store, b"ours 2", first)
+    assert (await store.get("k")).e_tag == second
 
 
-def test_a_deleted_object_is_not_replaced() -> None:
+async def test_a_deleted_object_is_not_replaced() -> None:
     """Without doubt it is a lost race; with doubt, ours may have been there and gone."""
-
-    async def run() -> None:
-        store = MemoryStore()
-        with pytest.raises(ObjectChanged):
-            await replace(store, b"ours", "m0")
-        with pytest.raises(OutcomeUnknown):
-            await replace(Faulty(store, toss=at_first_put(LOST_ANSWER)), b"ours", "m0")
-
-    asyncio.run(run())
+    store = MemoryStore()
+    with pytest.raises(ObjectChanged):
+        await replace(store, b"ours", "m0")
+    with pytest.raises(OutcomeUnknown):
+        await replace(Faulty(store, toss=at_first_put(LOST_ANSWER)), b"ours", "m0")
 
 
 @pytest.mark.parametrize(
@@ -183,20 +160,20 @@ def test_a_deleted_object_is_not_replaced() -> None:
         (REFUSED_REQUEST, Outcome.NOT_APPLIED),
     ],
 )
-def test_attempts_run_out(fault: Fault, outcome: Outcome) -> None:
+async def test_attempts_run_out(fault: Fault, outcome: Outcome) -> None:
     """A store that stays away is given up after a bounded time, with what is known."""
     clock = SwiftClock()
     recorded = Recorded(Faulty(MemoryStore(), toss=lambda request: fault))
 
     with pytest.raises(LocationError) as failed:
-        asyncio.run(conditional.create(recorded, "k", b"ours", clock=clock))
+        await conditional.create(recorded, "k", b"ours", clock=clock)
     assert failed.value.outcome is outcome
     puts = [record for record in recorded.records if record.op == "put"]
     assert 8 <= len(puts) <= conditional.DEFAULT_RESEND.attempts
     assert 4_000_000 <= clock.slept_us <= 9_000_000
 
 
-def test_a_store_that_refuses_is_not_asked_again() -> None:
+async def test_a_store_that_refuses_is_not_asked_again() -> None:
     """Wrong credentials do not get better by trying."""
 
     class Refuses(MemoryStore):
@@ -207,7 +184,7 @@ def test_a_store_that_refuses_is_not_asked_again() -> None:
 
     recorded = Recorded(Refuses())
     with pytest.raises(StoreRefused):
-        asyncio.run(create(recorded, b"ours"))
+        await create(recorded, b"ours")
     assert len(recorded.records) == 1
 
 
@@ -232,7 +209,7 @@ async def test_what_was_there_and_is_gone_after_a_long_stop_was_there() -> None:
 
 
 @given(coins=st.lists(st.sampled_from(FAULTS), max_size=60), writers=st.integers(1, 3))
-def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
+async def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
     """Under any tosses: success means ours stood there, NOT_APPLIED that it never did."""
     inner = MemoryStore()
     landed: list[bytes] = []
@@ -267,10 +244,7 @@ def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
                 told.append((error, body in landed))
                 e_tag = (await inner.get("k")).e_tag if inner.objects else None
 
-    async def run() -> None:
-        await asyncio.gather(*(write(f"w{number}") for number in range(writers)))
-
-    asyncio.run(run())
+    await asyncio.gather(*(write(f"w{number}") for number in range(writers)))
     for error, has_landed in told:
         assert isinstance(error, ContentionError | LocationError)
         assert not (has_landed and error.outcome is Outcome.NOT_APPLIED)

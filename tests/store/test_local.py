@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from pathlib import Path
@@ -34,42 +33,36 @@ async def keys_of(store: LocalStore, prefix: str = "", after: str | None = None)
     return [entry.key async for entry in store.list(prefix, after=after)]
 
 
-def test_reading_makes_nothing(tmp_path: Path) -> None:
+async def test_reading_makes_nothing(tmp_path: Path) -> None:
     """A typing error in a path must not leave a directory behind."""
     store = LocalStore(tmp_path / "lake", clock=CLOCK)
 
-    async def run() -> None:
-        with pytest.raises(ObjectNotFound):
-            await store.get("a")
-        with pytest.raises(ObjectNotFound):
-            await store.refresh("a", "e")
-        assert await keys_of(store) == []
-        await store.delete(["a", "b/c"])
-        with pytest.raises(ObjectChanged):
-            await store.put("a", b"", if_match="e")
-
-    asyncio.run(run())
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ObjectNotFound):
+        await store.get("a")
+    with pytest.raises(ObjectNotFound):
+        await store.refresh("a", "e")
+    assert await keys_of(store) == []
+    await store.delete(["a", "b/c"])
+    with pytest.raises(ObjectChanged):
+        await store.put("a", b"", if_match="e")
+    assert os.listdir(tmp_path) == []
 
 
-def test_nothing_but_objects_stays(tmp_path: Path) -> None:
+async def test_nothing_but_objects_stays(tmp_path: Path) -> None:
     """Temporary files and locks go, else a disk would fill with one for every key."""
     store = LocalStore(tmp_path, clock=CLOCK)
 
-    async def run() -> None:
-        e_tag = await store.put("a/b", b"1", if_absent=True)
-        await store.put("a/b", b"2", if_match=e_tag)
-        await store.put("a/b", b"3")
-        with pytest.raises(ObjectExists):
-            await store.put("a/b", b"4", if_absent=True)
-        await store.put("gone", b"5")
-        await store.delete(["gone"])
-
-    asyncio.run(run())
+    e_tag = await store.put("a/b", b"1", if_absent=True)
+    await store.put("a/b", b"2", if_match=e_tag)
+    await store.put("a/b", b"3")
+    with pytest.raises(ObjectExists):
+        await store.put("a/b", b"4", if_absent=True)
+    await store.put("gone", b"5")
+    await store.delete(["gone"])
     assert files_below(tmp_path) == ["a/b"]
 
 
-def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
+async def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     """A day is long enough for any writer that lives."""
     temporary = tmp_path / ".tidelog" / "tmp"
     temporary.mkdir(parents=True)
@@ -78,26 +71,22 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     new.write_bytes(b"")
     os.utime(old, (0, 0))
 
-    asyncio.run(LocalStore(tmp_path, clock=CLOCK).put("a", b""))
+    await LocalStore(tmp_path, clock=CLOCK).put("a", b"")
 
     assert not old.exists()
     assert new.exists()
 
 
-def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
+async def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
     """Not even when the clock stands still, or goes back, and bodies and inodes repeat."""
     clock = StuckClock()
     store = LocalStore(tmp_path, clock=clock)
 
-    async def run() -> list[str]:
-        e_tags = [await store.put("head", b"same", if_absent=True)]
-        for number in range(20):
-            clock.wall_us -= number % 3
-            e_tags.append(await store.put("head", b"same", if_match=e_tags[-1]))
-            e_tags.append(await store.put("head", b"same"))
-        return e_tags
-
-    e_tags = asyncio.run(run())
+    e_tags = [await store.put("head", b"same", if_absent=True)]
+    for number in range(20):
+        clock.wall_us -= number % 3
+        e_tags.append(await store.put("head", b"same", if_match=e_tags[-1]))
+        e_tags.append(await store.put("head", b"same"))
     assert len(set(e_tags)) == len(e_tags)
 
 
@@ -122,7 +111,7 @@ async def test_a_clock_that_jumped_ahead_makes_no_object_unwritable(
     assert len(set(e_tags)) == 3
 
 
-def test_coarse_file_times_are_stepped_over(
+async def test_coarse_file_times_are_stepped_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some file systems keep whole seconds only; two versions differ there too."""
@@ -138,36 +127,33 @@ def test_coarse_file_times_are_stepped_over(
     async def run() -> list[str]:
         return [await store.put("head", b"same") for _ in range(5)]
 
-    assert len(set(asyncio.run(run()))) == 5
+    assert len(set(await run())) == 5
 
 
-def test_files_and_directories_in_the_way(tmp_path: Path) -> None:
+async def test_files_and_directories_in_the_way(tmp_path: Path) -> None:
     """Object stores may have both a and a/b, a file system not: said in a sentence."""
     store = LocalStore(tmp_path, clock=CLOCK)
 
-    async def run() -> None:
-        await store.put("a", b"1")
-        await store.put("d/e", b"2")
-        for key in ("a/b", "a/b/c", "d"):
-            for if_absent in (True, False):
-                with pytest.raises(LocationError) as failed:
-                    await store.put(key, b"", if_absent=if_absent)
-                assert failed.value.outcome is Outcome.NOT_APPLIED
-                assert "use another key" in str(failed.value)
-        for key in ("a/b", "d"):
-            with pytest.raises(ObjectNotFound):
-                await store.get(key)
-            await store.delete([key])
-        assert await keys_of(store) == ["a", "d/e"]
-
-    asyncio.run(run())
+    await store.put("a", b"1")
+    await store.put("d/e", b"2")
+    for key in ("a/b", "a/b/c", "d"):
+        for if_absent in (True, False):
+            with pytest.raises(LocationError) as failed:
+                await store.put(key, b"", if_absent=if_absent)
+            assert failed.value.outcome is Outcome.NOT_APPLIED
+            assert "use another key" in str(failed.value)
+    for key in ("a/b", "d"):
+        with pytest.raises(ObjectNotFound):
+            await store.get(key)
+        await store.delete([key])
+    assert await keys_of(store) == ["a", "d/e"]
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "not permit")],
 )
-def test_a_full_or_closed_disk_is_a_sentence(
+async def test_a_full_or_closed_disk_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
     """The person who reads it must know what to do, the program that nothing was changed."""
@@ -176,30 +162,34 @@ def test_a_full_or_closed_disk_is_a_sentence(
         raise OSError(code, os.strerror(code))
 
     store = LocalStore(tmp_path, clock=CLOCK)
-    asyncio.run(store.put("a", b"old"))
+    await store.put("a", b"old")
     monkeypatch.setattr(local_files, "write_temporary", fail)
 
     with pytest.raises(LocationError, match=words) as failed:
-        asyncio.run(store.put("a", b"new"))
+        await store.put("a", b"new")
     assert failed.value.outcome is Outcome.NOT_APPLIED
-    assert asyncio.run(store.get("a")).data == b"old"
+    assert (await store.get("a")).data == b"old"
 
 
-def test_a_failed_last_sync_leaves_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_last_sync_leaves_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The object is in its place, but a power loss may take it back."""
     store = LocalStore(tmp_path, clock=CLOCK)
-    asyncio.run(store.put("a", b"old"))
+    await store.put("a", b"old")
 
     def fail(path: str) -> None:
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(local_files, "sync_directory", fail)
     with pytest.raises(LocationError) as failed:
-        asyncio.run(store.put("a", b"new"))
+        await store.put("a", b"new")
     assert failed.value.outcome is Outcome.UNKNOWN
 
 
-def test_every_new_directory_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_new_directory_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file is lost with the name of any directory above it, so each is made durable."""
     synced: list[str] = []
     sync = local_files.sync_directory
@@ -210,49 +200,43 @@ def test_every_new_directory_is_synced(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(local_files, "sync_directory", remember)
     store = LocalStore(tmp_path / "lake", clock=CLOCK)
-    asyncio.run(store.put("a/b/c", b"1"))
+    await store.put("a/b/c", b"1")
     assert synced == [".", "lake", "lake/a", "lake/a/b"]
-    asyncio.run(store.put("a/b/d", b"1"))
+    await store.put("a/b/d", b"1")
     assert synced[4:] == ["lake/a/b"]
 
 
-def test_directories_that_were_taken_away_come_back(tmp_path: Path) -> None:
+async def test_directories_that_were_taken_away_come_back(tmp_path: Path) -> None:
     """Somebody may clear a lake with rm while a process still has it open."""
     store = LocalStore(tmp_path / "lake", clock=CLOCK)
 
-    async def run() -> None:
-        await store.put("a/b", b"1")
-        os.rename(tmp_path / "lake", tmp_path / "away")
-        with pytest.raises(LocationError):
-            await store.put("a/b", b"2")
-        await store.put("a/b", b"3")
-        assert (await store.get("a/b")).data == b"3"
-
-    asyncio.run(run())
+    await store.put("a/b", b"1")
+    os.rename(tmp_path / "lake", tmp_path / "away")
+    with pytest.raises(LocationError):
+        await store.put("a/b", b"2")
+    await store.put("a/b", b"3")
+    assert (await store.get("a/b")).data == b"3"
 
 
-def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
+async def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
     """A stopped process must not stop others silently; creating needs no lock at all."""
     store = LocalStore(tmp_path, clock=SwiftClock())
 
-    async def run() -> None:
-        e_tag = await store.put("a", b"1")
-        lock = local_disk.Disk(str(tmp_path))._lock_path("a")
-        with local_files.try_lock(lock) as held:
-            assert held
-            with pytest.raises(LocationError, match="30 s") as failed:
-                await store.put("a", b"2", if_match=e_tag)
-            assert failed.value.outcome is Outcome.NOT_APPLIED
-            with pytest.raises(LocationError):
-                await store.delete(["a"])
-            with pytest.raises(ObjectExists):
-                await store.put("a", b"3", if_absent=True)
-        await store.put("a", b"4", if_match=e_tag)
-
-    asyncio.run(run())
+    e_tag = await store.put("a", b"1")
+    lock = local_disk.Disk(str(tmp_path))._lock_path("a")
+    with local_files.try_lock(lock) as held:
+        assert held
+        with pytest.raises(LocationError, match="30 s") as failed:
+            await store.put("a", b"2", if_match=e_tag)
+        assert failed.value.outcome is Outcome.NOT_APPLIED
+        with pytest.raises(LocationError):
+            await store.delete(["a"])
+        with pytest.raises(ObjectExists):
+            await store.put("a", b"3", if_absent=True)
+    await store.put("a", b"4", if_match=e_tag)
 
 
-def test_a_file_that_changes_under_its_reader(
+async def test_a_file_that_changes_under_its_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes and e_tag must be of one version, or a source would be recorded wrongly."""
@@ -270,10 +254,10 @@ def test_a_file_that_changes_under_its_reader(
         return read(descriptor, size, start, limit)
 
     monkeypatch.setattr(local_files, "read_range", read_and_grow)
-    assert asyncio.run(store.get("growing")).data == b"111"
+    assert (await store.get("growing")).data == b"111"
     changes = 100
     with pytest.raises(LocationError, match="changed in place"):
-        asyncio.run(store.get("growing"))
+        await store.get("growing")
 
 
 class Syncs:

@@ -20,7 +20,7 @@ async def keys_of(store: LocalStore, prefix: str = "", after: str | None = None)
     return [entry.key async for entry in store.list(prefix, after=after)]
 
 
-def test_links_are_followed_but_not_for_ever(tmp_path: Path) -> None:
+async def test_links_are_followed_but_not_for_ever(tmp_path: Path) -> None:
     """Users link directories into the directories that they have ingested, sometimes in a ring."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "x").write_bytes(b"1")
@@ -35,18 +35,15 @@ def test_links_are_followed_but_not_for_ever(tmp_path: Path) -> None:
     os.mkfifo(root / "pipe")
     store = LocalStore(root, clock=CLOCK)
 
-    async def run() -> None:
-        assert await keys_of(store) == ["a/y", "file", "linked/x"]
-        assert (await store.get("linked/x")).data == b"1"
-        with pytest.raises(ObjectNotFound):
-            await store.get("pipe")
-        with pytest.raises(TidelogError):
-            await store.get("a/self")
-
-    asyncio.run(run())
+    assert await keys_of(store) == ["a/y", "file", "linked/x"]
+    assert (await store.get("linked/x")).data == b"1"
+    with pytest.raises(ObjectNotFound):
+        await store.get("pipe")
+    with pytest.raises(TidelogError):
+        await store.get("a/self")
 
 
-def test_listing_reads_only_directories_that_can_match(
+async def test_listing_reads_only_directories_that_can_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that follows a log lists after its last key: old directories are not opened."""
@@ -58,39 +55,32 @@ def test_listing_reads_only_directories_that_can_match(
         opened.append(os.path.relpath(path, tmp_path))
         return scan(path)
 
-    async def run() -> None:
-        for number in range(5):
-            await store.put(f"log/b{number}/f", b"")
-        await store.put("other/f", b"")
-        monkeypatch.setattr("tidelog.store.local.walk.os.scandir", remember)
-        assert await keys_of(store, "log/", after="log/b3/e") == ["log/b3/f", "log/b4/f"]
-
-    asyncio.run(run())
+    for number in range(5):
+        await store.put(f"log/b{number}/f", b"")
+    await store.put("other/f", b"")
+    monkeypatch.setattr("tidelog.store.local.walk.os.scandir", remember)
+    assert await keys_of(store, "log/", after="log/b3/e") == ["log/b3/f", "log/b4/f"]
     assert opened == ["log", "log/b3", "log/b4"]
 
 
-def test_what_vanishes_while_listing_is_left_out(tmp_path: Path) -> None:
+async def test_what_vanishes_while_listing_is_left_out(tmp_path: Path) -> None:
     """Collectors delete while others list."""
     store = LocalStore(tmp_path, clock=CLOCK)
 
-    async def run() -> list[str]:
-        await asyncio.gather(*(store.put(f"d{n % 2}/{n:03}", b"") for n in range(100)))
-        seen = []
-        async for entry in store.list(""):
-            seen.append(entry.key)
-            if len(seen) == 1:
-                for number in range(50, 100):
-                    (tmp_path / f"d{number % 2}" / f"{number:03}").unlink()
-                (tmp_path / "d1").rename(tmp_path / ".tidelog" / "away")
-        return seen
-
-    seen = asyncio.run(run())
+    await asyncio.gather(*(store.put(f"d{n % 2}/{n:03}", b"") for n in range(100)))
+    seen = []
+    async for entry in store.list(""):
+        seen.append(entry.key)
+        if len(seen) == 1:
+            for number in range(50, 100):
+                (tmp_path / f"d{number % 2}" / f"{number:03}").unlink()
+            (tmp_path / "d1").rename(tmp_path / ".tidelog" / "away")
     assert seen[0] == "d0/000"
     assert seen == sorted(seen)
     assert len(seen) <= 50
 
 
-def test_a_directory_that_cannot_be_read_is_an_error(
+async def test_a_directory_that_cannot_be_read_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To leave it out would be a lie about what is there."""
@@ -100,11 +90,11 @@ def test_a_directory_that_cannot_be_read_is_an_error(
 
     monkeypatch.setattr("tidelog.store.local.walk.os.scandir", refuse)
     with pytest.raises(LocationError, match="not permit"):
-        asyncio.run(keys_of(LocalStore(tmp_path, clock=CLOCK)))
+        await keys_of(LocalStore(tmp_path, clock=CLOCK))
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
-def test_a_file_that_cannot_be_looked_at_is_not_left_out(
+async def test_a_file_that_cannot_be_looked_at_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """A pin that a listing passed over in silence would hold nothing."""
@@ -120,8 +110,5 @@ def test_a_file_that_cannot_be_looked_at_is_not_left_out(
 
     monkeypatch.setattr(os, "stat", fail)
 
-    async def run() -> None:
-        with pytest.raises(LocationError):
-            await keys_of(store)
-
-    asyncio.run(run())
+    with pytest.raises(LocationError):
+        await keys_of(store)

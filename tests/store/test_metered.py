@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 
 import pytest
@@ -14,21 +13,18 @@ from tidelog.store.wrappers.metered import Metered, Usage
 from tidelog.testing import Delayed, Fault, Faulty, Request
 
 
-def test_requests_and_bytes_are_counted() -> None:
+async def test_requests_and_bytes_are_counted() -> None:
     """Each kind by itself, refreshes as the gets that they are, refusals too: they are paid for."""
     store = Metered(MemoryStore(), clock=SwiftClock())
 
-    async def run() -> None:
-        e_tag = await store.put("a", b"12345", if_absent=True)
-        with pytest.raises(ObjectExists):
-            await store.put("a", b"123", if_absent=True)
-        await store.get("a", start=3)
-        assert await store.refresh("a", e_tag) is None
-        assert await store.refresh("a", "other") is not None
-        await store.delete([])
-        await store.delete(["b"] * 1_001)
-
-    asyncio.run(run())
+    e_tag = await store.put("a", b"12345", if_absent=True)
+    with pytest.raises(ObjectExists):
+        await store.put("a", b"123", if_absent=True)
+    await store.get("a", start=3)
+    assert await store.refresh("a", e_tag) is None
+    assert await store.refresh("a", "other") is not None
+    await store.delete([])
+    await store.delete(["b"] * 1_001)
     usage = store.usage()
     assert (usage.put_count, usage.get_count, usage.delete_count) == (2, 3, 2)
     assert (usage.written_bytes, usage.read_bytes) == (8, 7)
@@ -37,7 +33,7 @@ def test_requests_and_bytes_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("entries", "pages"), [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (2_000, 2)])
-def test_listings_are_counted_by_the_page(entries: int, pages: int) -> None:
+async def test_listings_are_counted_by_the_page(entries: int, pages: int) -> None:
     """One request gives 1000 entries at the most, on every cloud."""
     store = Metered(MemoryStore(), clock=SwiftClock())
 
@@ -46,11 +42,11 @@ def test_listings_are_counted_by_the_page(entries: int, pages: int) -> None:
             await store.put(f"{number:05}", b"")
         return len([entry async for entry in store.list("")])
 
-    assert asyncio.run(run()) == entries
+    assert await run() == entries
     assert store.usage().list_count == pages
 
 
-def test_failures_and_time_are_counted() -> None:
+async def test_failures_and_time_are_counted() -> None:
     """Time is that of waiting for the store, not of what its caller does between two entries."""
     clock = SwiftClock()
     slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 50_000_000)
@@ -60,14 +56,11 @@ def test_failures_and_time_are_counted() -> None:
 
     store = Metered(Faulty(slow, toss=toss), clock=clock)
 
-    async def run() -> None:
-        await store.put("a", b"")
-        with pytest.raises(LocationError):
-            await store.put("b", b"")
-        async for _ in store.list(""):
-            await clock.sleep(1_000_000_000)
-
-    asyncio.run(run())
+    await store.put("a", b"")
+    with pytest.raises(LocationError):
+        await store.put("b", b"")
+    async for _ in store.list(""):
+        await clock.sleep(1_000_000_000)
     usage = store.usage()
     assert usage.errors_count == 1
     assert 50_000_000 <= usage.put_us < 60_000_000
@@ -95,10 +88,10 @@ def test_usage_is_a_sum() -> None:
     assert told["dollars"] == pytest.approx((one + two).dollars)
 
 
-def test_a_snapshot_stays() -> None:
+async def test_a_snapshot_stays() -> None:
     """What is measured between two snapshots is their difference."""
     store = Metered(MemoryStore(), clock=SwiftClock())
     before = store.usage()
-    asyncio.run(store.put("a", b""))
+    await store.put("a", b"")
     assert before == Usage()
     assert (store.usage() - before).put_count == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from kit.clocks import SwiftClock
@@ -24,21 +22,17 @@ def stores() -> list[Store]:
 
 
 @pytest.mark.parametrize("store", stores(), ids=lambda store: type(store).__name__)
-def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
+async def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
     """Else a test would test the wrapper."""
-
-    async def run() -> None:
-        e_tag = await store.put("a", b"123", if_absent=True)
-        with pytest.raises(ObjectExists):
-            await store.put("a", b"", if_absent=True)
-        assert (await store.get("a", start=1, limit=2)).data == b"2"
-        assert await store.refresh("a", e_tag) is None
-        assert [entry.key async for entry in store.list("", after="A")] == ["a"]
-        await store.delete(["a"])
-        with pytest.raises(ObjectNotFound):
-            await store.get("a")
-
-    asyncio.run(run())
+    e_tag = await store.put("a", b"123", if_absent=True)
+    with pytest.raises(ObjectExists):
+        await store.put("a", b"", if_absent=True)
+    assert (await store.get("a", start=1, limit=2)).data == b"2"
+    assert await store.refresh("a", e_tag) is None
+    assert [entry.key async for entry in store.list("", after="A")] == ["a"]
+    await store.delete(["a"])
+    with pytest.raises(ObjectNotFound):
+        await store.get("a")
 
 
 @pytest.mark.parametrize(
@@ -49,44 +43,37 @@ def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
         (Fault(happened=False, told=True), False, Outcome.NOT_APPLIED),
     ],
 )
-def test_two_coins(fault: Fault, lands: bool, outcome: Outcome) -> None:
+async def test_two_coins(fault: Fault, lands: bool, outcome: Outcome) -> None:
     """Did it happen, and was the caller told; a read that fails has changed nothing, ever."""
     inner = MemoryStore()
     store = Faulty(inner, toss=lambda request: fault)
 
-    async def run() -> None:
+    with pytest.raises(LocationError) as failed:
+        await store.put("a", b"1")
+    assert failed.value.outcome is outcome
+    assert ("a" in inner.objects) is lands
+    await inner.put("b", b"2")
+    with pytest.raises(LocationError) as failed:
+        await store.delete(["b"])
+    assert failed.value.outcome is outcome
+    assert ("b" in inner.objects) is not lands
+    for read in (store.get("a"), store.refresh("a", "e"), anext(aiter(store.list("")))):
         with pytest.raises(LocationError) as failed:
-            await store.put("a", b"1")
-        assert failed.value.outcome is outcome
-        assert ("a" in inner.objects) is lands
-        await inner.put("b", b"2")
-        with pytest.raises(LocationError) as failed:
-            await store.delete(["b"])
-        assert failed.value.outcome is outcome
-        assert ("b" in inner.objects) is not lands
-        for read in (store.get("a"), store.refresh("a", "e"), anext(aiter(store.list("")))):
-            with pytest.raises(LocationError) as failed:
-                await read
-            assert failed.value.outcome is Outcome.NOT_APPLIED
-
-    asyncio.run(run())
+            await read
+        assert failed.value.outcome is Outcome.NOT_APPLIED
 
 
-def test_a_lost_refusal_is_not_told() -> None:
+async def test_a_lost_refusal_is_not_told() -> None:
     """Who is not told is not told of a refusal either."""
-
-    async def run() -> None:
-        inner = MemoryStore()
-        await inner.put("a", b"1")
-        store = Faulty(inner, toss=lambda request: Fault(told=False))
-        with pytest.raises(LocationError) as failed:
-            await store.put("a", b"2", if_absent=True)
-        assert failed.value.outcome is Outcome.UNKNOWN
-
-    asyncio.run(run())
+    inner = MemoryStore()
+    await inner.put("a", b"1")
+    store = Faulty(inner, toss=lambda request: Fault(told=False))
+    with pytest.raises(LocationError) as failed:
+        await store.put("a", b"2", if_absent=True)
+    assert failed.value.outcome is Outcome.UNKNOWN
 
 
-def test_requests_are_described() -> None:
+async def test_requests_are_described() -> None:
     """A toss decides by number, verb, key, and whether there is a condition."""
     seen: list[Request] = []
 
@@ -96,15 +83,12 @@ def test_requests_are_described() -> None:
 
     store = Faulty(MemoryStore(), toss=toss)
 
-    async def run() -> None:
-        e_tag = await store.put("a", b"")
-        await store.put("a", b"", if_match=e_tag)
-        await store.get("a")
-        await store.refresh("a", e_tag)
-        await store.delete(["a", "b"])
-        assert [entry async for entry in store.list("p")] == []
-
-    asyncio.run(run())
+    e_tag = await store.put("a", b"")
+    await store.put("a", b"", if_match=e_tag)
+    await store.get("a")
+    await store.refresh("a", e_tag)
+    await store.delete(["a", "b"])
+    assert [entry async for entry in store.list("p")] == []
     assert [(request.index, request.op, request.key) for request in seen] == [
         (0, "put", "a"),
         (1, "put", "a"),
@@ -117,36 +101,30 @@ def test_requests_are_described() -> None:
     assert [request.index for request in seen if request.changes] == [0, 1, 4]
 
 
-def test_delays_are_by_verb_and_key() -> None:
+async def test_delays_are_by_verb_and_key() -> None:
     """A test may slow down one kind of request only."""
     clock = SwiftClock()
     delays = {("put", "a"): 5, ("list", "p"): 70}
     store = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: delays.get((op, key), 0))
 
-    async def run() -> None:
-        await store.put("a", b"")
-        await store.put("b", b"")
-        assert [entry async for entry in store.list("p")] == []
-
-    asyncio.run(run())
+    await store.put("a", b"")
+    await store.put("b", b"")
+    assert [entry async for entry in store.list("p")] == []
     assert clock.slept_us == 75
 
 
-def test_records_say_what_was_asked_and_how_it_ended() -> None:
+async def test_records_say_what_was_asked_and_how_it_ended() -> None:
     """A test reads from them how many requests something costs, and in which order."""
     store = Recorded(MemoryStore())
 
-    async def run() -> None:
-        e_tag = await store.put("a", b"123", if_absent=True)
-        with pytest.raises(ObjectExists):
-            await store.put("a", b"12", if_absent=True)
-        await store.put("a", b"1234", if_match=e_tag)
-        await store.get("a", start=1)
-        await store.refresh("a", "m2")
-        await store.delete(["a", "b"])
-        assert [entry async for entry in store.list("p", after="p1")] == []
-
-    asyncio.run(run())
+    e_tag = await store.put("a", b"123", if_absent=True)
+    with pytest.raises(ObjectExists):
+        await store.put("a", b"12", if_absent=True)
+    await store.put("a", b"1234", if_match=e_tag)
+    await store.get("a", start=1)
+    await store.refresh("a", "m2")
+    await store.delete(["a", "b"])
+    assert [entry async for entry in store.list("p", after="p1")] == []
     assert store.records == [
         RecordedRequest("put", "a", "absent", 3, "m1"),
         RecordedRequest("put", "a", "absent", 2, "ObjectExists"),

@@ -6,7 +6,6 @@ collected.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -60,22 +59,18 @@ WAYS: dict[str, Callable[[Log], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_missing_in_a_busy_log_is_damage(way: str) -> None:
+async def test_what_is_missing_in_a_busy_log_is_damage(way: str) -> None:
     """A snapshot that nobody collected."""
-
-    async def work() -> None:
-        store = Busy()
-        await log_of(store, "a", 0)
-        log = await shelf_on(store).open("a")
-        await log.open_stream(b"s")
-        await log.close()
-        await append(store, "a", 20)
-        log = await shelf_on(store).open("a")
-        await log.create_cursor("x", 15)
-        first = (await load_head(log.store)).manifest.snapshots[0]
-        await log.store.delete([first.path])
-        store.reads = 0
-        with pytest.raises(CorruptionError, match="names an object that is not there"):
-            await WAYS[way](log)
-
-    asyncio.run(work())
+    store = Busy()
+    await log_of(store, "a", 0)
+    log = await shelf_on(store).open("a")
+    await log.open_stream(b"s")
+    await log.close()
+    await append(store, "a", 20)
+    log = await shelf_on(store).open("a")
+    await log.create_cursor("x", 15)
+    first = (await load_head(log.store)).manifest.snapshots[0]
+    await log.store.delete([first.path])
+    store.reads = 0
+    with pytest.raises(CorruptionError, match="names an object that is not there"):
+        await WAYS[way](log)

@@ -81,167 +81,135 @@ def bytes_of(store: MemoryStore) -> dict[str, bytes]:
     snapshots=st.integers(2, 3),
     position=st.integers(1, 97),
 )
-def test_what_a_cursor_holds_is_read_as_before(
+async def test_what_a_cursor_holds_is_read_as_before(
     sizes: list[int], fragments: int, snapshots: int, position: int
 ) -> None:
     """All of it, with the same bodies; the rest is gone, and so are its objects; appends go on."""
-
-    async def work() -> None:
-        store = await log_of(sizes, fragments=fragments, snapshots=snapshots)
-        before = await contents(WAL3, store)
-        held = min(position, 1 + sum(sizes))
-        await cursors_on(store).create("x", held)
-        report = await collector_on(store).collect()
-        after = await contents(WAL3, store)
-        assert after == {n: body for n, body in before.items() if n >= (report.oldest or 0)}
-        assert report.oldest is not None
-        assert report.oldest <= held
-        assert held - report.oldest < 4, "less than a fragment that could have gone is left"
-        manifest, named = await paths_named(wal3_reader(store).tree)
-        assert set(await keys_in(store, "log/")) | set(await keys_in(store, "snapshot/")) == named
-        assert report.fragments == len(sizes) - len(await keys_in(store, "log/"))
-        await append(store, [2] * 7, fragments=fragments, snapshots=snapshots)
-        again = await contents(WAL3, store)
-        assert list(again) == list(range(report.oldest, manifest.next + 14))
-        assert {n: again[n] for n in after} == after
-
-    asyncio.run(work())
+    store = await log_of(sizes, fragments=fragments, snapshots=snapshots)
+    before = await contents(WAL3, store)
+    held = min(position, 1 + sum(sizes))
+    await cursors_on(store).create("x", held)
+    report = await collector_on(store).collect()
+    after = await contents(WAL3, store)
+    assert after == {n: body for n, body in before.items() if n >= (report.oldest or 0)}
+    assert report.oldest is not None
+    assert report.oldest <= held
+    assert held - report.oldest < 4, "less than a fragment that could have gone is left"
+    manifest, named = await paths_named(wal3_reader(store).tree)
+    assert set(await keys_in(store, "log/")) | set(await keys_in(store, "snapshot/")) == named
+    assert report.fragments == len(sizes) - len(await keys_in(store, "log/"))
+    await append(store, [2] * 7, fragments=fragments, snapshots=snapshots)
+    again = await contents(WAL3, store)
+    assert list(again) == list(range(report.oldest, manifest.next + 14))
+    assert {n: again[n] for n in after} == after
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
+async def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
     """From whatever state their own collector left them in."""
-
-    async def work() -> None:
-        store = await golden(name)
-        before = await contents(WAL3, store)
-        middle = sorted(before)[len(before) // 2] if before else 1
-        if before:
-            await cursors_on(store).create("ours", middle)
-        report = await collector_on(store).collect()
-        after = await contents(WAL3, store)
-        assert after == {n: body for n, body in before.items() if n in after}
-        cursors = (await cursors_on(store).list()).cursors
-        held = [cursor.position for cursor in cursors.values()]
-        assert all(n in after for n in before if n >= min(held, default=1))
-        if GARBAGE in objects(name) or report.fragments:
-            assert (await store.get(GARBAGE)).data == EMPTY
-        orphans = 3 if name == "g_orphan" else 0
-        await append(store, [1] * 5)
-        assert len(await contents(WAL3, store)) == len(after) + orphans + 5
-        _, named = await paths_named(wal3_reader(store).tree)
-        assert set(await keys_in(store, "log/")) == {path for path in named if path[:4] == "log/"}
-
-    asyncio.run(work())
+    store = await golden(name)
+    before = await contents(WAL3, store)
+    middle = sorted(before)[len(before) // 2] if before else 1
+    if before:
+        await cursors_on(store).create("ours", middle)
+    report = await collector_on(store).collect()
+    after = await contents(WAL3, store)
+    assert after == {n: body for n, body in before.items() if n in after}
+    cursors = (await cursors_on(store).list()).cursors
+    held = [cursor.position for cursor in cursors.values()]
+    assert all(n in after for n in before if n >= min(held, default=1))
+    if GARBAGE in objects(name) or report.fragments:
+        assert (await store.get(GARBAGE)).data == EMPTY
+    orphans = 3 if name == "g_orphan" else 0
+    await append(store, [1] * 5)
+    assert len(await contents(WAL3, store)) == len(after) + orphans + 5
+    _, named = await paths_named(wal3_reader(store).tree)
+    assert set(await keys_in(store, "log/")) == {path for path in named if path[:4] == "log/"}
 
 
-def test_what_a_collection_leaves_is_chromas_to_the_byte() -> None:
+async def test_what_a_collection_leaves_is_chromas_to_the_byte() -> None:
     """Every object, and none more; its first pass goes as far as a cutoff of 40."""
-
-    async def work() -> None:
-        store = await golden("c0_before_gc")
-        await collector_on(store, keep=Keep(start=40)).collect()
-        assert bytes_of(store) == objects("c_gc")
-
-    asyncio.run(work())
+    store = await golden("c0_before_gc")
+    await collector_on(store, keep=Keep(start=40)).collect()
+    assert bytes_of(store) == objects("c_gc")
 
 
 @pytest.mark.parametrize("name", ["c1_gc_phase1", "c2_gc_phase2"])
-def test_what_chromas_collector_left_unfinished_is_finished(name: str) -> None:
+async def test_what_chromas_collector_left_unfinished_is_finished(name: str) -> None:
     """A plan, with and without the manifest that follows from it; its own leaks the latter."""
-
-    async def work() -> None:
-        store = await golden(name)
-        report = await collector_on(store, keep=Keep(start=40)).collect()
-        assert (report.fragments, report.snapshots, report.discarded) == (9, 4, 0)
-        assert bytes_of(store) == objects("c_gc")
-
-    asyncio.run(work())
+    store = await golden(name)
+    report = await collector_on(store, keep=Keep(start=40)).collect()
+    assert (report.fragments, report.snapshots, report.discarded) == (9, 4, 0)
+    assert bytes_of(store) == objects("c_gc")
 
 
-def test_the_order_of_requests() -> None:
+async def test_the_order_of_requests() -> None:
     """Each of the three phases rests on it."""
-
-    async def work() -> None:
-        inner = await log_of([2] * 14)
-        await cursors_on(inner).create("x", 12)
-        store, before = Recorded(inner), CLOCK.slept_us
-        report = await collector_on(store, grace_us=7_000_000).collect()
-        changes = [
-            (record.op, record.key.split("/")[0].split(" ")[0])
-            for record in store.records
-            if record.op in ("put", "delete", "list")
-        ]
-        assert changes == [
-            ("list", "cursor"),
-            ("put", "gc"),
-            ("list", "cursor"),
-            *[("put", "snapshot")] * report.made,
-            ("put", "manifest"),
-            ("delete", "snapshot"),
-            ("put", "gc"),
-        ]
-        assert report.made > 0
-        assert CLOCK.slept_us - before >= 7_000_000
-        asked = [(record.op, record.key.split("/")[0]) for record in store.records]
-        after = asked[asked.index(("put", "manifest")) :]
-        assert after[1] == ("get", "manifest"), "it is read once more, after the grace"
-        assert ("get", "snapshot") in after, "and so is all that it names"
-
-    asyncio.run(work())
+    inner = await log_of([2] * 14)
+    await cursors_on(inner).create("x", 12)
+    store, before = Recorded(inner), CLOCK.slept_us
+    report = await collector_on(store, grace_us=7_000_000).collect()
+    changes = [
+        (record.op, record.key.split("/")[0].split(" ")[0])
+        for record in store.records
+        if record.op in ("put", "delete", "list")
+    ]
+    assert changes == [
+        ("list", "cursor"),
+        ("put", "gc"),
+        ("list", "cursor"),
+        *[("put", "snapshot")] * report.made,
+        ("put", "manifest"),
+        ("delete", "snapshot"),
+        ("put", "gc"),
+    ]
+    assert report.made > 0
+    assert CLOCK.slept_us - before >= 7_000_000
+    asked = [(record.op, record.key.split("/")[0]) for record in store.records]
+    after = asked[asked.index(("put", "manifest")) :]
+    assert after[1] == ("get", "manifest"), "it is read once more, after the grace"
+    assert ("get", "snapshot") in after, "and so is all that it names"
 
 
-def test_without_a_cursor_nothing_is_collected() -> None:
+async def test_without_a_cursor_nothing_is_collected() -> None:
     """Nobody has said that anything was read."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        before = bytes_of(store)
-        report = await collector_on(store).collect()
-        assert (report.held_by, report.fragments) == (None, 0)
-        assert bytes_of(store) == before
-        with pytest.raises(NoSuchLog):
-            await collector_on(MemoryStore()).collect()
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    before = bytes_of(store)
+    report = await collector_on(store).collect()
+    assert (report.held_by, report.fragments) == (None, 0)
+    assert bytes_of(store) == before
+    with pytest.raises(NoSuchLog):
+        await collector_on(MemoryStore()).collect()
 
 
-def test_the_lowest_cursor_counts_and_is_named() -> None:
+async def test_the_lowest_cursor_counts_and_is_named() -> None:
     """Also one that Chroma set past the end; strange objects beside them are told."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        cursors = cursors_on(store)
-        await cursors.create("slow", 6)
-        await cursors.create("fast", 29)
-        await store.put("cursor/a-b.json", b"?")
-        report = await collector_on(store).collect()
-        assert (report.held_by, report.oldest) == ("slow", 5)
-        assert report.foreign == ["cursor/a-b.json"]
-        await cursors.delete("slow")
-        await cursors.delete("fast")
-        beyond = b'{"position":{"offset":500},"epoch_us":1,"writer":"theirs"}'
-        await store.put("cursor/fast.json", beyond)
-        assert (await collector_on(store).collect()).oldest == 29
-        assert await contents(WAL3, store) == {}
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    cursors = cursors_on(store)
+    await cursors.create("slow", 6)
+    await cursors.create("fast", 29)
+    await store.put("cursor/a-b.json", b"?")
+    report = await collector_on(store).collect()
+    assert (report.held_by, report.oldest) == ("slow", 5)
+    assert report.foreign == ["cursor/a-b.json"]
+    await cursors.delete("slow")
+    await cursors.delete("fast")
+    beyond = b'{"position":{"offset":500},"epoch_us":1,"writer":"theirs"}'
+    await store.put("cursor/fast.json", beyond)
+    assert (await collector_on(store).collect()).oldest == 29
+    assert await contents(WAL3, store) == {}
 
 
-def test_the_share_is_kept_unless_forced() -> None:
+async def test_the_share_is_kept_unless_forced() -> None:
     """The refusal leaves everything as it was."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        await cursors_on(store).create("x", 29)
-        before = bytes_of(store)
-        with pytest.raises(VerificationError, match="force it"):
-            await collector_on(store, keep=Keep()).collect()
-        assert bytes_of(store) == before
-        report = await collector_on(store, keep=Keep()).collect(force=True)
-        assert (report.fragments, report.oldest) == (14, 29)
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    await cursors_on(store).create("x", 29)
+    before = bytes_of(store)
+    with pytest.raises(VerificationError, match="force it"):
+        await collector_on(store, keep=Keep()).collect()
+    assert bytes_of(store) == before
+    report = await collector_on(store, keep=Keep()).collect(force=True)
+    assert (report.fragments, report.oldest) == (14, 29)
 
 
 class Meddled(MemoryStore):
@@ -271,290 +239,234 @@ async def meddled(sizes: list[int]) -> Meddled:
     return store
 
 
-def test_a_cursor_that_comes_before_the_plan_is_written_stops_it() -> None:
+async def test_a_cursor_that_comes_before_the_plan_is_written_stops_it() -> None:
     """The cursors were read, and are read again."""
+    store = await meddled([2] * 14)
+    before = await contents(WAL3, store)
+    await cursors_on(store).create("x", 21)
 
-    async def work() -> None:
-        store = await meddled([2] * 14)
-        before = await contents(WAL3, store)
-        await cursors_on(store).create("x", 21)
+    async def create() -> None:
+        await cursors_on(store).create("late", 4)
 
-        async def create() -> None:
-            await cursors_on(store).create("late", 4)
-
-        store.key, store.before = GARBAGE, create
-        report = await collector_on(store).collect()
-        assert (report.discarded, report.held_by, report.oldest) == (1, "late", 3)
-        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 3}
-        assert (await cursors_on(store).load("late")).position == 4
-
-    asyncio.run(work())
+    store.key, store.before = GARBAGE, create
+    report = await collector_on(store).collect()
+    assert (report.discarded, report.held_by, report.oldest) == (1, "late", 3)
+    assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 3}
+    assert (await cursors_on(store).load("late")).position == 4
 
 
-def test_a_cursor_that_comes_after_the_plan_gives_up_or_stops_it() -> None:
+async def test_a_cursor_that_comes_after_the_plan_gives_up_or_stops_it() -> None:
     """Here both see each other; the one thing that must not be is that neither does."""
+    store = await meddled([2] * 14)
+    await cursors_on(store).create("x", 21)
+    refused = []
 
-    async def work() -> None:
-        store = await meddled([2] * 14)
-        await cursors_on(store).create("x", 21)
-        refused = []
+    async def create() -> None:
+        try:
+            await cursors_on(store).create("late", 4)
+        except PositionCollected as error:
+            refused.append(error)
 
-        async def create() -> None:
-            try:
-                await cursors_on(store).create("late", 4)
-            except PositionCollected as error:
-                refused.append(error)
-
-        store.key, store.after = GARBAGE, create
-        report = await collector_on(store).collect()
-        assert len(refused) == 1
-        assert report.oldest == 21
-        assert (await cursors_on(store).load("late")).position == 21
-
-    asyncio.run(work())
+    store.key, store.after = GARBAGE, create
+    report = await collector_on(store).collect()
+    assert len(refused) == 1
+    assert report.oldest == 21
+    assert (await cursors_on(store).load("late")).position == 21
 
 
 @pytest.mark.parametrize("count", [1, 9])
-def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
+async def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
     """The plan is applied to the newer manifest, or made anew where that was rolled over."""
+    store = await meddled([2] * 14)
+    before = await contents(WAL3, store)
+    await cursors_on(store).create("x", 21)
 
-    async def work() -> None:
-        store = await meddled([2] * 14)
-        before = await contents(WAL3, store)
-        await cursors_on(store).create("x", 21)
+    async def write() -> None:
+        await append(store, [2] * count)
 
-        async def write() -> None:
-            await append(store, [2] * count)
-
-        store.key, store.before = MANIFEST, write
-        report = await collector_on(store).collect()
-        assert report.oldest == 21
-        after = await contents(WAL3, store)
-        assert list(after) == list(range(21, 29 + 2 * count))
-        assert all(before[n] == after[n] for n in range(21, 29))
-
-    asyncio.run(work())
+    store.key, store.before = MANIFEST, write
+    report = await collector_on(store).collect()
+    assert report.oldest == 21
+    after = await contents(WAL3, store)
+    assert list(after) == list(range(21, 29 + 2 * count))
+    assert all(before[n] == after[n] for n in range(21, 29))
 
 
-def test_two_collectors_do_not_hinder_each_other() -> None:
+async def test_two_collectors_do_not_hinder_each_other() -> None:
     """Each finishes what the other began; what is erased is erased once."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        before = await contents(WAL3, store)
-        await cursors_on(store).create("x", 21)
-        await asyncio.gather(*(collector_on(store).collect() for _ in range(3)))
-        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 21}
-        assert decode_garbage((await store.get(GARBAGE)).data).is_empty
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    before = await contents(WAL3, store)
+    await cursors_on(store).create("x", 21)
+    await asyncio.gather(*(collector_on(store).collect() for _ in range(3)))
+    assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 21}
+    assert decode_garbage((await store.get(GARBAGE)).data).is_empty
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_a_collector_may_die_at_any_request(happened: bool) -> None:
+async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
     """The next one leaves what an untroubled one leaves, to the byte, and nothing beside it."""
+    start = await log_of([2] * 17)
+    await cursors_on(start).create("x", 16)
+    smooth = copy_of(start)
+    counted = Recorded(smooth)
+    await collector_on(counted).collect()
+    left = bytes_of(smooth)
+    visited = 0
+    for number in range(len(counted.records)):
+        store = copy_of(start)
 
-    async def work() -> None:
-        start = await log_of([2] * 17)
-        await cursors_on(start).create("x", 16)
-        smooth = copy_of(start)
-        counted = Recorded(smooth)
-        await collector_on(counted).collect()
-        left = bytes_of(smooth)
-        visited = 0
-        for number in range(len(counted.records)):
-            store = copy_of(start)
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
 
-            def toss(request: Request, last: int = number) -> Fault:
-                alive = request.index < last
-                return Fault(happened=alive or (happened and request.index == last), told=alive)
-
-            with pytest.raises(LocationError):
-                await collector_on(Faulty(store, toss=toss)).collect()
-            await collector_on(store).collect()
-            assert bytes_of(store) == left, f"after a death at {counted.records[number]}"
-            visited += 1
-        assert visited > 15
-
-    asyncio.run(work())
+        with pytest.raises(LocationError):
+            await collector_on(Faulty(store, toss=toss)).collect()
+        await collector_on(store).collect()
+        assert bytes_of(store) == left, f"after a death at {counted.records[number]}"
+        visited += 1
+    assert visited > 15
 
 
-def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
+async def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
     """Its owner may only sleep: once the plan is gone, so is the manifest that it has read."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        before = await contents(WAL3, store)
-        plan = await plan_for(store, 21)
-        await cursors_on(store).create("x", 4)
-        await store.put(GARBAGE, encode_garbage(plan, write_id="sleeper"))
-        sleepers = await store.get(MANIFEST)
-        report = await collector_on(store).collect()
-        now = await store.get(MANIFEST)
-        assert report.discarded == 1
-        assert now.e_tag != sleepers.e_tag
-        assert now.data != sleepers.data, "an e-tag may be a hash of the bytes"
-        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 3}
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    before = await contents(WAL3, store)
+    plan = await plan_for(store, 21)
+    await cursors_on(store).create("x", 4)
+    await store.put(GARBAGE, encode_garbage(plan, write_id="sleeper"))
+    sleepers = await store.get(MANIFEST)
+    report = await collector_on(store).collect()
+    now = await store.get(MANIFEST)
+    assert report.discarded == 1
+    assert now.e_tag != sleepers.e_tag
+    assert now.data != sleepers.data, "an e-tag may be a hash of the bytes"
+    assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 3}
 
 
-def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
+async def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
     """Its owner must not take another's for his own; an e-tag may be a hash of the bytes."""
+    store = await log_of([2] * 14)
+    await cursors_on(store).create("x", 21)
+    seen = set[bytes]()
+    for _ in range(5):
+        count = len(seen)
 
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        await cursors_on(store).create("x", 21)
-        seen = set[bytes]()
-        for _ in range(5):
-            count = len(seen)
+        def toss(request: Request) -> Fault:
+            dies = request.op == "put" and request.key != GARBAGE
+            return Fault(happened=not dies, told=not dies)
 
-            def toss(request: Request) -> Fault:
-                dies = request.op == "put" and request.key != GARBAGE
-                return Fault(happened=not dies, told=not dies)
-
-            with pytest.raises(LocationError):
-                await collector_on(Faulty(store, toss=toss)).collect()
-            seen.add((await store.get(GARBAGE)).data)
-            assert len(seen) == count + 1
-        assert len({decode_garbage(data).discarded for data in seen}) == 1
-        await collector_on(store).collect()
-        assert (await store.get(GARBAGE)).data == EMPTY
-
-    asyncio.run(work())
+        with pytest.raises(LocationError):
+            await collector_on(Faulty(store, toss=toss)).collect()
+        seen.add((await store.get(GARBAGE)).data)
+        assert len(seen) == count + 1
+    assert len({decode_garbage(data).discarded for data in seen}) == 1
+    await collector_on(store).collect()
+    assert (await store.get(GARBAGE)).data == EMPTY
 
 
-def test_a_plan_that_does_not_fit_is_taken_away() -> None:
+async def test_a_plan_that_does_not_fit_is_taken_away() -> None:
     """Such as one that was made before a rollover, or by somebody who was wrong."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        await cursors_on(store).create("x", 9)
-        wrong = Garbage(
-            fragments_start=1, fragments_limit=3, first_to_keep=5, discarded=Setsum.of(b"x")
-        )
-        await store.put(GARBAGE, encode_garbage(wrong))
-        report = await collector_on(store).collect()
-        assert (report.discarded, report.oldest) == (1, 9)
-        assert decode_garbage((await store.get(GARBAGE)).data).is_empty
-        assert list(await contents(WAL3, store)) == list(range(9, 29))
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    await cursors_on(store).create("x", 9)
+    wrong = Garbage(
+        fragments_start=1, fragments_limit=3, first_to_keep=5, discarded=Setsum.of(b"x")
+    )
+    await store.put(GARBAGE, encode_garbage(wrong))
+    report = await collector_on(store).collect()
+    assert (report.discarded, report.oldest) == (1, 9)
+    assert decode_garbage((await store.get(GARBAGE)).data).is_empty
+    assert list(await contents(WAL3, store)) == list(range(9, 29))
 
 
-def test_nothing_that_the_log_names_is_deleted() -> None:
+async def test_nothing_that_the_log_names_is_deleted() -> None:
     """Whatever a plan says that is past already: the manifest's tree is walked before."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        await cursors_on(store).create("x", 9)
-        await collector_on(store).collect()
-        manifest = await manifest_of(store)
-        live = manifest.snapshots[-1]
-        lie = Garbage(
-            # It says that it begins below the start, which it does not.
-            snapshots_to_drop=(replace(live, start=1),),
-            fragments_start=1,
-            fragments_limit=5,
-            first_to_keep=9,
-        )
-        before = await contents(WAL3, store)
-        await store.put(GARBAGE, encode_garbage(lie))
-        report = await collector_on(store).collect()
-        assert report.spared == [live.path]
-        assert await contents(WAL3, store) == before
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    await cursors_on(store).create("x", 9)
+    await collector_on(store).collect()
+    manifest = await manifest_of(store)
+    live = manifest.snapshots[-1]
+    lie = Garbage(
+        # It says that it begins below the start, which it does not.
+        snapshots_to_drop=(replace(live, start=1),),
+        fragments_start=1,
+        fragments_limit=5,
+        first_to_keep=9,
+    )
+    before = await contents(WAL3, store)
+    await store.put(GARBAGE, encode_garbage(lie))
+    report = await collector_on(store).collect()
+    assert report.spared == [live.path]
+    assert await contents(WAL3, store) == before
 
 
-def test_a_log_with_a_hole_is_not_collected_further() -> None:
+async def test_a_log_with_a_hole_is_not_collected_further() -> None:
     """Before anything is deleted, all snapshots that stay have been read."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        await cursors_on(store).create("x", 5)
-        manifest = await manifest_of(store)
-        await store.delete([manifest.snapshots[-1].path])
-        kept = len(await keys_in(store, "log/"))
-        with pytest.raises(CorruptionError, match="not there"):
-            await collector_on(store).collect()
-        assert len(await keys_in(store, "log/")) == kept
-
-    asyncio.run(work())
-
-
-def test_orphans_and_strange_objects_stay() -> None:
-    """A fragment under the next number may be a writer's who has not come to the manifest yet."""
-
-    async def work() -> None:
-        store = await log_of([2] * 4)
-        await cursors_on(store).create("x", 9)
-        records = place_records(pa.array([b"half"], pa.binary()), start=9, timestamp_us=7)
-        await store.put(fragment_path(5), encode_fragment(records, write_id="other"))
-        strange = ["log/notes.txt", "elsewhere", "snapshot/x"]
-        for key in strange:
-            await store.put(key, b"?")
-        report = await collector_on(store).collect()
-        assert (report.fragments, report.oldest) == (4, 9)
-        assert set(strange) <= set(await keys_in(store))
-        await append(store, [1])
-        assert list((await contents(WAL3, store)).values()) == [b"half", b"0-0"]
-
-    asyncio.run(work())
-
-
-def test_a_snapshot_that_another_made_is_taken_if_it_is_whole() -> None:
-    """A collector that died left it; its name says what it names."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        await cursors_on(store).create("x", 12)
-        (made, *_) = (await plan_for(store, 12)).snapshots_to_make
-        await store.put(made.path, encode_snapshot(made))
-        broken = copy_of(store)
-        await broken.put(made.path, encode_snapshot(made)[:-9])
-        assert (await collector_on(store).collect()).oldest == 11
-        assert (await scrub(wal3_reader(store))).is_clean
-        with pytest.raises(CorruptionError):
-            await collector_on(broken).collect()
-        assert (await manifest_of(broken)).oldest == 1
-
-    asyncio.run(work())
-
-
-def test_writer_and_collector_take_turns() -> None:
-    """Twenty rounds, each scrubbed: bounds and numbers go on, sums hold, nothing piles up."""
-
-    async def work() -> None:
-        store = await log_of([1])
-        witness = await cursors_on(store).create("x", 1)
-        for _ in range(20):
-            await append(store, [1, 2, 3])
-            next_ = (await manifest_of(store)).next
-            witness = await cursors_on(store).save(witness, next_ - 2)
-            await collector_on(store).collect()
-            assert list(await contents(WAL3, store)) == list(range(next_ - 3, next_))
-            assert len(await keys_in(store)) < 12
-
-    asyncio.run(work())
-
-
-def test_a_manifest_that_went_back_is_not_taken_for_proof() -> None:
-    """Somebody restored it while the readers' grace ran: nothing that it names is deleted."""
-
-    async def work() -> None:
-        store = await meddled([2] * 14)
-        await cursors_on(store).create("x", 9)
-        old = (await store.get(MANIFEST)).data
-
-        async def restore() -> None:
-            await MemoryStore.put(store, MANIFEST, old)
-
-        store.key, store.after = MANIFEST, restore
-        before = await contents(WAL3, store)
+    store = await log_of([2] * 14)
+    await cursors_on(store).create("x", 5)
+    manifest = await manifest_of(store)
+    await store.delete([manifest.snapshots[-1].path])
+    kept = len(await keys_in(store, "log/"))
+    with pytest.raises(CorruptionError, match="not there"):
         await collector_on(store).collect()
-        assert decode_manifest(old).oldest == 1
-        assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 9}
-        assert encode_manifest(await manifest_of(store)) != old
+    assert len(await keys_in(store, "log/")) == kept
 
-    asyncio.run(work())
+
+async def test_orphans_and_strange_objects_stay() -> None:
+    """A fragment under the next number may be a writer's who has not come to the manifest yet."""
+    store = await log_of([2] * 4)
+    await cursors_on(store).create("x", 9)
+    records = place_records(pa.array([b"half"], pa.binary()), start=9, timestamp_us=7)
+    await store.put(fragment_path(5), encode_fragment(records, write_id="other"))
+    strange = ["log/notes.txt", "elsewhere", "snapshot/x"]
+    for key in strange:
+        await store.put(key, b"?")
+    report = await collector_on(store).collect()
+    assert (report.fragments, report.oldest) == (4, 9)
+    assert set(strange) <= set(await keys_in(store))
+    await append(store, [1])
+    assert list((await contents(WAL3, store)).values()) == [b"half", b"0-0"]
+
+
+async def test_a_snapshot_that_another_made_is_taken_if_it_is_whole() -> None:
+    """A collector that died left it; its name says what it names."""
+    store = await log_of([2] * 14)
+    await cursors_on(store).create("x", 12)
+    (made, *_) = (await plan_for(store, 12)).snapshots_to_make
+    await store.put(made.path, encode_snapshot(made))
+    broken = copy_of(store)
+    await broken.put(made.path, encode_snapshot(made)[:-9])
+    assert (await collector_on(store).collect()).oldest == 11
+    assert (await scrub(wal3_reader(store))).is_clean
+    with pytest.raises(CorruptionError):
+        await collector_on(broken).collect()
+    assert (await manifest_of(broken)).oldest == 1
+
+
+async def test_writer_and_collector_take_turns() -> None:
+    """Twenty rounds, each scrubbed: bounds and numbers go on, sums hold, nothing piles up."""
+    store = await log_of([1])
+    witness = await cursors_on(store).create("x", 1)
+    for _ in range(20):
+        await append(store, [1, 2, 3])
+        next_ = (await manifest_of(store)).next
+        witness = await cursors_on(store).save(witness, next_ - 2)
+        await collector_on(store).collect()
+        assert list(await contents(WAL3, store)) == list(range(next_ - 3, next_))
+        assert len(await keys_in(store)) < 12
+
+
+async def test_a_manifest_that_went_back_is_not_taken_for_proof() -> None:
+    """Somebody restored it while the readers' grace ran: nothing that it names is deleted."""
+    store = await meddled([2] * 14)
+    await cursors_on(store).create("x", 9)
+    old = (await store.get(MANIFEST)).data
+
+    async def restore() -> None:
+        await MemoryStore.put(store, MANIFEST, old)
+
+    store.key, store.after = MANIFEST, restore
+    before = await contents(WAL3, store)
+    await collector_on(store).collect()
+    assert decode_manifest(old).oldest == 1
+    assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 9}
+    assert encode_manifest(await manifest_of(store)) != old

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,34 +41,26 @@ def bytes_of(store: MemoryStore) -> dict[str, bytes]:
     return {key: found.data for key, found in store.objects.items()}
 
 
-def test_a_copy_is_chromas_to_the_byte() -> None:
+async def test_a_copy_is_chromas_to_the_byte() -> None:
     """Every object of it."""
-
-    async def work() -> None:
-        target = MemoryStore()
-        await copy_log(wal3_reader(await golden("b_snapshots")), target)
-        assert bytes_of(target) == objects("d_copy")
-
-    asyncio.run(work())
+    target = MemoryStore()
+    await copy_log(wal3_reader(await golden("b_snapshots")), target)
+    assert bytes_of(target) == objects("d_copy")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
+async def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
     """Whatever is left of them; a copy of nothing too has the next position and number."""
-
-    async def work() -> None:
-        source, target = await golden(name), MemoryStore()
-        before = await contents(WAL3, source)
-        copied = await copy_log(wal3_reader(source), target)
-        assert await contents(WAL3, target) == before
-        wanted = expected(name)
-        assert (copied.next, copied.next_seq_no) == (wanted["next"], wanted["next_seq_no"])
-        await append(target, [2, 1])
-        added = range(wanted["next"], wanted["next"] + 3)
-        assert list(await contents(WAL3, target)) == [*before, *added]
-        assert bytes_of(source) == objects(name), "the source is as it was"
-
-    asyncio.run(work())
+    source, target = await golden(name), MemoryStore()
+    before = await contents(WAL3, source)
+    copied = await copy_log(wal3_reader(source), target)
+    assert await contents(WAL3, target) == before
+    wanted = expected(name)
+    assert (copied.next, copied.next_seq_no) == (wanted["next"], wanted["next_seq_no"])
+    await append(target, [2, 1])
+    added = range(wanted["next"], wanted["next"] + 3)
+    assert list(await contents(WAL3, target)) == [*before, *added]
+    assert bytes_of(source) == objects(name), "the source is as it was"
 
 
 @settings(max_examples=25)
@@ -79,95 +69,79 @@ def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
     cut=st.integers(0, 70),
     start=st.integers(0, 70),
 )
-def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: int) -> None:
+async def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: int) -> None:
     """From the fragment on that holds the start; what was collected is told to be gone."""
-
-    async def work() -> None:
-        source, target = await log_of(sizes), MemoryStore()
-        next_ = 1 + sum(sizes)
-        await collected(source, max(1, min(cut, next_)))
-        before, oldest = await contents(WAL3, source), (await wal3_reader(source).manifest()).oldest
-        if 0 < start < oldest:
-            with pytest.raises(PositionCollected):
-                await copy_log(wal3_reader(source), target, start=start)
-            assert await keys_in(target) == []
-            return
-        copied = await copy_log(wal3_reader(source), target, start=start)
-        found = await contents(WAL3, target)
-        assert found == {n: body for n, body in before.items() if n >= copied.oldest}
-        assert copied.oldest <= max(start, oldest)
-        assert copied.next == next_
-        held = [n for n in before if n >= start]
-        assert set(held) <= set(found)
-        assert len(found) - len(held) < 4, "no fragment more than is needed"
-        await append(target, [1] * 6)
-        await collected(target, next_ + 3)
-        assert list(await contents(WAL3, target)) == list(range(next_ + 3, next_ + 6))
-
-    asyncio.run(work())
+    source, target = await log_of(sizes), MemoryStore()
+    next_ = 1 + sum(sizes)
+    await collected(source, max(1, min(cut, next_)))
+    before, oldest = await contents(WAL3, source), (await wal3_reader(source).manifest()).oldest
+    if 0 < start < oldest:
+        with pytest.raises(PositionCollected):
+            await copy_log(wal3_reader(source), target, start=start)
+        assert await keys_in(target) == []
+        return
+    copied = await copy_log(wal3_reader(source), target, start=start)
+    found = await contents(WAL3, target)
+    assert found == {n: body for n, body in before.items() if n >= copied.oldest}
+    assert copied.oldest <= max(start, oldest)
+    assert copied.next == next_
+    held = [n for n in before if n >= start]
+    assert set(held) <= set(found)
+    assert len(found) - len(held) < 4, "no fragment more than is needed"
+    await append(target, [1] * 6)
+    await collected(target, next_ + 3)
+    assert list(await contents(WAL3, target)) == list(range(next_ + 3, next_ + 6))
 
 
-def test_the_manifest_is_written_last() -> None:
+async def test_the_manifest_is_written_last() -> None:
     """Until then there is no log that anybody could open, or append to."""
-
-    async def work() -> None:
-        target = Recorded(MemoryStore())
-        await copy_log(wal3_reader(await log_of([2] * 9)), target)
-        puts = [record.key for record in target.records if record.op == "put"]
-        assert puts[-1] == MANIFEST
-        assert len(puts) == 10
-
-    asyncio.run(work())
+    target = Recorded(MemoryStore())
+    await copy_log(wal3_reader(await log_of([2] * 9)), target)
+    puts = [record.key for record in target.records if record.op == "put"]
+    assert puts[-1] == MANIFEST
+    assert len(puts) == 10
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
+async def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
     """At any request; the source may have grown meanwhile."""
+    source, whole = await log_of([2] * 7), Recorded(MemoryStore())
+    await copy_log(wal3_reader(source), whole)
+    for number in range(len(whole.records)):
+        target = MemoryStore()
 
-    async def work() -> None:
-        source, whole = await log_of([2] * 7), Recorded(MemoryStore())
-        await copy_log(wal3_reader(source), whole)
-        for number in range(len(whole.records)):
-            target = MemoryStore()
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
 
-            def toss(request: Request, last: int = number) -> Fault:
-                alive = request.index < last
-                return Fault(happened=alive or (happened and request.index == last), told=alive)
-
-            with pytest.raises(LocationError):
-                await copy_log(wal3_reader(source), Faulty(target, toss=toss))
-            if MANIFEST in target.objects:
-                with pytest.raises(NameTaken):
-                    await copy_log(wal3_reader(source), target)
-            else:
-                await append(source, [1])
+        with pytest.raises(LocationError):
+            await copy_log(wal3_reader(source), Faulty(target, toss=toss))
+        if MANIFEST in target.objects:
+            with pytest.raises(NameTaken):
                 await copy_log(wal3_reader(source), target)
-            assert (await contents(WAL3, target)).items() <= (await contents(WAL3, source)).items()
-            assert len(await contents(WAL3, target)) >= 14
+        else:
+            await append(source, [1])
+            await copy_log(wal3_reader(source), target)
+        assert (await contents(WAL3, target)).items() <= (await contents(WAL3, source)).items()
+        assert len(await contents(WAL3, target)) >= 14
 
-    asyncio.run(work())
 
-
-def test_nothing_is_overwritten_or_mixed() -> None:
+async def test_nothing_is_overwritten_or_mixed() -> None:
     """A log, another's fragment, or one more that whoever opened the copy would bring in."""
-
-    async def work() -> None:
-        source = await log_of([2] * 4)
-        for key, data in (
-            (MANIFEST, b"{}"),
-            (fragment_path(3), b"other"),
-            (fragment_path(5), b"other"),
-        ):
-            target = MemoryStore()
-            await target.put(key, data)
-            with pytest.raises(NameTaken, match="empty place"):
-                await copy_log(wal3_reader(source), target)
-            assert (await target.get(key)).data == data
-            assert key == MANIFEST or MANIFEST not in target.objects
-        with pytest.raises(NoSuchLog):
-            await copy_log(wal3_reader(MemoryStore()), MemoryStore())
-
-    asyncio.run(work())
+    source = await log_of([2] * 4)
+    for key, data in (
+        (MANIFEST, b"{}"),
+        (fragment_path(3), b"other"),
+        (fragment_path(5), b"other"),
+    ):
+        target = MemoryStore()
+        await target.put(key, data)
+        with pytest.raises(NameTaken, match="empty place"):
+            await copy_log(wal3_reader(source), target)
+        assert (await target.get(key)).data == data
+        assert key == MANIFEST or MANIFEST not in target.objects
+    with pytest.raises(NoSuchLog):
+        await copy_log(wal3_reader(MemoryStore()), MemoryStore())
 
 
 class Racing(MemoryStore):
@@ -188,31 +162,23 @@ class Racing(MemoryStore):
 @pytest.mark.parametrize(
     ("harm", "error"), [("collected", PositionCollected), ("lost", CorruptionError)]
 )
-def test_a_source_that_loses_records_meanwhile_is_not_copied(
+async def test_a_source_that_loses_records_meanwhile_is_not_copied(
     harm: str, error: type[TidelogError]
 ) -> None:
     """Half a log must not pass for one."""
-
-    async def work() -> None:
-        source = Racing(objects=dict((await log_of([2] * 7)).objects), puts_count=10_000)
-        source.harm = harm
-        target = MemoryStore()
-        with pytest.raises(error):
-            await copy_log(wal3_reader(source), target)
-        assert MANIFEST not in target.objects
-
-    asyncio.run(work())
+    source = Racing(objects=dict((await log_of([2] * 7)).objects), puts_count=10_000)
+    source.harm = harm
+    target = MemoryStore()
+    with pytest.raises(error):
+        await copy_log(wal3_reader(source), target)
+    assert MANIFEST not in target.objects
 
 
-def test_a_broken_fragment_is_not_copied() -> None:
+async def test_a_broken_fragment_is_not_copied() -> None:
     """It would be as broken there, and nobody would know since when."""
-
-    async def work() -> None:
-        source, target = await log_of([2] * 4), MemoryStore()
-        data = (await source.get(fragment_path(2))).data
-        await source.put(fragment_path(2), data[:-1] + b"?")
-        with pytest.raises(CorruptionError):
-            await copy_log(wal3_reader(source), target)
-        assert MANIFEST not in target.objects
-
-    asyncio.run(work())
+    source, target = await log_of([2] * 4), MemoryStore()
+    data = (await source.get(fragment_path(2))).data
+    await source.put(fragment_path(2), data[:-1] + b"?")
+    with pytest.raises(CorruptionError):
+        await copy_log(wal3_reader(source), target)
+    assert MANIFEST not in target.objects

@@ -51,251 +51,199 @@ async def collected(store: Store, position: int) -> None:
     await cursors.delete("scratch")
 
 
-def test_a_cursor_lives() -> None:
+async def test_a_cursor_lives() -> None:
     """Made, moved, loaded by another process, and deleted."""
-
-    async def work() -> None:
-        store = await log_of([2] * 10)
-        mine, yours = cursors_on(store), cursors_on(store)
-        with pytest.raises(NoSuchCursor):
-            await mine.load(INTRINSIC)
-        made = await mine.create(INTRINSIC, 3)
-        assert (made.name, made.position) == ("compaction", 3)
-        assert await yours.load(INTRINSIC) == made
-        moved = await yours.save(made, 21)
-        assert await mine.load(INTRINSIC) == moved
-        assert {name: c.position for name, c in (await mine.list()).cursors.items()} == {
-            "compaction": 21
-        }
-        await mine.delete(INTRINSIC)
-        await mine.delete(INTRINSIC)
-        with pytest.raises(NoSuchCursor):
-            await yours.load(INTRINSIC)
-
-    asyncio.run(work())
+    store = await log_of([2] * 10)
+    mine, yours = cursors_on(store), cursors_on(store)
+    with pytest.raises(NoSuchCursor):
+        await mine.load(INTRINSIC)
+    made = await mine.create(INTRINSIC, 3)
+    assert (made.name, made.position) == ("compaction", 3)
+    assert await yours.load(INTRINSIC) == made
+    moved = await yours.save(made, 21)
+    assert await mine.load(INTRINSIC) == moved
+    assert {name: c.position for name, c in (await mine.list()).cursors.items()} == {
+        "compaction": 21
+    }
+    await mine.delete(INTRINSIC)
+    await mine.delete(INTRINSIC)
+    with pytest.raises(NoSuchCursor):
+        await yours.load(INTRINSIC)
 
 
-def test_chromas_cursors_are_loaded_and_moved() -> None:
+async def test_chromas_cursors_are_loaded_and_moved() -> None:
     """And stay readable to it: the same three fields, in its order."""
-
-    async def work() -> None:
-        store = await golden("c0_before_gc")
-        cursors = cursors_on(store)
-        witness = await cursors.load(INTRINSIC)
-        assert witness.cursor == Cursor(
-            position=55, epoch_us=1_700_000_000_000_002, writer="golden c intrinsic"
-        )
-        await cursors.save(witness, 60)
-        data = (await store.get(cursor_path(INTRINSIC))).data
-        assert data.startswith(b'{"position":{"offset":60},"epoch_us":')
-        assert encode_cursor(decode_cursor(data, where="")) == data
-        assert (await cursors.load("reader_1")).position == 81
-
-    asyncio.run(work())
+    store = await golden("c0_before_gc")
+    cursors = cursors_on(store)
+    witness = await cursors.load(INTRINSIC)
+    assert witness.cursor == Cursor(
+        position=55, epoch_us=1_700_000_000_000_002, writer="golden c intrinsic"
+    )
+    await cursors.save(witness, 60)
+    data = (await store.get(cursor_path(INTRINSIC))).data
+    assert data.startswith(b'{"position":{"offset":60},"epoch_us":')
+    assert encode_cursor(decode_cursor(data, where="")) == data
+    assert (await cursors.load("reader_1")).position == 81
 
 
-def test_who_comes_second_is_told() -> None:
+async def test_who_comes_second_is_told() -> None:
     """A witness that is out of date moves nothing, however close the two were."""
-
-    async def work() -> None:
-        store = await log_of([2] * 10)
-        cursors = cursors_on(store)
-        witness = await cursors.create("x", 3)
+    store = await log_of([2] * 10)
+    cursors = cursors_on(store)
+    witness = await cursors.create("x", 3)
+    with pytest.raises(CursorMoved):
+        await cursors.create("x", 3)
+    await cursors.save(witness, 3)
+    for position in (3, 4):
         with pytest.raises(CursorMoved):
-            await cursors.create("x", 3)
-        await cursors.save(witness, 3)
-        for position in (3, 4):
-            with pytest.raises(CursorMoved):
-                await cursors.save(witness, position)
-        newer = await cursors.load("x")
-        await cursors.delete("x")
-        with pytest.raises(CursorMoved):
-            await cursors.save(newer, 5)
-        assert (await cursors.list()).cursors == {}
-
-    asyncio.run(work())
+            await cursors.save(witness, position)
+    newer = await cursors.load("x")
+    await cursors.delete("x")
+    with pytest.raises(CursorMoved):
+        await cursors.save(newer, 5)
+    assert (await cursors.list()).cursors == {}
 
 
-def test_no_two_writes_are_equal() -> None:
+async def test_no_two_writes_are_equal() -> None:
     """Where an e-tag is a hash of the bytes, equal bytes would make an old witness true again."""
-
-    async def work() -> None:
-        store = await log_of([2])
-        cursors, seen = cursors_on(store), set[bytes]()
-        witness = await cursors.create("x", 1)
-        for _ in range(20):
-            seen.add((await store.get(cursor_path("x"))).data)
-            witness = await cursors.save(witness, 1)
-        assert len(seen) == 20
-
-    asyncio.run(work())
+    store = await log_of([2])
+    cursors, seen = cursors_on(store), set[bytes]()
+    witness = await cursors.create("x", 1)
+    for _ in range(20):
+        seen.add((await store.get(cursor_path("x"))).data)
+        witness = await cursors.save(witness, 1)
+    assert len(seen) == 20
 
 
-def test_back_only_if_that_is_meant() -> None:
+async def test_back_only_if_that_is_meant() -> None:
     """A worker that restarts from an old state must not unread what others rely on as read."""
-
-    async def work() -> None:
-        store = Metered(await log_of([2] * 10), clock=CLOCK)
-        cursors = cursors_on(store)
-        witness = await cursors.create("x", 9)
-        before = store.usage().put_count
-        with pytest.raises(UsageError, match="allow_back"):
-            await cursors.save(witness, 8)
-        assert store.usage().put_count == before
-        back = await cursors.save(witness, 8, allow_back=True)
-        assert (await cursors.load("x")).position == back.position == 8
-
-    asyncio.run(work())
+    store = Metered(await log_of([2] * 10), clock=CLOCK)
+    cursors = cursors_on(store)
+    witness = await cursors.create("x", 9)
+    before = store.usage().put_count
+    with pytest.raises(UsageError, match="allow_back"):
+        await cursors.save(witness, 8)
+    assert store.usage().put_count == before
+    back = await cursors.save(witness, 8, allow_back=True)
+    assert (await cursors.load("x")).position == back.position == 8
 
 
 @pytest.mark.parametrize("position", [-1, 0, 22, 2**64])
-def test_positions_outside_of_the_log_are_refused(position: int) -> None:
+async def test_positions_outside_of_the_log_are_refused(position: int) -> None:
     """One past the end would give away records before anybody could read them."""
-
-    async def work() -> None:
-        store = Metered(await log_of([2] * 10), clock=CLOCK)
-        cursors = cursors_on(store)
-        witness = await cursors.create("x", 21)
-        before = store.usage().put_count
-        for call in (
-            cursors.create("y", position),
-            cursors.save(witness, position, allow_back=True),
-        ):
-            with pytest.raises(UsageError, match="next=21"):
-                await call
-        assert store.usage().put_count == before
-
-    asyncio.run(work())
+    store = Metered(await log_of([2] * 10), clock=CLOCK)
+    cursors = cursors_on(store)
+    witness = await cursors.create("x", 21)
+    before = store.usage().put_count
+    for call in (
+        cursors.create("y", position),
+        cursors.save(witness, position, allow_back=True),
+    ):
+        with pytest.raises(UsageError, match="next=21"):
+            await call
+    assert store.usage().put_count == before
 
 
 @pytest.mark.parametrize("name", ["", "a-b", "a/b", "a.b", "ä", "x\n"])
-def test_names_that_chroma_cannot_list_are_refused(name: str) -> None:
+async def test_names_that_chroma_cannot_list_are_refused(name: str) -> None:
     """One such object stops its collection for ever."""
-
-    async def work() -> None:
-        cursors = cursors_on(await log_of([2]))
-        for call in (cursors.create(name, 1), cursors.load(name), cursors.delete(name)):
-            with pytest.raises(UsageError, match="names no cursor"):
-                await call
-
-    asyncio.run(work())
+    cursors = cursors_on(await log_of([2]))
+    for call in (cursors.create(name, 1), cursors.load(name), cursors.delete(name)):
+        with pytest.raises(UsageError, match="names no cursor"):
+            await call
 
 
-def test_what_is_gone_is_not_held() -> None:
+async def test_what_is_gone_is_not_held() -> None:
     """Nothing is written, and the error says where to start."""
-
-    async def work() -> None:
-        store = await log_of([2] * 10)
-        cursors = cursors_on(store)
-        witness = await cursors.create("x", 15)
-        await collected(store, 9)
-        with pytest.raises(PositionCollected, match="start from 9"):
-            await cursors.create("y", 8)
-        with pytest.raises(PositionCollected, match="start from 9"):
-            await cursors.save(witness, 8, allow_back=True)
-        assert list((await cursors.list()).cursors) == ["x"]
-        assert (await cursors.load("x")) == witness
-
-    asyncio.run(work())
+    store = await log_of([2] * 10)
+    cursors = cursors_on(store)
+    witness = await cursors.create("x", 15)
+    await collected(store, 9)
+    with pytest.raises(PositionCollected, match="start from 9"):
+        await cursors.create("y", 8)
+    with pytest.raises(PositionCollected, match="start from 9"):
+        await cursors.save(witness, 8, allow_back=True)
+    assert list((await cursors.list()).cursors) == ["x"]
+    assert await cursors.load("x") == witness
 
 
-def test_a_plan_that_is_written_counts_before_it_is_carried_out() -> None:
+async def test_a_plan_that_is_written_counts_before_it_is_carried_out() -> None:
     """Its collector may have read the cursors already: it will not see this one."""
+    store = await log_of([2] * 10)
+    cursors = cursors_on(store)
+    witness = await cursors.create("x", 15)
+    await store.put(GARBAGE, encode_garbage(Garbage(first_to_keep=11, fragments_limit=6)))
+    with pytest.raises(PositionCollected, match="start from 11"):
+        await cursors.create("y", 10)
+    with pytest.raises(PositionCollected, match="start from 11"):
+        await cursors.save(witness, 10, allow_back=True)
 
-    async def work() -> None:
-        store = await log_of([2] * 10)
-        cursors = cursors_on(store)
-        witness = await cursors.create("x", 15)
-        await store.put(GARBAGE, encode_garbage(Garbage(first_to_keep=11, fragments_limit=6)))
-        with pytest.raises(PositionCollected, match="start from 11"):
-            await cursors.create("y", 10)
-        with pytest.raises(PositionCollected, match="start from 11"):
-            await cursors.save(witness, 10, allow_back=True)
-
-        assert (await cursors.load("x")).position == 15, "it was set forward again"
-        assert (await cursors.load("y")).position == 11, "it holds what is certain to stay"
-        assert (await cursors.create("z", 11)).position == 11
-
-    asyncio.run(work())
+    assert (await cursors.load("x")).position == 15, "it was set forward again"
+    assert (await cursors.load("y")).position == 11, "it holds what is certain to stay"
+    assert (await cursors.create("z", 11)).position == 11
 
 
-def test_the_look_is_at_the_plan_and_then_at_the_manifest() -> None:
+async def test_the_look_is_at_the_plan_and_then_at_the_manifest() -> None:
     """In the other order a whole collection fits in between: no plan any more, an old manifest."""
-
-    async def work() -> None:
-        inner = await log_of([2] * 10)
-        store = Recorded(inner)
-        cursors = cursors_on(store)
-        witness = await cursors.create("x", 5)
-        await cursors.save(witness, 4, allow_back=True)
-        await cursors.load("x")
-        asked = [(record.op, record.key) for record in store.records]
-        path, look = cursor_path("x"), [("get", GARBAGE), ("get", MANIFEST)]
-        write = [("get", MANIFEST), ("put", path), *look]
-        assert asked == [*write, *write, ("get", path), *look]
-
-    asyncio.run(work())
+    inner = await log_of([2] * 10)
+    store = Recorded(inner)
+    cursors = cursors_on(store)
+    witness = await cursors.create("x", 5)
+    await cursors.save(witness, 4, allow_back=True)
+    await cursors.load("x")
+    asked = [(record.op, record.key) for record in store.records]
+    path, look = cursor_path("x"), [("get", GARBAGE), ("get", MANIFEST)]
+    write = [("get", MANIFEST), ("put", path), *look]
+    assert asked == [*write, *write, ("get", path), *look]
 
 
-def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> None:
+async def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> None:
     """Whoever takes it over looks; until somebody deletes it, nothing more is collected."""
-
-    async def work() -> None:
-        store = await log_of([2] * 10)
-        cursors = cursors_on(store)
-        await collected(store, 9)
-        stale = Cursor(position=3, epoch_us=1, writer="dead")
-        await store.put(cursor_path("x"), encode_cursor(stale))
-        with pytest.raises(PositionCollected):
-            await cursors.load("x")
-        await cursors.create("y", 15)
-        report = await Collector(store=store, clock=CLOCK, writer="gc").collect()
-        assert (report.held_by, report.fragments) == ("x", 0)
-
-    asyncio.run(work())
+    store = await log_of([2] * 10)
+    cursors = cursors_on(store)
+    await collected(store, 9)
+    stale = Cursor(position=3, epoch_us=1, writer="dead")
+    await store.put(cursor_path("x"), encode_cursor(stale))
+    with pytest.raises(PositionCollected):
+        await cursors.load("x")
+    await cursors.create("y", 15)
+    report = await Collector(store=store, clock=CLOCK, writer="gc").collect()
+    assert (report.held_by, report.fragments) == ("x", 0)
 
 
-def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
+async def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
     """It may have been made before the cursor, and be taken away: that the cursor held is true."""
+    store = await log_of([2] * 10)
+    cursors = cursors_on(store)
+    made = await cursors.create("x", 5)
+    plan = encode_garbage(Garbage(first_to_keep=11, fragments_start=1, fragments_limit=6))
+    await store.put(GARBAGE, plan)
+    before = CLOCK.slept_us
+    with pytest.raises(BusyError, match="collect, and load"):
+        await cursors.load("x")
+    assert CLOCK.slept_us - before > 5_000_000
 
-    async def work() -> None:
-        store = await log_of([2] * 10)
-        cursors = cursors_on(store)
-        made = await cursors.create("x", 5)
-        plan = encode_garbage(Garbage(first_to_keep=11, fragments_start=1, fragments_limit=6))
-        await store.put(GARBAGE, plan)
-        before = CLOCK.slept_us
-        with pytest.raises(BusyError, match="collect, and load"):
-            await cursors.load("x")
-        assert CLOCK.slept_us - before > 5_000_000
+    async def collect() -> None:
+        await Collector(store=store, clock=CLOCK, writer="gc", grace_us=0).collect()
 
-        async def collect() -> None:
-            await Collector(store=store, clock=CLOCK, writer="gc", grace_us=0).collect()
-
-        loaded, _ = await asyncio.gather(cursors.load("x"), collect())
-        assert loaded == made
-
-    asyncio.run(work())
+    loaded, _ = await asyncio.gather(cursors.load("x"), collect())
+    assert loaded == made
 
 
-def test_strange_objects_beside_cursors_are_told_and_passed_over() -> None:
+async def test_strange_objects_beside_cursors_are_told_and_passed_over() -> None:
     """A single one would stop Chroma's listing. One that cannot be read stops ours: it may hold."""
+    store = await log_of([2] * 3)
+    cursors = cursors_on(store)
+    await cursors.create("x", 2)
+    strange = ["cursor/a-b.json", "cursor/deep/x.json", "cursor/notes.txt"]
+    for key in strange:
+        await store.put(key, b"?")
+    listed = await cursors.list()
+    assert (list(listed.cursors), listed.foreign) == (["x"], strange)
 
-    async def work() -> None:
-        store = await log_of([2] * 3)
-        cursors = cursors_on(store)
-        await cursors.create("x", 2)
-        strange = ["cursor/a-b.json", "cursor/deep/x.json", "cursor/notes.txt"]
-        for key in strange:
-            await store.put(key, b"?")
-        listed = await cursors.list()
-        assert (list(listed.cursors), listed.foreign) == (["x"], strange)
-
-        await store.put(cursor_path("broken"), b"?")
-        with pytest.raises(CorruptionError):
-            await cursors.list()
-
-    asyncio.run(work())
+    await store.put(cursor_path("broken"), b"?")
+    with pytest.raises(CorruptionError):
+        await cursors.list()
 
 
 class Vanishing(MemoryStore):
@@ -307,55 +255,47 @@ class Vanishing(MemoryStore):
             await self.delete([cursor_path("x")])
 
 
-def test_a_cursor_that_vanishes_while_they_are_listed_is_left_out() -> None:
+async def test_a_cursor_that_vanishes_while_they_are_listed_is_left_out() -> None:
     """It was deleted; that is no failure."""
-
-    async def work() -> None:
-        store = Vanishing()
-        await append(store, [2] * 3)
-        cursors = cursors_on(store)
-        await cursors.create("x", 2)
-        await cursors.create("y", 2)
-        assert list((await cursors.list()).cursors) == ["y"]
-
-    asyncio.run(work())
+    store = Vanishing()
+    await append(store, [2] * 3)
+    cursors = cursors_on(store)
+    await cursors.create("x", 2)
+    await cursors.create("y", 2)
+    assert list((await cursors.list()).cursors) == ["y"]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_lost_answers_leave_no_doubt_about_a_witness(seed: int) -> None:
+async def test_lost_answers_leave_no_doubt_about_a_witness(seed: int) -> None:
     """What was answered stands; what was refused for certain does not."""
+    dice = random.Random(f"tests {seed}")
+    inner = await log_of([2] * 10)
 
-    async def work() -> None:
-        dice = random.Random(f"tests {seed}")
-        inner = await log_of([2] * 10)
+    def toss(request: Request) -> Fault:
+        if dice.random() > 0.3:
+            return Fault()
+        return Fault(happened=dice.random() < 0.5, told=dice.random() < 0.3)
 
-        def toss(request: Request) -> Fault:
-            if dice.random() > 0.3:
-                return Fault()
-            return Fault(happened=dice.random() < 0.5, told=dice.random() < 0.3)
-
-        faulty, sound = cursors_on(Faulty(inner, toss=toss)), cursors_on(inner)
-        moves = 0
-        for number in range(40):
-            name, position = dice.choice("ab"), dice.randrange(1, 22)
-            before = (await sound.list()).cursors.get(name)
-            try:
-                if before is None:
-                    witness = await faulty.create(name, position)
-                else:
-                    loaded = await sound.load(name)
-                    witness = await faulty.save(loaded, position, allow_back=True)
-            except LocationError as error:
-                if error.outcome is Outcome.NOT_APPLIED:
-                    assert (await sound.list()).cursors.get(name) == before
+    faulty, sound = cursors_on(Faulty(inner, toss=toss)), cursors_on(inner)
+    moves = 0
+    for number in range(40):
+        name, position = dice.choice("ab"), dice.randrange(1, 22)
+        before = (await sound.list()).cursors.get(name)
+        try:
+            if before is None:
+                witness = await faulty.create(name, position)
             else:
-                assert await sound.load(name) == witness
-                moves += 1
-            if number % 10 == 9:
-                await sound.delete(name)
-        assert moves > 5
-
-    asyncio.run(work())
+                loaded = await sound.load(name)
+                witness = await faulty.save(loaded, position, allow_back=True)
+        except LocationError as error:
+            if error.outcome is Outcome.NOT_APPLIED:
+                assert (await sound.list()).cursors.get(name) == before
+        else:
+            assert await sound.load(name) == witness
+            moves += 1
+        if number % 10 == 9:
+            await sound.delete(name)
+    assert moves > 5
 
 
 @given(

@@ -25,108 +25,92 @@ from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 
 
-def test_a_destroyed_log_leaves_its_fences() -> None:
+async def test_a_destroyed_log_leaves_its_fences() -> None:
     """They keep a writer who slept through it from taking an empty slot for its own."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 6)
-        shelf = shelf_on(store)
-        sleeper = await shelf.open("a", shape=SHAPE, batching=Batching(interval_us=0))
-        await sleeper.append([b"before"])
-        await sleeper.create_cursor("x", 1)
-        await shelf.fork("a", "b")
-        with pytest.raises(UsageError, match="destroy these first: b"):
-            await shelf.destroy("a", grace_us=0)
-        await shelf.destroy("b", grace_us=0)
-        assert (await sleeper.pins()) == {}
-        found = await shelf.destroy("a", grace_us=0)
-        assert found.deleted > 8
-        left = await keys_in(store, "log/a/")
-        assert all(key.endswith((MANIFEST, GARBAGE, ".parquet")) for key in left)
-        assert len(left) == 2 + found.kept
-        with pytest.raises(NoSuchLog, match="was destroyed"):
-            await sleeper.append([b"after"])
-        await sleeper.close()
-        with pytest.raises(NoSuchLog, match="was destroyed"):
-            await shelf.open("a")
-        with pytest.raises(NameTaken, match="stays taken"):
-            await shelf.create("a")
+    store = MemoryStore()
+    await log_of(store, "a", 6)
+    shelf = shelf_on(store)
+    sleeper = await shelf.open("a", shape=SHAPE, batching=Batching(interval_us=0))
+    await sleeper.append([b"before"])
+    await sleeper.create_cursor("x", 1)
+    await shelf.fork("a", "b")
+    with pytest.raises(UsageError, match="destroy these first: b"):
         await shelf.destroy("a", grace_us=0)
-        # What the sleeper left, maybe snapshots of a roll-up, is gone.
-        assert await keys_in(store, "log/a/") == left
+    await shelf.destroy("b", grace_us=0)
+    assert await sleeper.pins() == {}
+    found = await shelf.destroy("a", grace_us=0)
+    assert found.deleted > 8
+    left = await keys_in(store, "log/a/")
+    assert all(key.endswith((MANIFEST, GARBAGE, ".parquet")) for key in left)
+    assert len(left) == 2 + found.kept
+    with pytest.raises(NoSuchLog, match="was destroyed"):
+        await sleeper.append([b"after"])
+    await sleeper.close()
+    with pytest.raises(NoSuchLog, match="was destroyed"):
+        await shelf.open("a")
+    with pytest.raises(NameTaken, match="stays taken"):
+        await shelf.create("a")
+    await shelf.destroy("a", grace_us=0)
+    # What the sleeper left, maybe snapshots of a roll-up, is gone.
+    assert await keys_in(store, "log/a/") == left
 
-    asyncio.run(work())
 
-
-def test_a_destroyed_log_lets_go_of_its_pins() -> None:
+async def test_a_destroyed_log_lets_go_of_its_pins() -> None:
     """Nobody could any more; and a fork's own pins held what it shares."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 9)
-        shelf = shelf_on(store)
-        fork = await shelf.fork("a", "b")
-        await fork.create_pin("p", start=2, limit=5)
-        await (await shelf.open("a")).create_pin("q", start=1, limit=4)
-        await shelf.destroy("b", grace_us=0)
-        assert list(await (await shelf.open("a")).pins()) == ["q"]
-        await shelf.destroy("a", grace_us=0)
-        left = set(store.objects)
-        assert {key for key in left if not key.endswith((MANIFEST, GARBAGE))} == {
-            key for key in left if "/epoch/" in key
-        }
-        assert (await shelf.destroy("a", grace_us=0)).deleted == 0
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await log_of(store, "a", 9)
+    shelf = shelf_on(store)
+    fork = await shelf.fork("a", "b")
+    await fork.create_pin("p", start=2, limit=5)
+    await (await shelf.open("a")).create_pin("q", start=1, limit=4)
+    await shelf.destroy("b", grace_us=0)
+    assert list(await (await shelf.open("a")).pins()) == ["q"]
+    await shelf.destroy("a", grace_us=0)
+    left = set(store.objects)
+    assert {key for key in left if not key.endswith((MANIFEST, GARBAGE))} == {
+        key for key in left if "/epoch/" in key
+    }
+    assert (await shelf.destroy("a", grace_us=0)).deleted == 0
 
 
-def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> None:
+async def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> None:
     """It is told that the name is taken; and its source may be destroyed."""
+    store = MemoryStore()
+    await log_of(store, "a", 9)
+    made: list[Log] = []
 
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 9)
-        made: list[Log] = []
+    async def before(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/b/{MANIFEST}"):
+            made.append(await shelf_on(store).create("b"))
 
-        async def before(op: str, key: str) -> None:
-            if (op, key) == ("put", f"log/b/{MANIFEST}"):
-                made.append(await shelf_on(store).create("b"))
-
-        with pytest.raises(NameTaken, match="just now"):
-            await shelf_on(Interposed(store, before=before)).fork("a", "b")
-        assert made
-        assert await (await shelf_on(store).open("a")).pins() == {}
-        await shelf_on(store).destroy("a", grace_us=0)
-        assert await contents(store, "b") == {}
-
-    asyncio.run(work())
+    with pytest.raises(NameTaken, match="just now"):
+        await shelf_on(Interposed(store, before=before)).fork("a", "b")
+    assert made
+    assert await (await shelf_on(store).open("a")).pins() == {}
+    await shelf_on(store).destroy("a", grace_us=0)
+    assert await contents(store, "b") == {}
 
 
-def test_a_fork_that_is_quicker_than_the_tombstone_keeps_what_it_shares() -> None:
+async def test_a_fork_that_is_quicker_than_the_tombstone_keeps_what_it_shares() -> None:
     """Whoever destroyed its source had looked for forks a moment before."""
+    store, forked = MemoryStore(), list[Log]()
+    await log_of(store, "a", 14)
+    before_it = await contents(store, "a")
 
-    async def work() -> None:
-        store, forked = MemoryStore(), list[Log]()
-        await log_of(store, "a", 14)
-        before_it = await contents(store, "a")
+    async def before(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/a/{MANIFEST}") and not forked:
+            forked.append(await shelf_on(store).fork("a", "b"))
 
-        async def before(op: str, key: str) -> None:
-            if (op, key) == ("put", f"log/a/{MANIFEST}") and not forked:
-                forked.append(await shelf_on(store).fork("a", "b"))
-
-        found = await shelf_on(Interposed(store, before=before)).destroy("a", grace_us=0)
-        assert forked
-        assert found.kept > 14
-        assert await contents(store, "b") == before_it
-        await shelf_on(store).destroy("b", grace_us=0)
-        await shelf_on(store).destroy("a", grace_us=0)
-        assert not [key for key in store.objects if "/pin/" in key or "/snapshot/" in key]
-
-    asyncio.run(work())
+    found = await shelf_on(Interposed(store, before=before)).destroy("a", grace_us=0)
+    assert forked
+    assert found.kept > 14
+    assert await contents(store, "b") == before_it
+    await shelf_on(store).destroy("b", grace_us=0)
+    await shelf_on(store).destroy("a", grace_us=0)
+    assert not [key for key in store.objects if "/pin/" in key or "/snapshot/" in key]
 
 
-def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
+async def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has seen the log as it was, and would name what is gone."""
@@ -136,25 +120,22 @@ def test_a_fork_whose_source_is_destroyed_before_its_pin_is_sure_is_none(
 
     monkeypatch.setattr("tidelog.wal.admin.destroy._refuse_forks", none)
 
-    async def work() -> None:
-        store, puts = MemoryStore(), list[str]()
-        await log_of(store, "a", 14)
+    store, puts = MemoryStore(), list[str]()
+    await log_of(store, "a", 14)
 
-        async def before(op: str, key: str) -> None:
-            if op == "put" and key.startswith("log/a/pin/"):
-                puts.append(key)
-                if len(puts) == 2:
-                    await shelf_on(store).destroy("a", grace_us=0)
+    async def before(op: str, key: str) -> None:
+        if op == "put" and key.startswith("log/a/pin/"):
+            puts.append(key)
+            if len(puts) == 2:
+                await shelf_on(store).destroy("a", grace_us=0)
 
-        with pytest.raises(ContentionError):
-            await shelf_on(Interposed(store, before=before)).fork("a", "b")
-        assert not [key for key in store.objects if key.startswith("log/b/")]
-        assert not [key for key in store.objects if "/pin/" in key]
-
-    asyncio.run(work())
+    with pytest.raises(ContentionError):
+        await shelf_on(Interposed(store, before=before)).fork("a", "b")
+    assert not [key for key in store.objects if key.startswith("log/b/")]
+    assert not [key for key in store.objects if "/pin/" in key]
 
 
-def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
+async def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever destroys had read that it was not; the fork came about since."""
@@ -164,126 +145,107 @@ def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
 
     monkeypatch.setattr("tidelog.wal.admin.destroy._refuse_forks", none)
 
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 14)
-        before_it = await contents(store, "a")
-        unsure, go_on = asyncio.Event(), asyncio.Event()
+    store = MemoryStore()
+    await log_of(store, "a", 14)
+    before_it = await contents(store, "a")
+    unsure, go_on = asyncio.Event(), asyncio.Event()
 
-        async def fork() -> Log:
-            put = 0
+    async def fork() -> Log:
+        put = 0
 
-            async def before(op: str, key: str) -> None:
-                nonlocal put
-                if op == "put" and key.startswith("log/a/pin/b."):
-                    put += 1
-                    if put == 2:
-                        unsure.set()
-                        await go_on.wait()
+        async def before(op: str, key: str) -> None:
+            nonlocal put
+            if op == "put" and key.startswith("log/a/pin/b."):
+                put += 1
+                if put == 2:
+                    unsure.set()
+                    await go_on.wait()
 
-            return await shelf_on(Interposed(store, before=before)).fork("a", "b")
+        return await shelf_on(Interposed(store, before=before)).fork("a", "b")
 
-        forking = asyncio.create_task(fork())
-        await unsure.wait()
+    forking = asyncio.create_task(fork())
+    await unsure.wait()
 
-        async def after(op: str, key: str) -> None:
-            if op == "get" and key.startswith("log/a/pin/b.") and not go_on.is_set():
-                go_on.set()
-                await forking
+    async def after(op: str, key: str) -> None:
+        if op == "get" and key.startswith("log/a/pin/b.") and not go_on.is_set():
+            go_on.set()
+            await forking
 
-        await shelf_on(Interposed(store, after=after)).destroy("a", grace_us=0)
-        assert go_on.is_set()
-        assert await contents(store, "b") == before_it
-
-    asyncio.run(work())
+    await shelf_on(Interposed(store, after=after)).destroy("a", grace_us=0)
+    assert go_on.is_set()
+    assert await contents(store, "b") == before_it
 
 
-def test_a_log_in_wal3s_form_goes_whole() -> None:
+async def test_a_log_in_wal3s_form_goes_whole() -> None:
     """Its name is free again; what is not of a log stops it before anything is deleted."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 6, protocol="manifest")
-        await store.put("log/a/notes.txt", b"?")
-        keys = set(store.objects)
-        with pytest.raises(UsageError, match="none of it"):
-            await shelf_on(store).destroy("a", grace_us=0)
-        assert set(store.objects) == keys
-        await store.delete(["log/a/notes.txt"])
+    store = MemoryStore()
+    await log_of(store, "a", 6, protocol="manifest")
+    await store.put("log/a/notes.txt", b"?")
+    keys = set(store.objects)
+    with pytest.raises(UsageError, match="none of it"):
         await shelf_on(store).destroy("a", grace_us=0)
-        assert await keys_in(store, "log/a/") == []
-        with pytest.raises(NoSuchLog):
-            await shelf_on(store).destroy("a", grace_us=0)
-        await log_of(store, "a", 1, protocol="manifest")
-        assert await contents(store, "a") == {1: b"a 0"}
-
-    asyncio.run(work())
+    assert set(store.objects) == keys
+    await store.delete(["log/a/notes.txt"])
+    await shelf_on(store).destroy("a", grace_us=0)
+    assert await keys_in(store, "log/a/") == []
+    with pytest.raises(NoSuchLog):
+        await shelf_on(store).destroy("a", grace_us=0)
+    await log_of(store, "a", 1, protocol="manifest")
+    assert await contents(store, "a") == {1: b"a 0"}
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool) -> None:
+async def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool) -> None:
     """Its manifest goes first: what is left without one is still deleted by destroying it again."""
+    start = MemoryStore()
+    await log_of(start, "a", 5, protocol="manifest")
+    counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
+    await shelf_on(counted).destroy("a", grace_us=0)
+    for number in range(len(counted.records)):
+        store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-    async def work() -> None:
-        start = MemoryStore()
-        await log_of(start, "a", 5, protocol="manifest")
-        counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
-        await shelf_on(counted).destroy("a", grace_us=0)
-        for number in range(len(counted.records)):
-            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
 
-            def toss(request: Request, last: int = number) -> Fault:
-                alive = request.index < last
-                return Fault(happened=alive or (happened and request.index == last), told=alive)
-
-            with pytest.raises(LocationError):
-                await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
-            with suppress(NoSuchLog):
-                await shelf_on(store).destroy("a", grace_us=0)
-            assert store.objects == {}
-
-    asyncio.run(work())
-
-
-def test_slots_without_a_manifest_are_not_destroyed() -> None:
-    """They can be made a log again."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 3)
-        await store.delete([f"log/a/{MANIFEST}"])
-        keys = set(store.objects)
-        with pytest.raises(NoSuchLog):
+        with pytest.raises(LocationError):
+            await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+        with suppress(NoSuchLog):
             await shelf_on(store).destroy("a", grace_us=0)
-        assert set(store.objects) == keys
+        assert store.objects == {}
 
-    asyncio.run(work())
+
+async def test_slots_without_a_manifest_are_not_destroyed() -> None:
+    """They can be made a log again."""
+    store = MemoryStore()
+    await log_of(store, "a", 3)
+    await store.delete([f"log/a/{MANIFEST}"])
+    keys = set(store.objects)
+    with pytest.raises(NoSuchLog):
+        await shelf_on(store).destroy("a", grace_us=0)
+    assert set(store.objects) == keys
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
+async def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
     """To destroy it again finishes it; in between it reads as it was, or is gone."""
+    start = MemoryStore()
+    await log_of(start, "a", 9)
+    before = await contents(start, "a")
+    smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+    counted = Recorded(smooth)
+    await shelf_on(counted).destroy("a", grace_us=0)
+    for number in range(len(counted.records)):
+        store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-    async def work() -> None:
-        start = MemoryStore()
-        await log_of(start, "a", 9)
-        before = await contents(start, "a")
-        smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
-        counted = Recorded(smooth)
-        await shelf_on(counted).destroy("a", grace_us=0)
-        for number in range(len(counted.records)):
-            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
 
-            def toss(request: Request, last: int = number) -> Fault:
-                alive = request.index < last
-                return Fault(happened=alive or (happened and request.index == last), told=alive)
-
-            with pytest.raises(LocationError):
-                await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
-            with suppress(NoSuchLog):
-                assert await contents(store, "a") == before
-            await shelf_on(store).destroy("a", grace_us=0)
-            left = {key.rpartition("/")[2] for key in store.objects}
-            assert left == {key.rpartition("/")[2] for key in smooth.objects}
-
-    asyncio.run(work())
+        with pytest.raises(LocationError):
+            await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+        with suppress(NoSuchLog):
+            assert await contents(store, "a") == before
+        await shelf_on(store).destroy("a", grace_us=0)
+        left = {key.rpartition("/")[2] for key in store.objects}
+        assert left == {key.rpartition("/")[2] for key in smooth.objects}

@@ -113,9 +113,9 @@ def test_every_record_is_the_one_that_chroma_reads(name: str) -> None:
 
 
 @EVERY
-def test_fragments_are_those_that_chroma_lists(name: str) -> None:
+async def test_fragments_are_those_that_chroma_lists(name: str) -> None:
     """With their sizes and setsums."""
-    found = asyncio.run(reader_of(name).fragments())
+    found = await reader_of(name).fragments()
 
     wanted = expected(name)["fragment_list"]
     assert [(f.path, f.seq_no, f.start, f.limit, f.num_bytes, f.setsum.hex()) for f in found] == [
@@ -125,11 +125,11 @@ def test_fragments_are_those_that_chroma_lists(name: str) -> None:
 
 
 @EVERY
-def test_scrub_finds_them_whole(name: str) -> None:
+async def test_scrub_finds_them_whole(name: str) -> None:
     """And adds up to what Chroma's scrub adds up to."""
     wanted = expected(name)
 
-    found = asyncio.run(scrub(reader_of(name)))
+    found = await scrub(reader_of(name))
 
     assert found.problems == []
     assert found.setsum.hex() == wanted["scrub"]["setsum"]
@@ -139,11 +139,11 @@ def test_scrub_finds_them_whole(name: str) -> None:
 
 
 @EVERY
-def test_cursors_are_read(name: str) -> None:
+async def test_cursors_are_read(name: str) -> None:
     """By name."""
     reader = reader_of(name)
     cursors = Cursors(store=reader.store, clock=reader.clock, writer="w")
-    found = asyncio.run(cursors.list()).cursors
+    found = (await cursors.list()).cursors
 
     wanted = {
         path.removeprefix("cursor/").removesuffix(".json"): cursor["json"]["position"]["offset"]
@@ -176,18 +176,18 @@ def test_what_was_collected_is_said_to_be_gone() -> None:
     assert scanned(reader_of("c_gc"), expected("c_gc")["oldest"]) == scanned(reader_of("c_gc"))
 
 
-def test_objects_that_the_log_does_not_name_are_told() -> None:
+async def test_objects_that_the_log_does_not_name_are_told() -> None:
     """What a crash left is no fault, and no record."""
     orphan = "log/Bucket=0000000000000000/FragmentSeqNo=0000000000000002.parquet"
-    found: Scrubbed = asyncio.run(scrub(reader_of("g_orphan")))
+    found: Scrubbed = await scrub(reader_of("g_orphan"))
 
     assert found.unnamed == [orphan]
     assert found.is_clean
 
 
-def test_a_folder_without_a_log_is_none() -> None:
+async def test_a_folder_without_a_log_is_none() -> None:
     """Reading makes nothing."""
     reader = Wal3Reader(store=MemoryStore(), clock=SystemClock())
 
     with pytest.raises(NoSuchLog):
-        asyncio.run(reader.manifest())
+        await reader.manifest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any
 
@@ -109,104 +108,88 @@ def test_what_is_no_limit_is_refused(wrong: dict[str, Any]) -> None:
 
 
 @both
-def test_scans_stop_at_limits(protocol: str) -> None:
+async def test_scans_stop_at_limits(protocol: str) -> None:
     """And go on where they stopped."""
-
-    async def work() -> None:
-        store = Metered(MemoryStore(), clock=SwiftClock())
-        log = await made(store, protocol)
-        for number in range(40):
-            await log.append([b"%02d" % number] * 2)
-        await log.close()
-        for limits, count in (
-            (Limits(records=5), 5),
-            (Limits(bytes=7), 3),
-            (Limits(bytes=1), 1),
-            (Limits(fragments=3), 6),
-            (Limits(records=9, fragments=2), 4),
-            (Limits(until_us=0), 0),
-            (Limits(until_us=2**62, records=1_000), 80),
-        ):
-            found = await rows_of(log, limits=limits)
-            assert [row["position"] for row in found] == list(range(1, count + 1))
-        assert len(await rows_of(log, 3, limit=5, limits=Limits(records=4))) == 2
-        reached = 1
-        while found := await rows_of(log, reached, limits=Limits(records=7)):
-            assert found[0]["position"] == reached
-            reached += len(found)
-        assert reached == 81
-        before = store.usage()
-        await rows_of(log, limits=Limits(fragments=1))
-        # A manifest, a path of snapshots, and one fragment: not eight of them.
-        assert (store.usage() - before).get_count <= 6
-
-    asyncio.run(work())
+    store = Metered(MemoryStore(), clock=SwiftClock())
+    log = await made(store, protocol)
+    for number in range(40):
+        await log.append([b"%02d" % number] * 2)
+    await log.close()
+    for limits, count in (
+        (Limits(records=5), 5),
+        (Limits(bytes=7), 3),
+        (Limits(bytes=1), 1),
+        (Limits(fragments=3), 6),
+        (Limits(records=9, fragments=2), 4),
+        (Limits(until_us=0), 0),
+        (Limits(until_us=2**62, records=1_000), 80),
+    ):
+        found = await rows_of(log, limits=limits)
+        assert [row["position"] for row in found] == list(range(1, count + 1))
+    assert len(await rows_of(log, 3, limit=5, limits=Limits(records=4))) == 2
+    reached = 1
+    while found := await rows_of(log, reached, limits=Limits(records=7)):
+        assert found[0]["position"] == reached
+        reached += len(found)
+    assert reached == 81
+    before = store.usage()
+    await rows_of(log, limits=Limits(fragments=1))
+    # A manifest, a path of snapshots, and one fragment: not eight of them.
+    assert (store.usage() - before).get_count <= 6
 
 
 @both
-def test_fragments_are_all_that_there_is(protocol: str) -> None:
+async def test_fragments_are_all_that_there_is(protocol: str) -> None:
     """Those past the manifest too; and what is fetched of them is the log."""
-
-    async def work() -> None:
-        log = await made(MemoryStore(), protocol, rollup_slots=7)
-        for number in range(25):
-            await log.append([b"%d" % number] * (1 + number % 3))
-        found = await log.fragments()
-        rows = [row for one in found for row in (await log.fetch(one)).to_pylist()]
-        assert rows == await rows_of(log)
-        assert [one.start for one in found[1:]] == [one.limit for one in found[:-1]]
-        assert found[-1].limit == (await log.bounds()).next
-        some = await log.fragments(10, limit=20)
-        assert some == [one for one in found if one.limit > 10 and one.start < 20]
-        await log.close()
-
-    asyncio.run(work())
+    log = await made(MemoryStore(), protocol, rollup_slots=7)
+    for number in range(25):
+        await log.append([b"%d" % number] * (1 + number % 3))
+    found = await log.fragments()
+    rows = [row for one in found for row in (await log.fetch(one)).to_pylist()]
+    assert rows == await rows_of(log)
+    assert [one.start for one in found[1:]] == [one.limit for one in found[:-1]]
+    assert found[-1].limit == (await log.bounds()).next
+    some = await log.fragments(10, limit=20)
+    assert some == [one for one in found if one.limit > 10 and one.start < 20]
+    await log.close()
 
 
 @both
-def test_a_position_is_found_by_time(protocol: str) -> None:
+async def test_a_position_is_found_by_time(protocol: str) -> None:
     """The first of that time or a later one, though times may go back; else the next one."""
-
-    async def work() -> None:
-        dice = random.Random(protocol)
-        log = await made(MemoryStore(), protocol, rollup_slots=5)
-        assert await log.position_at(0) == 1
-        for number in range(25):
-            time = dice.randrange(1_000) if protocol == "slot" else None
-            await log.append([b"%d" % number] * dice.randrange(1, 3), timestamp_us=time)
-        rows = await rows_of(log)
-        assert await log.position_at(2**63 - 1) == len(rows) + 1
-        for time in {row["timestamp_us"] + off for row in rows for off in (-1, 0, 1)}:
-            wanted = (row["position"] for row in rows if row["timestamp_us"] >= time)
-            assert await log.position_at(time) == next(wanted, len(rows) + 1)
-        for wrong in (-1, 2**63):
-            with pytest.raises(UsageError):
-                await log.position_at(wrong)
-        await log.close()
-
-    asyncio.run(work())
+    dice = random.Random(protocol)
+    log = await made(MemoryStore(), protocol, rollup_slots=5)
+    assert await log.position_at(0) == 1
+    for number in range(25):
+        time = dice.randrange(1_000) if protocol == "slot" else None
+        await log.append([b"%d" % number] * dice.randrange(1, 3), timestamp_us=time)
+    rows = await rows_of(log)
+    assert await log.position_at(2**63 - 1) == len(rows) + 1
+    for time in {row["timestamp_us"] + off for row in rows for off in (-1, 0, 1)}:
+        wanted = (row["position"] for row in rows if row["timestamp_us"] >= time)
+        assert await log.position_at(time) == next(wanted, len(rows) + 1)
+    for wrong in (-1, 2**63):
+        with pytest.raises(UsageError):
+            await log.position_at(wrong)
+    await log.close()
 
 
-def test_a_time_is_found_with_few_requests() -> None:
+async def test_a_time_is_found_with_few_requests() -> None:
     """One for the manifest, one for each level below it, and one for the fragment."""
-
-    async def work() -> None:
-        inner = MemoryStore()
-        log = await made(inner, "slot")
-        for number in range(200):
-            await log.append([b"x"], timestamp_us=10 * number)
-        await log.close()
-        store = Metered(inner, clock=SwiftClock())
-        again = await open_log(store, name="x", clock=SwiftClock(), writer="r")
-        depth = max(p.depth for p in (await again.describe()).snapshots)
-        assert depth >= 4
-        for number in range(0, 200, 7):
-            before = store.usage()
-            assert await again.position_at(10 * number) == number + 1
-            assert (store.usage() - before).requests_count <= depth + 2
+    inner = MemoryStore()
+    log = await made(inner, "slot")
+    for number in range(200):
+        await log.append([b"x"], timestamp_us=10 * number)
+    await log.close()
+    store = Metered(inner, clock=SwiftClock())
+    again = await open_log(store, name="x", clock=SwiftClock(), writer="r")
+    depth = max(p.depth for p in (await again.describe()).snapshots)
+    assert depth >= 4
+    for number in range(0, 200, 7):
         before = store.usage()
-        assert await again.position_at(10_000) == 201
-        # The manifest, the slot that is missing, and the manifest again.
-        assert (store.usage() - before).requests_count == 3
-
-    asyncio.run(work())
+        assert await again.position_at(10 * number) == number + 1
+        assert (store.usage() - before).requests_count <= depth + 2
+    before = store.usage()
+    assert await again.position_at(10_000) == 201
+    # The manifest, the slot that is missing, and the manifest again.
+    assert (store.usage() - before).requests_count == 3

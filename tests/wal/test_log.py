@@ -27,141 +27,113 @@ async def opened(kind: Kind, store: Store, **options: Any) -> Writer:
     return writer
 
 
-def test_records_stand_where_they_were_said_to(kind: Kind) -> None:
+async def test_records_stand_where_they_were_said_to(kind: Kind) -> None:
     """Through rollovers, empty bodies, and a writer that is opened anew."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        wanted: dict[int, bytes] = {}
-        for life in range(3):
-            async with await opened(kind, store) as writer:
-                for number in range(12):
-                    bodies = [b"%d-%d-%d" % (life, number, n) for n in range(number % 4)] + [b""]
-                    first = await writer.append(bodies)
-                    wanted |= dict(enumerate(bodies, first))
-        assert await contents(kind, store) == wanted
-        assert min(wanted) == 1
-        assert max(wanted) == len(wanted)
-
-    asyncio.run(work())
-
-
-def test_appends_at_once_share_fragments(kind: Kind) -> None:
-    """A request for each would cost a hundred times as much."""
-
-    async def work() -> None:
-        store = Metered(MemoryStore(), clock=CLOCK)
+    store = MemoryStore()
+    wanted: dict[int, bytes] = {}
+    for life in range(3):
         async with await opened(kind, store) as writer:
-            before = store.usage().put_count
-            firsts = await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(300)))
-            assert store.usage().put_count - before < 20
-        found = await contents(kind, store)
-        assert {first: found[first] for first in firsts} == {
-            first: b"%d" % n for n, first in enumerate(firsts)
-        }
-        assert sorted(firsts) == list(range(1, 301))
+            for number in range(12):
+                bodies = [b"%d-%d-%d" % (life, number, n) for n in range(number % 4)] + [b""]
+                first = await writer.append(bodies)
+                wanted |= dict(enumerate(bodies, first))
+    assert await contents(kind, store) == wanted
+    assert min(wanted) == 1
+    assert max(wanted) == len(wanted)
 
-    asyncio.run(work())
+
+async def test_appends_at_once_share_fragments(kind: Kind) -> None:
+    """A request for each would cost a hundred times as much."""
+    store = Metered(MemoryStore(), clock=CLOCK)
+    async with await opened(kind, store) as writer:
+        before = store.usage().put_count
+        firsts = await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(300)))
+        assert store.usage().put_count - before < 20
+    found = await contents(kind, store)
+    assert {first: found[first] for first in firsts} == {
+        first: b"%d" % n for n, first in enumerate(firsts)
+    }
+    assert sorted(firsts) == list(range(1, 301))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_lost_answers_neither_lose_nor_double_a_record(kind: Kind, seed: int) -> None:
+async def test_lost_answers_neither_lose_nor_double_a_record(kind: Kind, seed: int) -> None:
     """Acknowledged: there, once. Refused for certain: not there. In doubt: at most once."""
+    dice = random.Random(seed)
+    inner = MemoryStore()
 
-    async def work() -> None:
-        dice = random.Random(seed)
-        inner = MemoryStore()
+    def toss(request: Request) -> Fault:
+        if not request.changes or dice.random() > 0.3:
+            return Fault()
+        return Fault(happened=dice.random() < 0.5, told=dice.random() < 0.3)
 
-        def toss(request: Request) -> Fault:
-            if not request.changes or dice.random() > 0.3:
-                return Fault()
-            return Fault(happened=dice.random() < 0.5, told=dice.random() < 0.3)
-
-        async with await opened(kind, inner):
-            pass
-        writer = kind.writer(Faulty(inner, toss=toss))
-        said: dict[bytes, int | Outcome] = {}
-        for number in range(20):
-            body = b"%d" % number
-            try:
-                said[body] = await writer.append([body])
-            except LocationError as error:
-                said[body] = error.outcome
-        await writer.close()
-        await kind.settle(inner)
-        found = await contents(kind, inner)
-        bodies = list(found.values())
-        assert len(set(bodies)) == len(bodies), "a record is there twice"
-        for body, answer in said.items():
-            if isinstance(answer, int):
-                assert found[answer] == body
-            elif answer is Outcome.NOT_APPLIED:
-                assert body not in bodies
-
-    asyncio.run(work())
+    async with await opened(kind, inner):
+        pass
+    writer = kind.writer(Faulty(inner, toss=toss))
+    said: dict[bytes, int | Outcome] = {}
+    for number in range(20):
+        body = b"%d" % number
+        try:
+            said[body] = await writer.append([body])
+        except LocationError as error:
+            said[body] = error.outcome
+    await writer.close()
+    await kind.settle(inner)
+    found = await contents(kind, inner)
+    bodies = list(found.values())
+    assert len(set(bodies)) == len(bodies), "a record is there twice"
+    for body, answer in said.items():
+        if isinstance(answer, int):
+            assert found[answer] == body
+        elif answer is Outcome.NOT_APPLIED:
+            assert body not in bodies
 
 
-def test_to_stop_waiting_is_not_to_stop_writing(kind: Kind) -> None:
+async def test_to_stop_waiting_is_not_to_stop_writing(kind: Kind) -> None:
     """The write runs in a task of the log's."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        async with await opened(kind, store) as writer:
-            waiting = asyncio.create_task(writer.append([b"one"]))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            waiting.cancel()
-            assert await writer.append([b"two"]) == 2
-        assert await contents(kind, store) == {1: b"one", 2: b"two"}
-
-    asyncio.run(work())
-
-
-def test_a_writer_that_closes_answers_everybody_first(kind: Kind) -> None:
-    """And nobody after."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        writer = await opened(kind, store)
-        waiting = [asyncio.create_task(writer.append([b"x"])) for _ in range(50)]
+    store = MemoryStore()
+    async with await opened(kind, store) as writer:
+        waiting = asyncio.create_task(writer.append([b"one"]))
         await asyncio.sleep(0)
-        await writer.close()
-        assert sorted(await asyncio.gather(*waiting)) == list(range(1, 51))
-        with pytest.raises(HandleError):
-            await writer.append([b"late"])
-
-    asyncio.run(work())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        assert await writer.append([b"two"]) == 2
+    assert await contents(kind, store) == {1: b"one", 2: b"two"}
 
 
-def test_memory_is_bounded(kind: Kind) -> None:
+async def test_a_writer_that_closes_answers_everybody_first(kind: Kind) -> None:
+    """And nobody after."""
+    store = MemoryStore()
+    writer = await opened(kind, store)
+    waiting = [asyncio.create_task(writer.append([b"x"])) for _ in range(50)]
+    await asyncio.sleep(0)
+    await writer.close()
+    assert sorted(await asyncio.gather(*waiting)) == list(range(1, 51))
+    with pytest.raises(HandleError):
+        await writer.append([b"late"])
+
+
+async def test_memory_is_bounded(kind: Kind) -> None:
     """Appends wait, or are told to back off, where too much is pending."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        async with await opened(kind, store, pending_bytes=4_000, batch_bytes=1_000) as writer:
-            waiting = [asyncio.create_task(writer.append([b"x" * 900])) for _ in range(40)]
-            for _ in range(3):
-                await asyncio.sleep(0)
-            with pytest.raises(BusyError):
-                await writer.append([b"x" * 900], wait=False)
-            await asyncio.gather(*waiting)
-        assert len(await contents(kind, store)) == 40
-
-    asyncio.run(work())
+    store = MemoryStore()
+    async with await opened(kind, store, pending_bytes=4_000, batch_bytes=1_000) as writer:
+        waiting = [asyncio.create_task(writer.append([b"x" * 900])) for _ in range(40)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await writer.append([b"x" * 900], wait=False)
+        await asyncio.gather(*waiting)
+    assert len(await contents(kind, store)) == 40
 
 
-def test_a_burst_and_then_silence_is_all_acknowledged(kind: Kind) -> None:
+async def test_a_burst_and_then_silence_is_all_acknowledged(kind: Kind) -> None:
     """wal3's own writer leaves a part of it waiting until the next append."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        async with await opened(kind, store, batch_bytes=100) as writer:
-            for _ in range(250):
-                burst = (writer.append([b"x" * 60]) for _ in range(4))
-                async with asyncio.timeout(5):
-                    await asyncio.gather(*burst)
-
-    asyncio.run(work())
+    store = MemoryStore()
+    async with await opened(kind, store, batch_bytes=100) as writer:
+        for _ in range(250):
+            burst = (writer.append([b"x" * 60]) for _ in range(4))
+            async with asyncio.timeout(5):
+                await asyncio.gather(*burst)
 
 
 @pytest.mark.parametrize(
@@ -173,52 +145,40 @@ def test_a_burst_and_then_silence_is_all_acknowledged(kind: Kind) -> None:
     ],
     ids=["empty", "null", "large"],
 )
-def test_what_is_no_append_is_refused(
+async def test_what_is_no_append_is_refused(
     kind: Kind, call: Callable[[Writer], Awaitable[int]], error: type[Exception]
 ) -> None:
     """Before any request."""
-
-    async def work() -> None:
-        store = Metered(MemoryStore(), clock=CLOCK)
-        writer = kind.writer(store)
-        with pytest.raises(error):
-            await call(writer)
-        assert store.usage().requests_count == 0
-
-    asyncio.run(work())
+    store = Metered(MemoryStore(), clock=CLOCK)
+    writer = kind.writer(store)
+    with pytest.raises(error):
+        await call(writer)
+    assert store.usage().requests_count == 0
 
 
-def test_to_open_makes_no_log_unless_asked(kind: Kind) -> None:
+async def test_to_open_makes_no_log_unless_asked(kind: Kind) -> None:
     """A name that was mistyped must not become a log."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        with pytest.raises(NoSuchLog):
-            await kind.settle(store)
-        with pytest.raises(NoSuchLog):
-            await kind.writer(store).append([b"x"])
-        assert [entry async for entry in store.list("")] == []
-
-    asyncio.run(work())
+    store = MemoryStore()
+    with pytest.raises(NoSuchLog):
+        await kind.settle(store)
+    with pytest.raises(NoSuchLog):
+        await kind.writer(store).append([b"x"])
+    assert [entry async for entry in store.list("")] == []
 
 
-def test_a_log_is_not_opened_by_the_other_protocol(kind: Kind) -> None:
+async def test_a_log_is_not_opened_by_the_other_protocol(kind: Kind) -> None:
     """Each says so before it writes anything."""
-
-    async def work() -> None:
-        other = KINDS[1 - KINDS.index(kind)]
-        store = MemoryStore()
-        async with await opened(kind, store) as writer:
-            await writer.append([b"one"])
-        before = {key: found.data for key, found in store.objects.items()}
-        with pytest.raises(UsageError, match="open it as such"):
-            await other.writer(store).append([b"two"])
-        with pytest.raises(UsageError, match="open it as such"):
-            await other.settle(store)
-        with pytest.raises(UsageError, match="open it as such"):
-            await other.scrub(store)
-        with pytest.raises(UsageError, match="open it as such"):
-            _ = [table async for table in other.reader(store).scan()]
-        assert {key: found.data for key, found in store.objects.items()} == before
-
-    asyncio.run(work())
+    other = KINDS[1 - KINDS.index(kind)]
+    store = MemoryStore()
+    async with await opened(kind, store) as writer:
+        await writer.append([b"one"])
+    before = {key: found.data for key, found in store.objects.items()}
+    with pytest.raises(UsageError, match="open it as such"):
+        await other.writer(store).append([b"two"])
+    with pytest.raises(UsageError, match="open it as such"):
+        await other.settle(store)
+    with pytest.raises(UsageError, match="open it as such"):
+        await other.scrub(store)
+    with pytest.raises(UsageError, match="open it as such"):
+        _ = [table async for table in other.reader(store).scan()]
+    assert {key: found.data for key, found in store.objects.items()} == before

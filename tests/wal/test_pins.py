@@ -84,62 +84,52 @@ async def collect_to(store: Store, position: int) -> None:
     cutoffs=st.lists(st.integers(1, 44), min_size=1, max_size=3).map(sorted),
     released=st.integers(0, 3),
 )
-def test_what_is_pinned_is_read_and_then_goes(
+async def test_what_is_pinned_is_read_and_then_goes(
     ranges: list[tuple[int, int]], cutoffs: list[int], released: int
 ) -> None:
     """The log is collected as if there were no pins; in the end a sweep finds nothing to delete."""
-
-    async def work() -> None:
-        store = await log_of(45)
-        before, log = await contents(SLOTS, store), log_on(store)
-        held = {f"p{n}": (a, min(a + size, 46)) for n, (a, size) in enumerate(ranges)}
+    store = await log_of(45)
+    before, log = await contents(SLOTS, store), log_on(store)
+    held = {f"p{n}": (a, min(a + size, 46)) for n, (a, size) in enumerate(ranges)}
+    for name, (start, limit) in held.items():
+        await log.create_pin(name, start=start, limit=limit)
+    for number, cutoff in enumerate(cutoffs):
+        await collect_to(store, cutoff)
+        if number < released and f"p{number}" in held:
+            await log.release_pin(f"p{number}")
+            del held[f"p{number}"]
         for name, (start, limit) in held.items():
-            await log.create_pin(name, start=start, limit=limit)
-        for number, cutoff in enumerate(cutoffs):
-            await collect_to(store, cutoff)
-            if number < released and f"p{number}" in held:
-                await log.release_pin(f"p{number}")
-                del held[f"p{number}"]
-            for name, (start, limit) in held.items():
-                assert await pinned(store, name) == list(range(start, limit))
-        await append(store, 3)
-        for name in held:
-            await log.release_pin(name)
-        await log.collect(keep=ALL, grace_us=0)
-        after = await contents(SLOTS, store)
-        assert {n: after[n] for n in after if n <= 45} == {
-            n: before[n] for n in range(min(after), 46)
-        }
-        assert max(cutoffs) >= min(after)
-        swept = await sweep(store, clock=CLOCK, grace_us=0)
-        assert [key for key in swept.deleted if "epoch" not in key] == []
-        assert await log.pins() == {}
-
-    asyncio.run(work())
+            assert await pinned(store, name) == list(range(start, limit))
+    await append(store, 3)
+    for name in held:
+        await log.release_pin(name)
+    await log.collect(keep=ALL, grace_us=0)
+    after = await contents(SLOTS, store)
+    assert {n: after[n] for n in after if n <= 45} == {n: before[n] for n in range(min(after), 46)}
+    assert max(cutoffs) >= min(after)
+    swept = await sweep(store, clock=CLOCK, grace_us=0)
+    assert [key for key in swept.deleted if "epoch" not in key] == []
+    assert await log.pins() == {}
 
 
-def test_a_name_is_free_again_once_the_pin_was_let_go_of() -> None:
+async def test_a_name_is_free_again_once_the_pin_was_let_go_of() -> None:
     """What the old one held is swept all the same, for each pin has an object of its own."""
-
-    async def work() -> None:
-        store = await log_of(20)
-        log = log_on(store)
-        await log.create_pin("p", start=3, limit=5)
-        with pytest.raises(NameTaken):
-            await log.create_pin("p")
-        await collect_to(store, 7)
-        await log.release_pin("p")
-        await log.create_pin("p", start=7, limit=9)
-        assert await pinned(store, "p") == [7, 8]
-        await log.collect(grace_us=0)
-        assert await pinned(store, "p") == [7, 8]
-        assert (await sweep(store, clock=CLOCK, grace_us=0)).deleted == []
-        assert len(await keys_in(store, PINS)) == 1
-
-    asyncio.run(work())
+    store = await log_of(20)
+    log = log_on(store)
+    await log.create_pin("p", start=3, limit=5)
+    with pytest.raises(NameTaken):
+        await log.create_pin("p")
+    await collect_to(store, 7)
+    await log.release_pin("p")
+    await log.create_pin("p", start=7, limit=9)
+    assert await pinned(store, "p") == [7, 8]
+    await log.collect(grace_us=0)
+    assert await pinned(store, "p") == [7, 8]
+    assert (await sweep(store, clock=CLOCK, grace_us=0)).deleted == []
+    assert len(await keys_in(store, PINS)) == 1
 
 
-def test_bad_input_is_told_before_anything_is_written() -> None:
+async def test_bad_input_is_told_before_anything_is_written() -> None:
     """Ranges that the log has not, names that no pin can have."""
 
     async def work() -> None:
@@ -159,7 +149,7 @@ def test_bad_input_is_told_before_anything_is_written() -> None:
                 await work("p")
         assert set(store.objects) == keys
 
-    asyncio.run(work())
+    await work()
 
 
 class Meddled(MemoryStore):
@@ -185,135 +175,111 @@ async def meddled(count: int) -> Meddled:
 
 
 @pytest.mark.parametrize("cutoff", [6, 12])
-def test_a_collection_right_before_the_pin_is_written(cutoff: int) -> None:
+async def test_a_collection_right_before_the_pin_is_written(cutoff: int) -> None:
     """Past its start: it is refused. Else: snapshots it would have named were made anew."""
-
-    async def work() -> None:
-        store = await meddled(20)
-        store.key, store.before = PINS, lambda: collect_to(store, cutoff)
-        if cutoff > 9:
-            with pytest.raises(PositionCollected):
-                await log_on(store).create_pin("p", start=9, limit=14)
-            assert await log_on(store).pins() == {}
-            return
-        await log_on(store).create_pin("p", start=9, limit=14)
-        await collect_to(store, 18)
-        assert await pinned(store, "p") == [9, 10, 11, 12, 13]
-
-    asyncio.run(work())
+    store = await meddled(20)
+    store.key, store.before = PINS, lambda: collect_to(store, cutoff)
+    if cutoff > 9:
+        with pytest.raises(PositionCollected):
+            await log_on(store).create_pin("p", start=9, limit=14)
+        assert await log_on(store).pins() == {}
+        return
+    await log_on(store).create_pin("p", start=9, limit=14)
+    await collect_to(store, 18)
+    assert await pinned(store, "p") == [9, 10, 11, 12, 13]
 
 
-def test_a_collection_that_has_replaced_the_manifest_spares_a_new_pin() -> None:
+async def test_a_collection_that_has_replaced_the_manifest_spares_a_new_pin() -> None:
     """One made from the newer manifest, before anything was deleted."""
+    store = await meddled(20)
 
-    async def work() -> None:
-        store = await meddled(20)
+    async def create() -> None:
+        with pytest.raises(PositionCollected):
+            await log_on(store).create_pin("low", start=3, limit=14)
+        await log_on(store).create_pin("high", start=13, limit=19)
 
-        async def create() -> None:
-            with pytest.raises(PositionCollected):
-                await log_on(store).create_pin("low", start=3, limit=14)
-            await log_on(store).create_pin("high", start=13, limit=19)
+    class Late(Meddled):
+        async def delete(self, keys: object) -> None:
+            if self.before is not None:
+                act, self.before = self.before, None
+                await act()
+            await MemoryStore.delete(self, keys)  # type: ignore[arg-type]
 
-        class Late(Meddled):
-            async def delete(self, keys: object) -> None:
-                if self.before is not None:
-                    act, self.before = self.before, None
-                    await act()
-                await MemoryStore.delete(self, keys)  # type: ignore[arg-type]
-
-        late = Late()
-        late.objects, late.puts_count = store.objects, 20_000
-        late.before = create
-        await collect_to(late, 12)
-        await collect_to(late, 20)
-        assert await pinned(late, "high") == [13, 14, 15, 16, 17, 18]
-
-    asyncio.run(work())
+    late = Late()
+    late.objects, late.puts_count = store.objects, 20_000
+    late.before = create
+    await collect_to(late, 12)
+    await collect_to(late, 20)
+    assert await pinned(late, "high") == [13, 14, 15, 16, 17, 18]
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> None:
+async def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> None:
     """Then nobody is told that it holds; it can be let go of, and the log goes on."""
+    counted = Recorded(await log_of(20))
+    await log_on(counted).create_pin("p", start=9, limit=14)
+    for number in range(len(counted.records)):
+        store = await log_of(20)
 
-    async def work() -> None:
-        counted = Recorded(await log_of(20))
-        await log_on(counted).create_pin("p", start=9, limit=14)
-        for number in range(len(counted.records)):
-            store = await log_of(20)
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
 
-            def toss(request: Request, last: int = number) -> Fault:
-                alive = request.index < last
-                return Fault(happened=alive or (happened and request.index == last), told=alive)
-
-            with pytest.raises(LocationError):
-                await log_on(Faulty(store, toss=toss)).create_pin("p", start=9, limit=14)
-            await collect_to(store, 18)
-            with suppress(BusyError, NoSuchPin):
-                assert await pinned(store, "p") == [9, 10, 11, 12, 13]
-            if "p" in await log_on(store).pins():
-                await log_on(store).release_pin("p")
-            await log_on(store).collect(keep=ALL, grace_us=0)
-            assert (await log_on(store).create_pin("p")).pin.is_sure
-            assert min(await contents(SLOTS, store)) == 18
-
-    asyncio.run(work())
+        with pytest.raises(LocationError):
+            await log_on(Faulty(store, toss=toss)).create_pin("p", start=9, limit=14)
+        await collect_to(store, 18)
+        with suppress(BusyError, NoSuchPin):
+            assert await pinned(store, "p") == [9, 10, 11, 12, 13]
+        if "p" in await log_on(store).pins():
+            await log_on(store).release_pin("p")
+        await log_on(store).collect(keep=ALL, grace_us=0)
+        assert (await log_on(store).create_pin("p")).pin.is_sure
+        assert min(await contents(SLOTS, store)) == 18
 
 
-def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
+async def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
     """It shrinks with what the fork needs, and never grows."""
-
-    async def work() -> None:
-        store = await log_of(20)
-        pins = Pins(store=store, clock=CLOCK, writer="me")
-        await pins.create("f", holder="f")
-        with pytest.raises(UsageError, match="destroy it first"):
-            await pins.release("f")
-        await pins.shrink("f", 7)
-        await pins.shrink("f", 3)
-        assert (await pins.load("f")).pin.start == 7
-        await collect_to(store, 15)
-        assert await pinned(store, "f") == list(range(7, 21))
-        await pins.shrink("f", 99)
-        assert await pins.list() == {}
-
-    asyncio.run(work())
+    store = await log_of(20)
+    pins = Pins(store=store, clock=CLOCK, writer="me")
+    await pins.create("f", holder="f")
+    with pytest.raises(UsageError, match="destroy it first"):
+        await pins.release("f")
+    await pins.shrink("f", 7)
+    await pins.shrink("f", 3)
+    assert (await pins.load("f")).pin.start == 7
+    await collect_to(store, 15)
+    assert await pinned(store, "f") == list(range(7, 21))
+    await pins.shrink("f", 99)
+    assert await pins.list() == {}
 
 
-def test_a_snapshot_that_a_pin_needs_and_is_gone_stops_the_collection() -> None:
+async def test_a_snapshot_that_a_pin_needs_and_is_gone_stops_the_collection() -> None:
     """What it named is not known any more, so anything might be pinned."""
-
-    async def work() -> None:
-        store = await log_of(20)
-        await log_on(store).create_pin("p", start=2, limit=9)
-        await collect_to(store, 14)
-        pins = [found.pin async for found in each_pin(store)]
-        await store.delete([pins[0].snapshots[0].path])
-        with pytest.raises(CorruptionError, match="a pin names a snapshot"):
-            await collect_to(store, 18)
-
-    asyncio.run(work())
+    store = await log_of(20)
+    await log_on(store).create_pin("p", start=2, limit=9)
+    await collect_to(store, 14)
+    pins = [found.pin async for found in each_pin(store)]
+    await store.delete([pins[0].snapshots[0].path])
+    with pytest.raises(CorruptionError, match="a pin names a snapshot"):
+        await collect_to(store, 18)
 
 
-def test_every_byte_of_a_pin_counts() -> None:
+async def test_every_byte_of_a_pin_counts() -> None:
     """It has a checksum of its own: no flipped bit makes another pin of it."""
-
-    async def work() -> None:
-        store = await log_of(20)
-        await log_on(store).create_pin("p", start=3, limit=9)
-        (path,) = await keys_in(store, PINS)
-        data = (await store.get(path)).data
-        assert encode_pin(decode_pin(data, where=path)) == data
-        for place in range(len(data)):
-            for mask in (1, 32):
-                flipped = data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :]
-                with pytest.raises(CorruptionError):
-                    decode_pin(flipped, where=path)
-        wrong = Pin(name="p", id="0" * 16, start=9, limit=3, swept=9, epoch_us=1, writer="x")
-        with pytest.raises(CorruptionError, match="between"):
-            decode_pin(encode_pin(wrong), where=wrong.path)
-        assert MANIFEST in store.objects
-
-    asyncio.run(work())
+    store = await log_of(20)
+    await log_on(store).create_pin("p", start=3, limit=9)
+    (path,) = await keys_in(store, PINS)
+    data = (await store.get(path)).data
+    assert encode_pin(decode_pin(data, where=path)) == data
+    for place in range(len(data)):
+        for mask in (1, 32):
+            flipped = data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :]
+            with pytest.raises(CorruptionError):
+                decode_pin(flipped, where=path)
+    wrong = Pin(name="p", id="0" * 16, start=9, limit=3, swept=9, epoch_us=1, writer="x")
+    with pytest.raises(CorruptionError, match="between"):
+        decode_pin(encode_pin(wrong), where=wrong.path)
+    assert MANIFEST in store.objects
 
 
 async def test_a_pin_that_goes_while_it_is_read_stops_no_collection() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -81,49 +80,41 @@ def said(manifest: Manifest) -> object:
     cutoff=st.integers(0, 40),
     sealed=st.booleans(),
 )
-def test_a_lost_manifest_is_made_again(
+async def test_a_lost_manifest_is_made_again(
     turns: list[list[int]], alpha: int, lanes: int, cutoff: int, sealed: bool
 ) -> None:
     """It says what the lost one said, and the log reads and goes on as before."""
-
-    async def work() -> None:
-        store = await log_of(turns, alpha=alpha, lanes=lanes, cutoff=cutoff)
-        if sealed:
-            await opener_on(store).seal(successor="next")
-            await roll_up_tail(store, clock=CLOCK, writer="me")
-        before, lost = await contents(SLOTS, store), (await load_head(store)).manifest
-        await store.delete([MANIFEST])
-        made = await rebuild_log(store, clock=CLOCK, writer="me")
-        assert said(made) == said(lost)
-        assert await contents(SLOTS, store) == before
-        if sealed:
-            with pytest.raises(LogSealed, match="next"):
-                await slot_writer(store).append([b"x"])
-            return
-        async with slot_writer(store) as writer:
-            assert await writer.append([b"more"]) == lost.next
-        assert await contents(SLOTS, store) == {**before, lost.next: b"more"}
-
-    asyncio.run(work())
+    store = await log_of(turns, alpha=alpha, lanes=lanes, cutoff=cutoff)
+    if sealed:
+        await opener_on(store).seal(successor="next")
+        await roll_up_tail(store, clock=CLOCK, writer="me")
+    before, lost = await contents(SLOTS, store), (await load_head(store)).manifest
+    await store.delete([MANIFEST])
+    made = await rebuild_log(store, clock=CLOCK, writer="me")
+    assert said(made) == said(lost)
+    assert await contents(SLOTS, store) == before
+    if sealed:
+        with pytest.raises(LogSealed, match="next"):
+            await slot_writer(store).append([b"x"])
+        return
+    async with slot_writer(store) as writer:
+        assert await writer.append([b"more"]) == lost.next
+    assert await contents(SLOTS, store) == {**before, lost.next: b"more"}
 
 
 @pytest.mark.parametrize("at", [2, 5])
-def test_a_fence_in_a_slot_that_was_collected_leads_nowhere(at: int) -> None:
+async def test_a_fence_in_a_slot_that_was_collected_leads_nowhere(at: int) -> None:
     """A sleeper put it there; and what an opener put into the epoch that it names is as void."""
-
-    async def work() -> None:
-        store = await log_of([[1] * 9, [1] * 4])
-        await log_on(store).create_cursor("x", 8)
-        await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
-        lost = (await load_head(store)).manifest
-        first, last = chain_of(lost).epochs[1:]
-        for epoch in (first, last) if at == 5 else (first,):
-            await store.put(epoch.path(at), stray_fence(epoch, at))
-        await store.delete([MANIFEST])
-        made = await rebuild_log(store, clock=CLOCK, writer="me")
-        assert said(made) == said(lost)
-
-    asyncio.run(work())
+    store = await log_of([[1] * 9, [1] * 4])
+    await log_on(store).create_cursor("x", 8)
+    await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
+    lost = (await load_head(store)).manifest
+    first, last = chain_of(lost).epochs[1:]
+    for epoch in (first, last) if at == 5 else (first,):
+        await store.put(epoch.path(at), stray_fence(epoch, at))
+    await store.delete([MANIFEST])
+    made = await rebuild_log(store, clock=CLOCK, writer="me")
+    assert said(made) == said(lost)
 
 
 def stray_fence(ending: Epoch, slot: int) -> bytes:
@@ -134,47 +125,39 @@ def stray_fence(ending: Epoch, slot: int) -> bytes:
     return encode_fence(link)
 
 
-def test_only_the_ends_of_objects_are_read() -> None:
+async def test_only_the_ends_of_objects_are_read() -> None:
     """However large they are: the link stands in the footer."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        async with slot_writer(store) as writer:
-            for _ in range(5):
-                await writer.append([bytes(range(256)) * 2_000])
-        await store.delete([MANIFEST])
-        recorded = Recorded(store)
-        await rebuild_log(recorded, clock=CLOCK, writer="me")
-        gets = [r for r in recorded.records if r.op == "get" and r.key.startswith("epoch/")]
-        assert len(gets) == len([entry async for entry in store.list("epoch/")])
-        assert len(await contents(SLOTS, store)) == 5
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make_slots(store)
+    async with slot_writer(store) as writer:
+        for _ in range(5):
+            await writer.append([bytes(range(256)) * 2_000])
+    await store.delete([MANIFEST])
+    recorded = Recorded(store)
+    await rebuild_log(recorded, clock=CLOCK, writer="me")
+    gets = [r for r in recorded.records if r.op == "get" and r.key.startswith("epoch/")]
+    assert len(gets) == len([entry async for entry in store.list("epoch/")])
+    assert len(await contents(SLOTS, store)) == 5
 
 
-def test_what_cannot_be_rebuilt_is_told() -> None:
+async def test_what_cannot_be_rebuilt_is_told() -> None:
     """A log that has its manifest, a folder without slots, a log with a hole in the middle."""
-
-    async def work() -> None:
-        store = await log_of([[1] * 6])
-        with pytest.raises(NameTaken, match="scrub"):
-            await rebuild_log(store, clock=CLOCK, writer="me")
-        with pytest.raises(UsageError, match="no slots"):
-            await rebuild_log(MemoryStore(), clock=CLOCK, writer="me")
-        chain = chain_of((await load_head(store)).manifest)
-        await store.delete([MANIFEST, chain.epochs[0].path(1)])
-        keys = set(store.objects)
-        with pytest.raises(CorruptionError, match="first epoch"):
-            await rebuild_log(store, clock=CLOCK, writer="me")
-        assert set(store.objects) == keys
-        holed = await log_of([[1] * 6, [1] * 6])
-        chain = chain_of((await load_head(holed)).manifest)
-        await holed.delete([MANIFEST, chain.last.path(chain.last.first_slot)])
-        with pytest.raises(CorruptionError, match="slot 7, and that slot's object is missing"):
-            await rebuild_log(holed, clock=CLOCK, writer="me")
-
-    asyncio.run(work())
+    store = await log_of([[1] * 6])
+    with pytest.raises(NameTaken, match="scrub"):
+        await rebuild_log(store, clock=CLOCK, writer="me")
+    with pytest.raises(UsageError, match="no slots"):
+        await rebuild_log(MemoryStore(), clock=CLOCK, writer="me")
+    chain = chain_of((await load_head(store)).manifest)
+    await store.delete([MANIFEST, chain.epochs[0].path(1)])
+    keys = set(store.objects)
+    with pytest.raises(CorruptionError, match="first epoch"):
+        await rebuild_log(store, clock=CLOCK, writer="me")
+    assert set(store.objects) == keys
+    holed = await log_of([[1] * 6, [1] * 6])
+    chain = chain_of((await load_head(holed)).manifest)
+    await holed.delete([MANIFEST, chain.last.path(chain.last.first_slot)])
+    with pytest.raises(CorruptionError, match="slot 7, and that slot's object is missing"):
+        await rebuild_log(holed, clock=CLOCK, writer="me")
 
 
 async def rebuilt(store: Store, **options: int) -> Manifest:

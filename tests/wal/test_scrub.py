@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,86 +56,70 @@ async def changed(store: Store, change: Callable[[Manifest], Manifest]) -> None:
 
 
 @BOTH
-def test_a_range_costs_what_it_holds(kind: Kind) -> None:
+async def test_a_range_costs_what_it_holds(kind: Kind) -> None:
     """Its fragments, and the snapshots above them; what is wrong elsewhere is not told."""
-
-    async def work() -> None:
-        inner = MemoryStore()
-        await written(kind, inner, 30)
-        whole = await (await opened(inner)).scrub()
-        assert (whole.records, whole.fragments, whole.is_clean) == (60, 30, True)
-        store = Metered(inner, clock=CLOCK)
-        log = await opened(store)
-        for start, limit, records, fragments in (
-            (1, 3, 2, 1),
-            (2, 4, 4, 2),
-            (31, 35, 4, 2),
-            (59, None, 2, 1),
-            (0, 2, 2, 1),
-            (61, None, 0, 0),
-            (500, 600, 0, 0),
-        ):
-            before = store.usage().get_count
-            found = await log.scrub(start, limit=limit)
-            assert (found.records, found.fragments) == (records, fragments), (start, limit)
-            assert found.is_clean
-            assert found.unnamed == []
-            assert store.usage().get_count - before <= fragments + 8
-
-    asyncio.run(work())
+    inner = MemoryStore()
+    await written(kind, inner, 30)
+    whole = await (await opened(inner)).scrub()
+    assert (whole.records, whole.fragments, whole.is_clean) == (60, 30, True)
+    store = Metered(inner, clock=CLOCK)
+    log = await opened(store)
+    for start, limit, records, fragments in (
+        (1, 3, 2, 1),
+        (2, 4, 4, 2),
+        (31, 35, 4, 2),
+        (59, None, 2, 1),
+        (0, 2, 2, 1),
+        (61, None, 0, 0),
+        (500, 600, 0, 0),
+    ):
+        before = store.usage().get_count
+        found = await log.scrub(start, limit=limit)
+        assert (found.records, found.fragments) == (records, fragments), (start, limit)
+        assert found.is_clean
+        assert found.unnamed == []
+        assert store.usage().get_count - before <= fragments + 8
 
 
 @BOTH
-def test_damage_is_told_by_the_ranges_that_hold_it(kind: Kind) -> None:
+async def test_damage_is_told_by_the_ranges_that_hold_it(kind: Kind) -> None:
     """And by no other."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await written(kind, store, 30)
-        fragments = await fragments_of(kind, store)
-        broken = fragments[7]
-        await store.delete([broken.path])
-        log = await opened(store)
-        for start in range(1, 60, 6):
-            found = await log.scrub(start, limit=start + 6)
-            holds = start <= broken.start < start + 6
-            assert [problem.path for problem in found.problems] == [broken.path] * holds
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await written(kind, store, 30)
+    fragments = await fragments_of(kind, store)
+    broken = fragments[7]
+    await store.delete([broken.path])
+    log = await opened(store)
+    for start in range(1, 60, 6):
+        found = await log.scrub(start, limit=start + 6)
+        holds = start <= broken.start < start + 6
+        assert [problem.path for problem in found.problems] == [broken.path] * holds
 
 
 @BOTH
 @pytest.mark.parametrize(("start", "limit"), [(-1, None), (5, 5), (6, 5), (0, 0)])
-def test_what_is_no_range_is_refused(kind: Kind, start: int, limit: int | None) -> None:
+async def test_what_is_no_range_is_refused(kind: Kind, start: int, limit: int | None) -> None:
     """Before any request."""
-
-    async def work() -> None:
-        inner = MemoryStore()
-        await kind.make(inner)
-        store = Metered(inner, clock=CLOCK)
-        log = await opened(store)
-        before = store.usage().requests_count
-        with pytest.raises(UsageError):
-            await log.scrub(start, limit=limit)
-        assert store.usage().requests_count == before
-
-    asyncio.run(work())
+    inner = MemoryStore()
+    await kind.make(inner)
+    store = Metered(inner, clock=CLOCK)
+    log = await opened(store)
+    before = store.usage().requests_count
+    with pytest.raises(UsageError):
+        await log.scrub(start, limit=limit)
+    assert store.usage().requests_count == before
 
 
 @BOTH
-def test_a_range_that_was_collected_is_told(kind: Kind) -> None:
+async def test_a_range_that_was_collected_is_told(kind: Kind) -> None:
     """As reads tell it: nobody is to believe that what is gone was found whole."""
+    store = MemoryStore()
+    await written(kind, store, 4)
 
-    async def work() -> None:
-        store = MemoryStore()
-        await written(kind, store, 4)
-
-        await changed(store, lambda m: replace(m, snapshots=(), fragments=m.fragments[-2:]))
-        manifest = decode_manifest((await store.get(MANIFEST)).data)
-        with pytest.raises(PositionCollected, match="the oldest is"):
-            await (await opened(store)).scrub(manifest.oldest - 1)
-
-    asyncio.run(work())
+    await changed(store, lambda m: replace(m, snapshots=(), fragments=m.fragments[-2:]))
+    manifest = decode_manifest((await store.get(MANIFEST)).data)
+    with pytest.raises(PositionCollected, match="the oldest is"):
+        await (await opened(store)).scrub(manifest.oldest - 1)
 
 
 def with_opener(manifest: Manifest) -> Manifest:
@@ -171,48 +154,40 @@ def with_more_bytes(manifest: Manifest) -> Manifest:
         (with_more_bytes, "bytes before it"),
     ],
 )
-def test_what_the_manifest_says_is_held_against_links_and_fences(
+async def test_what_the_manifest_says_is_held_against_links_and_fences(
     change: Callable[[Manifest], Manifest], told: str
 ) -> None:
     """Even if it adds up, and has its check, as one has that was written by mistake."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await written(KINDS[1], store, 6)
-        assert (await scrub_slots(slot_reader(store))).is_clean
-        await changed(store, change)
-        found = await scrub_slots(slot_reader(store))
-        assert any(told in problem.why for problem in found.problems)
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await written(KINDS[1], store, 6)
+    assert (await scrub_slots(slot_reader(store))).is_clean
+    await changed(store, change)
+    found = await scrub_slots(slot_reader(store))
+    assert any(told in problem.why for problem in found.problems)
 
 
-def test_who_writes_meanwhile_gives_no_false_alarm() -> None:
+async def test_who_writes_meanwhile_gives_no_false_alarm() -> None:
     """Whole epochs may begin between the end of the walk and the listing."""
+    inner = MemoryStore()
+    await make_slots(inner)
+    async with slot_writer(inner) as writer:
+        await writer.append([b"one"])
+    begun: list[str] = []
 
-    async def work() -> None:
-        inner = MemoryStore()
-        await make_slots(inner)
-        async with slot_writer(inner) as writer:
-            await writer.append([b"one"])
-        begun: list[str] = []
+    async def before(op: str, key: str) -> None:
+        # The look at the plan comes after the walk, and before the listing.
+        if op == "get" and key == "gc/GARBAGE" and not begun:
+            begun.append(key)
+            for name in ("two", "three"):
+                async with slot_writer(inner, name=name) as other:
+                    await other.append([b"more"])
 
-        async def before(op: str, key: str) -> None:
-            # The look at the plan comes after the walk, and before the listing.
-            if op == "get" and key == "gc/GARBAGE" and not begun:
-                begun.append(key)
-                for name in ("two", "three"):
-                    async with slot_writer(inner, name=name) as other:
-                        await other.append([b"more"])
-
-        store = Interposed(inner, before=before)
-        found = await scrub_slots(slot_reader(store))
-        assert begun
-        assert found.problems == []
-        assert found.records == 1
-        assert (await scrub_slots(slot_reader(inner))).records == 3
-
-    asyncio.run(work())
+    store = Interposed(inner, before=before)
+    found = await scrub_slots(slot_reader(store))
+    assert begun
+    assert found.problems == []
+    assert found.records == 1
+    assert (await scrub_slots(slot_reader(inner))).records == 3
 
 
 async def collect_to(store: Store, position: int) -> None:
@@ -256,46 +231,38 @@ MEANWHILE = {
 
 @BOTH
 @pytest.mark.parametrize("name", MEANWHILE)
-def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str) -> None:
+async def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str) -> None:
     """What it took away is no damage: the newer manifest says so."""
-
-    async def work() -> None:
+    inner = MemoryStore()
+    await written(kind, inner, 30)
+    store = Collected(inner, MEANWHILE[name])
+    found = await (await opened(store)).scrub()
+    assert store.at.keys() < MEANWHILE[name].keys()
+    assert found.problems == []
+    assert 2 <= found.records <= 60
+    # A range whose start went is refused, as if it had been gone before.
+    if name == "before the first is read":
         inner = MemoryStore()
         await written(kind, inner, 30)
-        store = Collected(inner, MEANWHILE[name])
-        found = await (await opened(store)).scrub()
-        assert store.at.keys() < MEANWHILE[name].keys()
-        assert found.problems == []
-        assert 2 <= found.records <= 60
-        # A range whose start went is refused, as if it had been gone before.
-        if name == "before the first is read":
-            inner = MemoryStore()
-            await written(kind, inner, 30)
-            with pytest.raises(PositionCollected, match="the oldest is 57"):
-                await (await opened(Collected(inner, MEANWHILE[name]))).scrub(2, limit=9)
-
-    asyncio.run(work())
+        with pytest.raises(PositionCollected, match="the oldest is 57"):
+            await (await opened(Collected(inner, MEANWHILE[name]))).scrub(2, limit=9)
 
 
 @BOTH
 @pytest.mark.parametrize("name", MEANWHILE)
-def test_damage_is_told_whatever_is_collected_meanwhile(kind: Kind, name: str) -> None:
+async def test_damage_is_told_whatever_is_collected_meanwhile(kind: Kind, name: str) -> None:
     """All that is left of it, and nothing else."""
-
-    async def work() -> None:
-        inner = MemoryStore()
-        await written(kind, inner, 30)
-        paths = [fragment.path for fragment in await fragments_of(kind, inner)]
-        lost, changed_one = paths[-1], paths[-2]
-        await inner.delete([lost])
-        data = (await inner.get(changed_one)).data
-        await inner.put(changed_one, data[:-20] + bytes(20))
-        clean = {problem.path for problem in (await (await opened(inner)).scrub()).problems}
-        assert clean == {lost, changed_one}
-        found = await (await opened(Collected(inner, MEANWHILE[name]))).scrub()
-        assert {problem.path for problem in found.problems} == clean
-
-    asyncio.run(work())
+    inner = MemoryStore()
+    await written(kind, inner, 30)
+    paths = [fragment.path for fragment in await fragments_of(kind, inner)]
+    lost, changed_one = paths[-1], paths[-2]
+    await inner.delete([lost])
+    data = (await inner.get(changed_one)).data
+    await inner.put(changed_one, data[:-20] + bytes(20))
+    clean = {problem.path for problem in (await (await opened(inner)).scrub()).problems}
+    assert clean == {lost, changed_one}
+    found = await (await opened(Collected(inner, MEANWHILE[name]))).scrub()
+    assert {problem.path for problem in found.problems} == clean
 
 
 async def fragments_of(kind: Kind, store: Store) -> list[Fragment]:
@@ -303,45 +270,37 @@ async def fragments_of(kind: Kind, store: Store) -> list[Fragment]:
     return await tree.fragments_of(await tree.manifest())
 
 
-def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
+async def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
     """Though what it held was swept; what one still holds that is not there is told."""
+    inner = MemoryStore()
+    await written(SLOTS, inner, 30)
+    log = await opened(inner)
+    await log.create_pin("p", start=1, limit=41)
+    await log.create_pin("q", start=11, limit=15)
+    held = [f.path for f in await fragments_of(SLOTS, inner) if 11 <= f.start < 15]
+    await collect_to(inner, 51)
+    met: list[str] = []
 
-    async def work() -> None:
-        inner = MemoryStore()
-        await written(SLOTS, inner, 30)
-        log = await opened(inner)
-        await log.create_pin("p", start=1, limit=41)
-        await log.create_pin("q", start=11, limit=15)
-        held = [f.path for f in await fragments_of(SLOTS, inner) if 11 <= f.start < 15]
-        await collect_to(inner, 51)
-        met: list[str] = []
+    async def before(op: str, key: str) -> None:
+        if op == "get" and key.endswith(f"{5:016x}.parquet") and not met:
+            met.append(key)
+            await log.release_pin("p")
+            await log.collect(keep=ALL, grace_us=0)
 
-        async def before(op: str, key: str) -> None:
-            if op == "get" and key.endswith(f"{5:016x}.parquet") and not met:
-                met.append(key)
-                await log.release_pin("p")
-                await log.collect(keep=ALL, grace_us=0)
-
-        found = await (await opened(Interposed(inner, before=before))).scrub()
-        assert met
-        assert found.problems == []
-        await inner.delete(held)
-        found = await log.scrub()
-        assert {problem.path for problem in found.problems} == set(held)
-
-    asyncio.run(work())
+    found = await (await opened(Interposed(inner, before=before))).scrub()
+    assert met
+    assert found.problems == []
+    await inner.delete(held)
+    found = await log.scrub()
+    assert {problem.path for problem in found.problems} == set(held)
 
 
-def test_a_collection_does_not_hide_what_a_pin_has_lost() -> None:
+async def test_a_collection_does_not_hide_what_a_pin_has_lost() -> None:
     """A fragment that the log itself no longer needs, and a pin does."""
-
-    async def work() -> None:
-        inner = MemoryStore()
-        await written(SLOTS, inner, 30)
-        await (await opened(inner)).create_pin("p", start=1, limit=9)
-        lost = (await fragments_of(SLOTS, inner))[1].path
-        await inner.delete([lost])
-        found = await (await opened(Collected(inner, {("fragment", 4): 21}))).scrub()
-        assert {problem.path for problem in found.problems} == {lost}
-
-    asyncio.run(work())
+    inner = MemoryStore()
+    await written(SLOTS, inner, 30)
+    await (await opened(inner)).create_pin("p", start=1, limit=9)
+    lost = (await fragments_of(SLOTS, inner))[1].path
+    await inner.delete([lost])
+    found = await (await opened(Collected(inner, {("fragment", 4): 21}))).scrub()
+    assert {problem.path for problem in found.problems} == {lost}

@@ -39,268 +39,228 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
     cutoff=st.integers(1, 26),
     more=st.integers(0, 6),
 )
-def test_a_fork_has_what_it_began_with_and_goes_its_own_way(
+async def test_a_fork_has_what_it_began_with_and_goes_its_own_way(
     count: int, start: int, cutoff: int, more: int
 ) -> None:
     """Whatever is appended to either, or collected of it."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", count)
-        before = await contents(store, "a")
-        if start > max(count, 1):
-            with pytest.raises(UsageError, match="no such position"):
-                await shelf_on(store).fork("a", "b", start=start)
-            return
-        await shelf_on(store).fork("a", "b", start=start)
-        shared = await contents(store, "b")
-        assert shared == {n: body for n, body in before.items() if n >= start}
-        await append(store, "a", more)
-        await append(store, "b", 3)
-        grown = await contents(store, "b")
-        assert grown == {**shared, **{count + 1 + n: b"b %d" % n for n in range(3)}}
-        await collect_to(store, "a", min(cutoff, count + 1))
-        assert await contents(store, "b") == grown
-        assert len(await contents(store, "a")) >= min(count, 1) + more - 1
-        await collect_to(store, "b", count + 4)
-        await (await shelf_on(store).open("a")).collect(keep=ALL, grace_us=0)
-        assert list(await contents(store, "b")) == [count + 3]
-        assert await (await shelf_on(store).open("a")).pins() == {}
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await log_of(store, "a", count)
+    before = await contents(store, "a")
+    if start > max(count, 1):
+        with pytest.raises(UsageError, match="no such position"):
+            await shelf_on(store).fork("a", "b", start=start)
+        return
+    await shelf_on(store).fork("a", "b", start=start)
+    shared = await contents(store, "b")
+    assert shared == {n: body for n, body in before.items() if n >= start}
+    await append(store, "a", more)
+    await append(store, "b", 3)
+    grown = await contents(store, "b")
+    assert grown == {**shared, **{count + 1 + n: b"b %d" % n for n in range(3)}}
+    await collect_to(store, "a", min(cutoff, count + 1))
+    assert await contents(store, "b") == grown
+    assert len(await contents(store, "a")) >= min(count, 1) + more - 1
+    await collect_to(store, "b", count + 4)
+    await (await shelf_on(store).open("a")).collect(keep=ALL, grace_us=0)
+    assert list(await contents(store, "b")) == [count + 3]
+    assert await (await shelf_on(store).open("a")).pins() == {}
 
 
-def test_what_a_fork_lets_go_of_its_source_deletes() -> None:
+async def test_what_a_fork_lets_go_of_its_source_deletes() -> None:
     """And nothing before: each object goes when neither needs it."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 20)
-        await shelf_on(store).fork("a", "b")
-        await shelf_on(store).fork("b", "c")
-        await collect_to(store, "a", 18)
-        await append(store, "b", 1)
-        await collect_to(store, "b", 12)
-        kept = await contents(store, "c")
-        assert list(kept) == list(range(1, 21)), "the fork of a fork holds on"
-        await collect_to(store, "c", 15)
-        await collect_to(store, "b", 13)
-        await (await shelf_on(store).open("a")).collect(keep=ALL, grace_us=0)
-        data = await keys_in(store, "log/a/epoch/")
-        slots = {int(key[-24:-8], 16) for key in data}
-        assert slots & set(range(2, 13)) == set(), "none of them needs these any more"
-        assert set(range(13, 21)) <= slots
-        assert list(await contents(store, "c")) == list(range(15, 21))
-        assert list(await contents(store, "b")) == list(range(13, 22))
-        assert list(await contents(store, "a")) == [18, 19, 20]
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await log_of(store, "a", 20)
+    await shelf_on(store).fork("a", "b")
+    await shelf_on(store).fork("b", "c")
+    await collect_to(store, "a", 18)
+    await append(store, "b", 1)
+    await collect_to(store, "b", 12)
+    kept = await contents(store, "c")
+    assert list(kept) == list(range(1, 21)), "the fork of a fork holds on"
+    await collect_to(store, "c", 15)
+    await collect_to(store, "b", 13)
+    await (await shelf_on(store).open("a")).collect(keep=ALL, grace_us=0)
+    data = await keys_in(store, "log/a/epoch/")
+    slots = {int(key[-24:-8], 16) for key in data}
+    assert slots & set(range(2, 13)) == set(), "none of them needs these any more"
+    assert set(range(13, 21)) <= slots
+    assert list(await contents(store, "c")) == list(range(15, 21))
+    assert list(await contents(store, "b")) == list(range(13, 22))
+    assert list(await contents(store, "a")) == [18, 19, 20]
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
+async def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
     """Then there is a fork that is whole, or none; and the name can be used again."""
+    start = MemoryStore()
+    await log_of(start, "a", 14)
+    counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
+    await shelf_on(counted).fork("a", "b", start=3)
+    assert len(counted.records) > 8
+    for number in range(len(counted.records)):
+        store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-    async def work() -> None:
-        start = MemoryStore()
-        await log_of(start, "a", 14)
-        counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
-        await shelf_on(counted).fork("a", "b", start=3)
-        assert len(counted.records) > 8
-        for number in range(len(counted.records)):
-            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
 
-            def toss(request: Request, last: int = number) -> Fault:
-                alive = request.index < last
-                return Fault(happened=alive or (happened and request.index == last), told=alive)
-
-            with pytest.raises(LocationError):
-                await shelf_on(Faulty(store, toss=toss)).fork("a", "b", start=3)
-            await collect_to(store, "a", 10)
-            try:
-                found = await contents(store, "b")
-            except NoSuchLog:
-                log = await shelf_on(store).open("a")
-                if "b" in await log.pins():
-                    await log.release_pin("b", force=True)
-                await log.collect(keep=ALL, grace_us=0)
-                await shelf_on(store).fork("a", "b")
-                found = await contents(store, "b")
-                assert list(found) == list(range(10, 15))
-            else:
-                assert list(found) == list(range(3, 15))
-
-    asyncio.run(work())
+        with pytest.raises(LocationError):
+            await shelf_on(Faulty(store, toss=toss)).fork("a", "b", start=3)
+        await collect_to(store, "a", 10)
+        try:
+            found = await contents(store, "b")
+        except NoSuchLog:
+            log = await shelf_on(store).open("a")
+            if "b" in await log.pins():
+                await log.release_pin("b", force=True)
+            await log.collect(keep=ALL, grace_us=0)
+            await shelf_on(store).fork("a", "b")
+            found = await contents(store, "b")
+            assert list(found) == list(range(10, 15))
+        else:
+            assert list(found) == list(range(3, 15))
 
 
-def test_what_cannot_be_forked_is_told() -> None:
+async def test_what_cannot_be_forked_is_told() -> None:
     """Before anything is written."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 9)
-        await log_of(store, "none", 0)
-        await log_of(store, "gone", 3)
-        await shelf_on(store).fork("gone", "end", start=0)
-        await shelf_on(store).destroy("end", grace_us=0)
-        await shelf_on(store).destroy("gone", grace_us=0)
-        await log_of(store, "w", 3, protocol="manifest")
-        await collect_to(store, "a", 4)
-        keys = set(store.objects)
-        shelf = shelf_on(store)
-        cases: list[tuple[Callable[[], Awaitable[Log]], type[TidelogError], str]] = [
-            (
-                lambda: shelf.fork("a", "b-c"),
-                UsageError,
-                "the name of a fork",
-            ),
-            (lambda: shelf.fork("a", "b/c"), UsageError, "name of a log"),
-            (lambda: shelf.fork("a", "a"), NameTaken, "already"),
-            (lambda: shelf.fork("w", "b"), UsageError, "copy it"),
-            (lambda: shelf.fork("no", "b"), NoSuchLog, "no log"),
-            (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest is 4"),
-            (lambda: shelf.fork("a", "b", start=99), UsageError, "no such position"),
-            (lambda: shelf.fork("none", "b", start=2), UsageError, "no such position"),
-            (lambda: shelf.fork("gone", "b"), NoSuchLog, "was destroyed"),
-            (lambda: shelf.fork("gone", "b", start=4), NoSuchLog, "was destroyed"),
-        ]
-        for call, kind, match in cases:
-            with pytest.raises(kind, match=match):
-                await call()
-        assert set(store.objects) == keys
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await log_of(store, "a", 9)
+    await log_of(store, "none", 0)
+    await log_of(store, "gone", 3)
+    await shelf_on(store).fork("gone", "end", start=0)
+    await shelf_on(store).destroy("end", grace_us=0)
+    await shelf_on(store).destroy("gone", grace_us=0)
+    await log_of(store, "w", 3, protocol="manifest")
+    await collect_to(store, "a", 4)
+    keys = set(store.objects)
+    shelf = shelf_on(store)
+    cases: list[tuple[Callable[[], Awaitable[Log]], type[TidelogError], str]] = [
+        (
+            lambda: shelf.fork("a", "b-c"),
+            UsageError,
+            "the name of a fork",
+        ),
+        (lambda: shelf.fork("a", "b/c"), UsageError, "name of a log"),
+        (lambda: shelf.fork("a", "a"), NameTaken, "already"),
+        (lambda: shelf.fork("w", "b"), UsageError, "copy it"),
+        (lambda: shelf.fork("no", "b"), NoSuchLog, "no log"),
+        (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest is 4"),
+        (lambda: shelf.fork("a", "b", start=99), UsageError, "no such position"),
+        (lambda: shelf.fork("none", "b", start=2), UsageError, "no such position"),
+        (lambda: shelf.fork("gone", "b"), NoSuchLog, "was destroyed"),
+        (lambda: shelf.fork("gone", "b", start=4), NoSuchLog, "was destroyed"),
+    ]
+    for call, kind, match in cases:
+        with pytest.raises(kind, match=match):
+            await call()
+    assert set(store.objects) == keys
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("target", ["slot", "manifest"])
-def test_a_copy_has_the_same_records_and_goes_on(protocol: str, target: str) -> None:
+async def test_a_copy_has_the_same_records_and_goes_on(protocol: str, target: str) -> None:
     """From one protocol to the other and back: positions, times and bodies stay."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 11, protocol=protocol)
-        before = await contents(store, "a")
-        await shelf_on(store).copy("a", "b", protocol=target)
-        assert await contents(store, "b") == before
-        await append(store, "b", 2)
-        await append(store, "a", 1)
-        assert await contents(store, "b") == {**before, 12: b"b 0", 13: b"b 1"}
-        await shelf_on(store).copy("b", "c", protocol=protocol, start=5)
-        assert list(await contents(store, "c")) == list(range(5, 14))
-        source, copy = [await shelf_on(store).open(name) for name in ("a", "b")]
-        tables = [[t async for t in log.scan(limit=12)] for log in (source, copy)]
-        times = [[r["timestamp_us"] for t in found for r in t.to_pylist()] for found in tables]
-        assert times[0] == times[1]
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await log_of(store, "a", 11, protocol=protocol)
+    before = await contents(store, "a")
+    await shelf_on(store).copy("a", "b", protocol=target)
+    assert await contents(store, "b") == before
+    await append(store, "b", 2)
+    await append(store, "a", 1)
+    assert await contents(store, "b") == {**before, 12: b"b 0", 13: b"b 1"}
+    await shelf_on(store).copy("b", "c", protocol=protocol, start=5)
+    assert list(await contents(store, "c")) == list(range(5, 14))
+    source, copy = [await shelf_on(store).open(name) for name in ("a", "b")]
+    tables = [[t async for t in log.scan(limit=12)] for log in (source, copy)]
+    times = [[r["timestamp_us"] for t in found for r in t.to_pylist()] for found in tables]
+    assert times[0] == times[1]
 
 
 @pytest.mark.parametrize("target", ["slot", "manifest"])
-def test_a_copy_of_nothing_goes_on_where_the_source_does(target: str) -> None:
+async def test_a_copy_of_nothing_goes_on_where_the_source_does(target: str) -> None:
     """Also where all is collected that could be."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 0)
-        await shelf_on(store).copy("a", "b", protocol=target)
-        assert await contents(store, "b") == {}
-        await append(store, "b", 1)
-        assert await contents(store, "b") == {1: b"b 0"}
-        await append(store, "a", 7)
-        await shelf_on(store).copy("a", "c", protocol=target, start=8)
-        await append(store, "c", 1)
-        assert list(await contents(store, "c")) == [8]
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await log_of(store, "a", 0)
+    await shelf_on(store).copy("a", "b", protocol=target)
+    assert await contents(store, "b") == {}
+    await append(store, "b", 1)
+    assert await contents(store, "b") == {1: b"b 0"}
+    await append(store, "a", 7)
+    await shelf_on(store).copy("a", "c", protocol=target, start=8)
+    await append(store, "c", 1)
+    assert list(await contents(store, "c")) == [8]
 
 
-def test_records_of_many_times_become_fragments_of_one() -> None:
+async def test_records_of_many_times_become_fragments_of_one() -> None:
     """wal3 has one time a fragment; a slot's object may have many."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        log = await shelf_on(store).create("a", batching=Batching(interval_us=100_000))
-        async with log:
-            times = [7, 7, 3, 9, 9, 9]
-            calls = [log.append([b"%d" % t], timestamp_us=t) for t in times]
-            await asyncio.gather(*calls)
-        await shelf_on(store).copy("a", "b", protocol="manifest")
-        found = await shelf_on(store).open("b")
-        rows = [row async for table in found.scan() for row in table.to_pylist()]
-        assert [row["timestamp_us"] for row in rows] == times
-        assert 3 <= (await found.scrub()).fragments <= 4
-
-    asyncio.run(work())
+    store = MemoryStore()
+    log = await shelf_on(store).create("a", batching=Batching(interval_us=100_000))
+    async with log:
+        times = [7, 7, 3, 9, 9, 9]
+        calls = [log.append([b"%d" % t], timestamp_us=t) for t in times]
+        await asyncio.gather(*calls)
+    await shelf_on(store).copy("a", "b", protocol="manifest")
+    found = await shelf_on(store).open("b")
+    rows = [row async for table in found.scan() for row in table.to_pylist()]
+    assert [row["timestamp_us"] for row in rows] == times
+    assert 3 <= (await found.scrub()).fragments <= 4
 
 
-def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
+async def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
     """To the byte, but for the manifest, which lists all fragments itself; and its cursors."""
-
-    async def work() -> None:
-        for name in NAMES:
-            source, store = MemoryStore(), MemoryStore()
-            for key, data in objects(name).items():
-                await source.put(key, data)
-            theirs = [t async for t in Wal3Reader(store=source, clock=CLOCK).scan()]
-            log = await shelf_on(store).adopt(source, "mine")
-            ours = [t async for t in log.scan()]
-            assert [r["body"] for t in ours for r in t.to_pylist()] == [
-                r["body"] for t in theirs for r in t.to_pylist()
-            ]
-            assert (await log.scrub()).problems == []
-            cursors = [key for key in objects(name) if key.startswith("cursor/")]
-            assert len((await log.cursors()).cursors) == len(cursors)
-            back = MemoryStore()
-            await shelf_on(store).export("mine", back)
-            fragments = {k: v for k, v in objects(name).items() if k in back.objects}
-            assert all(
-                back.objects[key].data == data
-                for key, data in fragments.items()
-                if key.startswith("log/")
-            )
-            again = [t async for t in Wal3Reader(store=back, clock=CLOCK).scan()]
-            assert [r["body"] for t in again for r in t.to_pylist()] == [
-                r["body"] for t in theirs for r in t.to_pylist()
-            ]
-
-    asyncio.run(work())
-
-
-def test_a_slot_log_is_exported_as_wal3_reads_it() -> None:
-    """And a folder without one is not adopted."""
-
-    async def work() -> None:
-        store, back = MemoryStore(), MemoryStore()
-        await log_of(store, "a", 5)
-        await shelf_on(store).export("a", back, start=2)
-        rows = [r async for t in Wal3Reader(store=back, clock=CLOCK).scan() for r in t.to_pylist()]
-        assert [(row["position"], row["body"]) for row in rows] == [
-            (n, b"a %d" % (n - 1)) for n in range(2, 6)
+    for name in NAMES:
+        source, store = MemoryStore(), MemoryStore()
+        for key, data in objects(name).items():
+            await source.put(key, data)
+        theirs = [t async for t in Wal3Reader(store=source, clock=CLOCK).scan()]
+        log = await shelf_on(store).adopt(source, "mine")
+        ours = [t async for t in log.scan()]
+        assert [r["body"] for t in ours for r in t.to_pylist()] == [
+            r["body"] for t in theirs for r in t.to_pylist()
         ]
-        with pytest.raises(NameTaken):
-            await shelf_on(store).export("a", back)
-        with pytest.raises(NoSuchLog):
-            await shelf_on(store).adopt(MemoryStore(), "b")
-        with pytest.raises(UsageError, match="slot commits"):
-            await shelf_on(store).adopt(Within(store, "log/a"), "b")
+        assert (await log.scrub()).problems == []
+        cursors = [key for key in objects(name) if key.startswith("cursor/")]
+        assert len((await log.cursors()).cursors) == len(cursors)
+        back = MemoryStore()
+        await shelf_on(store).export("mine", back)
+        fragments = {k: v for k, v in objects(name).items() if k in back.objects}
+        assert all(
+            back.objects[key].data == data
+            for key, data in fragments.items()
+            if key.startswith("log/")
+        )
+        again = [t async for t in Wal3Reader(store=back, clock=CLOCK).scan()]
+        assert [r["body"] for t in again for r in t.to_pylist()] == [
+            r["body"] for t in theirs for r in t.to_pylist()
+        ]
 
-    asyncio.run(work())
+
+async def test_a_slot_log_is_exported_as_wal3_reads_it() -> None:
+    """And a folder without one is not adopted."""
+    store, back = MemoryStore(), MemoryStore()
+    await log_of(store, "a", 5)
+    await shelf_on(store).export("a", back, start=2)
+    rows = [r async for t in Wal3Reader(store=back, clock=CLOCK).scan() for r in t.to_pylist()]
+    assert [(row["position"], row["body"]) for row in rows] == [
+        (n, b"a %d" % (n - 1)) for n in range(2, 6)
+    ]
+    with pytest.raises(NameTaken):
+        await shelf_on(store).export("a", back)
+    with pytest.raises(NoSuchLog):
+        await shelf_on(store).adopt(MemoryStore(), "b")
+    with pytest.raises(UsageError, match="slot commits"):
+        await shelf_on(store).adopt(Within(store, "log/a"), "b")
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
-def test_a_read_from_where_the_log_has_not_come_to_is_told(protocol: str) -> None:
+async def test_a_read_from_where_the_log_has_not_come_to_is_told(protocol: str) -> None:
     """It would else look like a log that is empty; right after the last record it is just that."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await log_of(store, "a", 3, protocol=protocol)
-        log = await shelf_on(store).open("a")
-        assert [table async for table in log.scan(4)] == []
-        with pytest.raises(UsageError, match="has not come to that position"):
-            _ = [table async for table in log.scan(5)]
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await log_of(store, "a", 3, protocol=protocol)
+    log = await shelf_on(store).open("a")
+    assert [table async for table in log.scan(4)] == []
+    with pytest.raises(UsageError, match="has not come to that position"):
+        _ = [table async for table in log.scan(5)]
 
 
 @pytest.mark.parametrize("hostile", ["\U0010ffff\U0010ffff", "manifest/MANIFEST/\U0010ffff", "x"])

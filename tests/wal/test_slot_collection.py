@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -73,229 +72,191 @@ async def fences(store: Store, manifest: Manifest) -> set[str]:
     position=st.integers(1, 90),
     alpha=st.integers(1, 5),
 )
-def test_what_a_cursor_holds_is_read_as_before(
+async def test_what_a_cursor_holds_is_read_as_before(
     turns: list[list[int]], position: int, alpha: int
 ) -> None:
     """The rest is gone: all that is left is what the log names, and the fences that it needs."""
-
-    async def work() -> None:
-        store = await log_of(turns, alpha=alpha)
-        before = await contents(SLOTS, store)
-        await log_on(store).create_cursor("x", min(position, len(before) + 1))
-        report = await log_on(store).collect(keep=ALL, grace_us=0)
-        after = await contents(SLOTS, store)
-        assert after == {n: body for n, body in before.items() if n >= (report.oldest or 0)}
-        assert report.oldest is not None
-        assert report.oldest <= position
-        manifest, named = await paths_named(TreeReader(store=store, clock=CLOCK))
-        chain = manifest.chain
-        assert chain is not None
-        ended = await fences(store, manifest)
-        assert {entry.key async for entry in store.list("snapshot/")} <= named
-        for key in [entry.key async for entry in store.list("epoch/")]:
-            if key in named | ended:
-                continue
-            place = place_of(key)
-            assert place is not None
-            assert place.slot >= (manifest.initial_seq_no or 0), "void slots may stay beside data"
-        assert not (await log_on(store).sweep(grace_us=0)).unproven
-        left = {entry.key async for entry in store.list("epoch/")}
-        assert left == {path for path in named if path.startswith("epoch/")} | ended
-        await append_turns(store, [[2] * 7])
-        again = await contents(SLOTS, store)
-        assert list(again) == list(range(report.oldest, len(before) + 15))
-
-    asyncio.run(work())
+    store = await log_of(turns, alpha=alpha)
+    before = await contents(SLOTS, store)
+    await log_on(store).create_cursor("x", min(position, len(before) + 1))
+    report = await log_on(store).collect(keep=ALL, grace_us=0)
+    after = await contents(SLOTS, store)
+    assert after == {n: body for n, body in before.items() if n >= (report.oldest or 0)}
+    assert report.oldest is not None
+    assert report.oldest <= position
+    manifest, named = await paths_named(TreeReader(store=store, clock=CLOCK))
+    chain = manifest.chain
+    assert chain is not None
+    ended = await fences(store, manifest)
+    assert {entry.key async for entry in store.list("snapshot/")} <= named
+    for key in [entry.key async for entry in store.list("epoch/")]:
+        if key in named | ended:
+            continue
+        place = place_of(key)
+        assert place is not None
+        assert place.slot >= (manifest.initial_seq_no or 0), "void slots may stay beside data"
+    assert not (await log_on(store).sweep(grace_us=0)).unproven
+    left = {entry.key async for entry in store.list("epoch/")}
+    assert left == {path for path in named if path.startswith("epoch/")} | ended
+    await append_turns(store, [[2] * 7])
+    again = await contents(SLOTS, store)
+    assert list(again) == list(range(report.oldest, len(before) + 15))
 
 
-def test_the_newest_fragment_stays() -> None:
+async def test_the_newest_fragment_stays() -> None:
     """A lost manifest is made again from links; so one link is always there."""
-
-    async def work() -> None:
-        store = await log_of([[2] * 6])
-        await log_on(store).create_cursor("x", 13)
-        report = await log_on(store).collect(keep=ALL, grace_us=0)
-        assert (report.oldest, report.fragments) == (11, 5)
-        assert (await log_on(store).collect(keep=ALL, grace_us=0)).fragments == 0
-
-    asyncio.run(work())
+    store = await log_of([[2] * 6])
+    await log_on(store).create_cursor("x", 13)
+    report = await log_on(store).collect(keep=ALL, grace_us=0)
+    assert (report.oldest, report.fragments) == (11, 5)
+    assert (await log_on(store).collect(keep=ALL, grace_us=0)).fragments == 0
 
 
-def test_void_slots_go_with_what_is_before_them() -> None:
+async def test_void_slots_go_with_what_is_before_them() -> None:
     """Writers that died leave fences that count, and many void ones each: these go by their names.
 
     Those who were closed leave the one fence that counts.
     """
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        died = [slot_writer(store, name=f"w{number}", alpha=8) for number in range(8)]
-        for writer in died:
-            await writer.append([b"%d" % len(store.objects)])
-        await log_on(store).create_cursor("x", 8)
-        keys = {entry.key async for entry in store.list("epoch/")}
-        recorded = Recorded(store)
-        await log_on(recorded).collect(keep=ALL, grace_us=0)
-        manifest = (await load_head(store)).manifest
-        left = {entry.key async for entry in store.list("epoch/")}
-        void = [key for key in left - await fences(store, manifest) if place_of(key)]
-        assert len(keys) - len(left) > 40
-        # What is left of them lies past the fence of the last epoch that ended.
-        assert len(void) <= 1 + 7 + SIGNS
-        lists = [r for r in recorded.records if r.op == "list" and r.key.startswith("epoch")]
-        assert len(lists) <= 3  # For where the log ends, and that again if others roll it up.
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make_slots(store)
+    died = [slot_writer(store, name=f"w{number}", alpha=8) for number in range(8)]
+    for writer in died:
+        await writer.append([b"%d" % len(store.objects)])
+    await log_on(store).create_cursor("x", 8)
+    keys = {entry.key async for entry in store.list("epoch/")}
+    recorded = Recorded(store)
+    await log_on(recorded).collect(keep=ALL, grace_us=0)
+    manifest = (await load_head(store)).manifest
+    left = {entry.key async for entry in store.list("epoch/")}
+    void = [key for key in left - await fences(store, manifest) if place_of(key)]
+    assert len(keys) - len(left) > 40
+    # What is left of them lies past the fence of the last epoch that ended.
+    assert len(void) <= 1 + 7 + SIGNS
+    lists = [r for r in recorded.records if r.op == "list" and r.key.startswith("epoch")]
+    assert len(lists) <= 3  # For where the log ends, and that again if others roll it up.
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_a_collector_may_die_at_any_request(happened: bool) -> None:
+async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
     """The next one leaves what an untroubled one leaves; so with what a pin has let go of."""
+    start = await log_of([[2] * 9, [1] * 4, [2] * 5])
+    log = log_on(start)
+    await log.create_pin("held", start=3, limit=6)
+    await log.create_pin("gone", start=7, limit=11)
+    await log.create_cursor("x", 10)
+    await log.collect(keep=ALL, grace_us=0)
+    await log.release_pin("gone")
+    witness = await log.load_cursor("x")
+    await log.save_cursor(witness, 24)
+    smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+    counted = Recorded(smooth)
+    await log_on(counted).collect(keep=ALL, grace_us=0)
+    left = await _said(smooth)
+    visited = 0
+    for number in range(len(counted.records)):
+        store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-    async def work() -> None:
-        start = await log_of([[2] * 9, [1] * 4, [2] * 5])
-        log = log_on(start)
-        await log.create_pin("held", start=3, limit=6)
-        await log.create_pin("gone", start=7, limit=11)
-        await log.create_cursor("x", 10)
-        await log.collect(keep=ALL, grace_us=0)
-        await log.release_pin("gone")
-        witness = await log.load_cursor("x")
-        await log.save_cursor(witness, 24)
-        smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
-        counted = Recorded(smooth)
-        await log_on(counted).collect(keep=ALL, grace_us=0)
-        left = await _said(smooth)
-        visited = 0
-        for number in range(len(counted.records)):
-            store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
 
-            def toss(request: Request, last: int = number) -> Fault:
-                alive = request.index < last
-                return Fault(happened=alive or (happened and request.index == last), told=alive)
-
-            with pytest.raises(LocationError):
-                await log_on(Faulty(store, toss=toss)).collect(keep=ALL, grace_us=0)
-            await log_on(store).collect(keep=ALL, grace_us=0)
-            assert await _said(store) == left, f"after a death at {counted.records[number]}"
-            rows = [
-                r["position"] async for t in log_on(store).scan_pin("held") for r in t.to_pylist()
-            ]
-            assert rows == [3, 4, 5]
-            visited += 1
-        assert visited > 20
-
-    asyncio.run(work())
+        with pytest.raises(LocationError):
+            await log_on(Faulty(store, toss=toss)).collect(keep=ALL, grace_us=0)
+        await log_on(store).collect(keep=ALL, grace_us=0)
+        assert await _said(store) == left, f"after a death at {counted.records[number]}"
+        rows = [r["position"] async for t in log_on(store).scan_pin("held") for r in t.to_pylist()]
+        assert rows == [3, 4, 5]
+        visited += 1
+    assert visited > 20
 
 
 async def _said(store: MemoryStore) -> tuple[set[str], Manifest]:
     return set(store.objects), (await load_head(store)).manifest
 
 
-def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
+async def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
     """What it still wants is there, or the error says where the log begins."""
-
-    async def work() -> None:
-        store = await log_of([[1] * 12])
-        log = log_on(store)
-        scan, behind = log.scan(9), log.scan(1)
-        assert (await anext(scan)).num_rows
-        await log.create_cursor("x", 9)
-        await log.collect(keep=ALL, grace_us=0)
-        rest = [row["position"] async for table in scan for row in table.to_pylist()]
-        assert rest[-1] == 12
-        with pytest.raises(PositionCollected, match="the oldest is 9"):
-            _ = [table async for table in behind]
-
-    asyncio.run(work())
+    store = await log_of([[1] * 12])
+    log = log_on(store)
+    scan, behind = log.scan(9), log.scan(1)
+    assert (await anext(scan)).num_rows
+    await log.create_cursor("x", 9)
+    await log.collect(keep=ALL, grace_us=0)
+    rest = [row["position"] async for table in scan for row in table.to_pylist()]
+    assert rest[-1] == 12
+    with pytest.raises(PositionCollected, match="the oldest is 9"):
+        _ = [table async for table in behind]
 
 
-def test_a_cursor_may_stand_where_the_manifest_has_not_come_yet() -> None:
+async def test_a_cursor_may_stand_where_the_manifest_has_not_come_yet() -> None:
     """But not past the end of the log."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        shape = Shape(rollup_slots=1_000, rollup_interval_us=3_600_000_000)
-        writer = SlotWriter(store=store, clock=SystemClock(), writer="w", shape=shape)
-        for _ in range(3):
-            await writer.append([b"x"])
-        log = log_on(store)
-        assert (await load_head(store)).manifest.next == 1
-        assert (await log.create_cursor("x", 4)).position == 4
-        with pytest.raises(UsageError, match="right after the last"):
-            await log.create_cursor("y", 5)
-        await writer.close()
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make_slots(store)
+    shape = Shape(rollup_slots=1_000, rollup_interval_us=3_600_000_000)
+    writer = SlotWriter(store=store, clock=SystemClock(), writer="w", shape=shape)
+    for _ in range(3):
+        await writer.append([b"x"])
+    log = log_on(store)
+    assert (await load_head(store)).manifest.next == 1
+    assert (await log.create_cursor("x", 4)).position == 4
+    with pytest.raises(UsageError, match="right after the last"):
+        await log.create_cursor("y", 5)
+    await writer.close()
 
 
-def test_a_writer_goes_on_while_its_log_is_collected() -> None:
+async def test_a_writer_goes_on_while_its_log_is_collected() -> None:
     """Its roll-ups contend with the collector for the manifest; nothing is lost by either."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        log = log_on(store)
-        async with slot_writer(store) as writer:
-            await writer.append([b"first"])
-            witness = await log.create_cursor("x", 1)
-            for number in range(60):
-                position = await writer.append([b"%d" % number])
-                if number % 7 == 0:
-                    witness = await log.save_cursor(witness, position)
-                    await log.collect(keep=ALL, grace_us=0)
-        found = await contents(SLOTS, store)
-        assert list(found) == list(range(min(found), 62))
-        assert min(found) > 50
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make_slots(store)
+    log = log_on(store)
+    async with slot_writer(store) as writer:
+        await writer.append([b"first"])
+        witness = await log.create_cursor("x", 1)
+        for number in range(60):
+            position = await writer.append([b"%d" % number])
+            if number % 7 == 0:
+                witness = await log.save_cursor(witness, position)
+                await log.collect(keep=ALL, grace_us=0)
+    found = await contents(SLOTS, store)
+    assert list(found) == list(range(min(found), 62))
+    assert min(found) > 50
 
 
-def test_a_sealed_log_is_collected_and_stays_sealed() -> None:
+async def test_a_sealed_log_is_collected_and_stays_sealed() -> None:
     """The seal is a fence, and stays; its successor is named as before."""
-
-    async def work() -> None:
-        store = await log_of([[1] * 9])
-        await opener_on(store).seal(successor="next")
-        log = log_on(store)
-        await log.create_cursor("x", 9)
-        assert (await log.collect(keep=ALL, grace_us=0)).oldest == 9
-        assert (await log.bounds()).seal is not None
-        with pytest.raises(LogSealed, match="next"):
-            await log.append([b"x"])
-        assert (await contents(SLOTS, store)).keys() == {9}
-        await log.close()
-
-    asyncio.run(work())
+    store = await log_of([[1] * 9])
+    await opener_on(store).seal(successor="next")
+    log = log_on(store)
+    await log.create_cursor("x", 9)
+    assert (await log.collect(keep=ALL, grace_us=0)).oldest == 9
+    assert (await log.bounds()).seal is not None
+    with pytest.raises(LogSealed, match="next"):
+        await log.append([b"x"])
+    assert (await contents(SLOTS, store)).keys() == {9}
+    await log.close()
 
 
-def test_what_is_dead_is_told_from_what_may_still_come() -> None:
+async def test_what_is_dead_is_told_from_what_may_still_come() -> None:
     """By its place alone; of an epoch that the log went past without, nothing is ever named."""
-
-    async def work() -> None:
-        store = await log_of([[1] * 6, [1] * 3])
-        log = log_on(store)
-        await log.create_cursor("x", 4)
-        await log.collect(keep=ALL, grace_us=0)
-        manifest = (await load_head(store)).manifest
-        chain = manifest.chain
-        assert isinstance(chain, Chain)
-        _, first, last = chain.epochs
-        stray = f"epoch/{first.number:016x}-{'f' * 16}/000/{2:016x}.parquet"
-        coming = f"epoch/{last.number + 1:016x}-{'f' * 16}/000/{20:016x}.parquet"
-        cases = {
-            first.path(1): OrphanVerdict.DEAD,
-            first.path(last.first_slot): OrphanVerdict.KEPT,
-            first.path(last.first_slot + 1): OrphanVerdict.DEAD,
-            last.path(12): OrphanVerdict.UNPROVEN,
-            stray: OrphanVerdict.DEAD,
-            coming: OrphanVerdict.UNPROVEN,
-            last.path(12).replace("/000/", "/001/"): OrphanVerdict.FOREIGN,
-            last.path(last.first_slot - 1): OrphanVerdict.FOREIGN,
-            "epoch/notes.txt": OrphanVerdict.FOREIGN,
-        }
-        assert {key: judge_fragment(manifest, key) for key in cases} == cases
-
-    asyncio.run(work())
+    store = await log_of([[1] * 6, [1] * 3])
+    log = log_on(store)
+    await log.create_cursor("x", 4)
+    await log.collect(keep=ALL, grace_us=0)
+    manifest = (await load_head(store)).manifest
+    chain = manifest.chain
+    assert isinstance(chain, Chain)
+    _, first, last = chain.epochs
+    stray = f"epoch/{first.number:016x}-{'f' * 16}/000/{2:016x}.parquet"
+    coming = f"epoch/{last.number + 1:016x}-{'f' * 16}/000/{20:016x}.parquet"
+    cases = {
+        first.path(1): OrphanVerdict.DEAD,
+        first.path(last.first_slot): OrphanVerdict.KEPT,
+        first.path(last.first_slot + 1): OrphanVerdict.DEAD,
+        last.path(12): OrphanVerdict.UNPROVEN,
+        stray: OrphanVerdict.DEAD,
+        coming: OrphanVerdict.UNPROVEN,
+        last.path(12).replace("/000/", "/001/"): OrphanVerdict.FOREIGN,
+        last.path(last.first_slot - 1): OrphanVerdict.FOREIGN,
+        "epoch/notes.txt": OrphanVerdict.FOREIGN,
+    }
+    assert {key: judge_fragment(manifest, key) for key in cases} == cases

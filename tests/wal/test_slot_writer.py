@@ -43,241 +43,199 @@ def slow_puts(duration_us: int) -> Callable[[str, str], int]:
     return lambda op, _: duration_us if op == "put" else 0
 
 
-def test_an_append_takes_one_put() -> None:
+async def test_an_append_takes_one_put() -> None:
     """And nothing is read; the roll-up comes later, for many of them."""
-
-    async def work() -> None:
-        store = Metered(MemoryStore(), clock=CLOCK)
-        await make_slots(store)
-        quiet = Shape(alpha=4, rollup_interval_us=60_000_000)
-        writer = SlotWriter(store=store, clock=SystemClock(), writer="w", shape=quiet)
-        await writer.append([b"the first opens the log"])
-        before = store.usage()
-        for _ in range(3):
-            await writer.append([b"one"])
-        used = store.usage() - before
-        assert (used.put_count, used.requests_count) == (3, 3)
-        await writer.close()
-        assert len(await contents(SLOTS, store)) == 4
-
-    asyncio.run(work())
+    store = Metered(MemoryStore(), clock=CLOCK)
+    await make_slots(store)
+    quiet = Shape(alpha=4, rollup_interval_us=60_000_000)
+    writer = SlotWriter(store=store, clock=SystemClock(), writer="w", shape=quiet)
+    await writer.append([b"the first opens the log"])
+    before = store.usage()
+    for _ in range(3):
+        await writer.append([b"one"])
+    used = store.usage() - before
+    assert (used.put_count, used.requests_count) == (3, 3)
+    await writer.close()
+    assert len(await contents(SLOTS, store)) == 4
 
 
-def test_appends_overlap() -> None:
+async def test_appends_overlap() -> None:
     """With eight under way at 50 ms each, 40 take 5 round trips, not 40."""
-
-    async def work() -> None:
-        clock = SystemClock()
-        store = Delayed(MemoryStore(), clock=clock, delay_us=slow_puts(50_000))
-        await make_log(store, clock=clock, writer="maker")
-        writer = SlotWriter(
-            store=store,
-            clock=clock,
-            writer="w",
-            shape=Shape(alpha=8),
-            batching=Batching(batch_bytes=1, interval_us=0),
-        )
-        await writer.append([b"open"])
-        begin_us = clock.monotonic_us()
-        await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(40)))
-        assert clock.monotonic_us() - begin_us < 30 * 50_000
-        await writer.close()
-
-    asyncio.run(work())
+    clock = SystemClock()
+    store = Delayed(MemoryStore(), clock=clock, delay_us=slow_puts(50_000))
+    await make_log(store, clock=clock, writer="maker")
+    writer = SlotWriter(
+        store=store,
+        clock=clock,
+        writer="w",
+        shape=Shape(alpha=8),
+        batching=Batching(batch_bytes=1, interval_us=0),
+    )
+    await writer.append([b"open"])
+    begin_us = clock.monotonic_us()
+    await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(40)))
+    assert clock.monotonic_us() - begin_us < 30 * 50_000
+    await writer.close()
 
 
-def test_a_writer_ends_the_turn_of_the_one_before() -> None:
+async def test_a_writer_ends_the_turn_of_the_one_before() -> None:
     """Which is told so, with nothing of what it appends then in the log; and both are in order."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        one = await made(store)
-        two = slot_writer(store, name="two", lanes=3, alpha=2)
-        assert [await one.append([b"a"]), await one.append([b"b"])] == [1, 2]
-        assert await two.append([b"c"]) == 3
-        for _ in range(2):
-            with pytest.raises(Fenced, match="by='two'"):
-                await one.append([b"lost"])
-        assert [await two.append([b"%d" % n]) for n in range(9)] == list(range(4, 13))
-        await one.close()
-        await two.close()
-        found = list((await contents(SLOTS, store)).values())
-        assert found == [b"a", b"b", b"c", *(b"%d" % n for n in range(9))]
-
-    asyncio.run(work())
+    store = MemoryStore()
+    one = await made(store)
+    two = slot_writer(store, name="two", lanes=3, alpha=2)
+    assert [await one.append([b"a"]), await one.append([b"b"])] == [1, 2]
+    assert await two.append([b"c"]) == 3
+    for _ in range(2):
+        with pytest.raises(Fenced, match="by='two'"):
+            await one.append([b"lost"])
+    assert [await two.append([b"%d" % n]) for n in range(9)] == list(range(4, 13))
+    await one.close()
+    await two.close()
+    found = list((await contents(SLOTS, store)).values())
+    assert found == [b"a", b"b", b"c", *(b"%d" % n for n in range(9))]
 
 
-def test_lanes_and_alpha_are_those_of_the_epoch() -> None:
+async def test_lanes_and_alpha_are_those_of_the_epoch() -> None:
     """Readers need not know: they are told by the fence which opened it."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        wanted = 0
-        for lanes, alpha in ((1, 1), (4, 2), (2, 8), (64, 64)):
-            async with slot_writer(store, lanes=lanes, alpha=alpha, batch_bytes=1) as writer:
-                await asyncio.gather(*(writer.append([b"x"]) for _ in range(10)))
-                wanted += 10
-            newest = decode_manifest((await store.get(MANIFEST)).data).chain
-            assert newest is not None
-            assert (newest.last.lanes, newest.last.alpha) == (lanes, alpha)
-        assert len(await contents(SLOTS, store)) == wanted
-
-    asyncio.run(work())
+    store = MemoryStore()
+    await make_slots(store)
+    wanted = 0
+    for lanes, alpha in ((1, 1), (4, 2), (2, 8), (64, 64)):
+        async with slot_writer(store, lanes=lanes, alpha=alpha, batch_bytes=1) as writer:
+            await asyncio.gather(*(writer.append([b"x"]) for _ in range(10)))
+            wanted += 10
+        newest = decode_manifest((await store.get(MANIFEST)).data).chain
+        assert newest is not None
+        assert (newest.last.lanes, newest.last.alpha) == (lanes, alpha)
+    assert len(await contents(SLOTS, store)) == wanted
 
 
-def test_times_are_those_given() -> None:
+async def test_times_are_those_given() -> None:
     """Now, unless said otherwise; and nothing else is a time."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        writer = await made(store)
-        before = CLOCK.now_us()
-        await asyncio.gather(writer.append([b"a"]), writer.append([b"b", b"c"], timestamp_us=7))
-        for wrong in (-1, 2**63):
-            with pytest.raises(UsageError):
-                await writer.append([b"x"], timestamp_us=wrong)
-        await writer.close()
-        times = [row["timestamp_us"] for row in await rows_of(SLOTS, store)]
-        assert times[1:] == [7, 7]
-        assert before <= times[0] <= CLOCK.now_us()
-
-    asyncio.run(work())
+    store = MemoryStore()
+    writer = await made(store)
+    before = CLOCK.now_us()
+    await asyncio.gather(writer.append([b"a"]), writer.append([b"b", b"c"], timestamp_us=7))
+    for wrong in (-1, 2**63):
+        with pytest.raises(UsageError):
+            await writer.append([b"x"], timestamp_us=wrong)
+    await writer.close()
+    times = [row["timestamp_us"] for row in await rows_of(SLOTS, store)]
+    assert times[1:] == [7, 7]
+    assert before <= times[0] <= CLOCK.now_us()
 
 
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
-def test_a_put_that_nobody_answers_is_resolved(happened: bool) -> None:
+async def test_a_put_that_nobody_answers_is_resolved(happened: bool) -> None:
     """The writer takes the log over from itself, and knows; nobody is told that it is unknown."""
+    inner = MemoryStore()
+    silent: set[str] = set()
 
-    async def work() -> None:
-        inner = MemoryStore()
-        silent: set[str] = set()
+    def toss(request: Request) -> Fault:
+        is_data = request.op == "put" and request.key.endswith("2.parquet")
+        if is_data and not silent:
+            silent.add(request.key)
+            return Fault(happened=happened, told=False)
+        return Fault()
 
-        def toss(request: Request) -> Fault:
-            is_data = request.op == "put" and request.key.endswith("2.parquet")
-            if is_data and not silent:
-                silent.add(request.key)
-                return Fault(happened=happened, told=False)
-            return Fault()
-
-        await make_slots(inner)
-        writer = slot_writer(Faulty(inner, toss=toss), alpha=4, batch_bytes=1)
-        writer.resend = Resend(attempts=1)
-        got = await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(6)))
-        await writer.close()
-        assert silent
-        assert await contents(SLOTS, inner) == {
-            position: b"%d" % n for n, position in enumerate(got)
-        }
-
-    asyncio.run(work())
+    await make_slots(inner)
+    writer = slot_writer(Faulty(inner, toss=toss), alpha=4, batch_bytes=1)
+    writer.resend = Resend(attempts=1)
+    got = await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(6)))
+    await writer.close()
+    assert silent
+    assert await contents(SLOTS, inner) == {position: b"%d" % n for n, position in enumerate(got)}
 
 
-def test_where_the_store_is_gone_outcomes_are_unknown() -> None:
+async def test_where_the_store_is_gone_outcomes_are_unknown() -> None:
     """Until it is back: then what had landed is in the log, and what had not is not."""
+    inner, gone = MemoryStore(), asyncio.Event()
 
-    async def work() -> None:
-        inner, gone = MemoryStore(), asyncio.Event()
+    def toss(_: Request) -> Fault:
+        return Fault(happened=False, told=False) if gone.is_set() else Fault()
 
-        def toss(_: Request) -> Fault:
-            return Fault(happened=False, told=False) if gone.is_set() else Fault()
-
-        await make_slots(inner)
-        writer = slot_writer(Faulty(inner, toss=toss))
-        assert await writer.append([b"one"]) == 1
-        gone.set()
-        with pytest.raises(OutcomeUnknown):
-            await writer.append([b"two"])
-        gone.clear()
-        assert await writer.append([b"three"]) == 2
-        await writer.close()
-        assert await contents(SLOTS, inner) == {1: b"one", 2: b"three"}
-
-    asyncio.run(work())
+    await make_slots(inner)
+    writer = slot_writer(Faulty(inner, toss=toss))
+    assert await writer.append([b"one"]) == 1
+    gone.set()
+    with pytest.raises(OutcomeUnknown):
+        await writer.append([b"two"])
+    gone.clear()
+    assert await writer.append([b"three"]) == 2
+    await writer.close()
+    assert await contents(SLOTS, inner) == {1: b"one", 2: b"three"}
 
 
-def test_a_sealed_log_takes_no_more() -> None:
+async def test_a_sealed_log_takes_no_more() -> None:
     """In no process: neither from who was writing, nor from who opens it; and it says what next."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        writer = await made(store)
-        await writer.append([b"one"])
-        seal = await opener_on(store).seal(successor="orders-2")
-        for one in (writer, writer, slot_writer(store)):
-            with pytest.raises(LogSealed, match="orders-2"):
-                await one.append([b"two"])
-            await one.close()
-        with pytest.raises(LogSealed):
-            await opener_on(store).seal()
-        assert (await slot_reader(store).bounds()).seal == seal
-        assert await contents(SLOTS, store) == {1: b"one"}
-
-    asyncio.run(work())
-
-
-def test_an_append_that_is_refused_is_none() -> None:
-    """Whatever was under way at and after the fence is void, and no position is given twice."""
-
-    async def work() -> None:
-        clock = SystemClock()
-        inner = MemoryStore()
-        await make_log(inner, clock=clock, writer="maker")
-        slow = Delayed(inner, clock=clock, delay_us=slow_puts(30_000))
-        one = SlotWriter(
-            store=slow,
-            clock=clock,
-            writer="one",
-            shape=Shape(alpha=8),
-            batching=Batching(batch_bytes=1, interval_us=0),
-        )
-        await one.append([b"open"])
-        calls = [asyncio.create_task(one.append([b"%d" % n])) for n in range(30)]
-        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-        two = slot_writer(inner, name="two")
-        await two.append([b"two"])
-        answers = await asyncio.gather(*calls, return_exceptions=True)
+    store = MemoryStore()
+    writer = await made(store)
+    await writer.append([b"one"])
+    seal = await opener_on(store).seal(successor="orders-2")
+    for one in (writer, writer, slot_writer(store)):
+        with pytest.raises(LogSealed, match="orders-2"):
+            await one.append([b"two"])
         await one.close()
-        await two.close()
-        found = await contents(SLOTS, inner)
-        said = {n: answer for n, answer in enumerate(answers) if isinstance(answer, int)}
-        assert all(found[position] == b"%d" % n for n, position in said.items())
-        assert 0 < len(said) < 30
-        assert all(isinstance(a, int | Fenced) for a in answers)
-        assert len(found) == len(said) + 2, "what was refused is there"
-
-    asyncio.run(work())
+    with pytest.raises(LogSealed):
+        await opener_on(store).seal()
+    assert (await slot_reader(store).bounds()).seal == seal
+    assert await contents(SLOTS, store) == {1: b"one"}
 
 
-def test_the_manifest_keeps_up() -> None:
+async def test_an_append_that_is_refused_is_none() -> None:
+    """Whatever was under way at and after the fence is void, and no position is given twice."""
+    clock = SystemClock()
+    inner = MemoryStore()
+    await make_log(inner, clock=clock, writer="maker")
+    slow = Delayed(inner, clock=clock, delay_us=slow_puts(30_000))
+    one = SlotWriter(
+        store=slow,
+        clock=clock,
+        writer="one",
+        shape=Shape(alpha=8),
+        batching=Batching(batch_bytes=1, interval_us=0),
+    )
+    await one.append([b"open"])
+    calls = [asyncio.create_task(one.append([b"%d" % n])) for n in range(30)]
+    await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    two = slot_writer(inner, name="two")
+    await two.append([b"two"])
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    await one.close()
+    await two.close()
+    found = await contents(SLOTS, inner)
+    said = {n: answer for n, answer in enumerate(answers) if isinstance(answer, int)}
+    assert all(found[position] == b"%d" % n for n, position in said.items())
+    assert 0 < len(said) < 30
+    assert all(isinstance(a, int | Fenced) for a in answers)
+    assert len(found) == len(said) + 2, "what was refused is there"
+
+
+async def test_the_manifest_keeps_up() -> None:
     """So nobody has far to walk; and a writer that cannot roll up lets appends wait."""
+    inner, stuck = MemoryStore(), asyncio.Event()
 
-    async def work() -> None:
-        inner, stuck = MemoryStore(), asyncio.Event()
+    def toss(request: Request) -> Fault:
+        is_manifest = request.op == "put" and request.key == MANIFEST
+        return Fault(happened=not (stuck.is_set() and is_manifest))
 
-        def toss(request: Request) -> Fault:
-            is_manifest = request.op == "put" and request.key == MANIFEST
-            return Fault(happened=not (stuck.is_set() and is_manifest))
-
-        await make_slots(inner)
-        writer = slot_writer(Faulty(inner, toss=toss), batch_bytes=1)
-        for _ in range(60):
-            await writer.append([b"x"])
-        manifest = decode_manifest((await inner.get(MANIFEST)).data)
-        assert manifest.next > 60 - 4 * 5
-        stuck.set()
-        calls = [asyncio.create_task(writer.append([b"y"])) for _ in range(60)]
-        for _ in range(2_000):
-            await asyncio.sleep(0)
-        assert 0 < sum(call.done() for call in calls) <= 4 * 5
-        stuck.clear()
-        await asyncio.gather(*calls)
-        await writer.close()
-        manifest = decode_manifest((await inner.get(MANIFEST)).data)
-        assert manifest.next == 121
-        assert len(await contents(SLOTS, inner)) == 120
-
-    asyncio.run(work())
+    await make_slots(inner)
+    writer = slot_writer(Faulty(inner, toss=toss), batch_bytes=1)
+    for _ in range(60):
+        await writer.append([b"x"])
+    manifest = decode_manifest((await inner.get(MANIFEST)).data)
+    assert manifest.next > 60 - 4 * 5
+    stuck.set()
+    calls = [asyncio.create_task(writer.append([b"y"])) for _ in range(60)]
+    for _ in range(2_000):
+        await asyncio.sleep(0)
+    assert 0 < sum(call.done() for call in calls) <= 4 * 5
+    stuck.clear()
+    await asyncio.gather(*calls)
+    await writer.close()
+    manifest = decode_manifest((await inner.get(MANIFEST)).data)
+    assert manifest.next == 121
+    assert len(await contents(SLOTS, inner)) == 120
 
 
 @pytest.mark.parametrize(
@@ -296,52 +254,40 @@ def test_what_is_no_shape_is_refused(shape: Callable[[], Shape]) -> None:
         shape()
 
 
-def test_a_foreign_object_in_a_slot_stops_the_writer() -> None:
+async def test_a_foreign_object_in_a_slot_stops_the_writer() -> None:
     """Nothing is acknowledged that readers would not find; whoever waits is told why."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        writer = await made(store)
-        await writer.append([b"one"])
-        chain = decode_manifest((await store.get(MANIFEST)).data).chain
-        epoch = writer._pipeline.epoch if writer._pipeline else None
-        assert chain is not None
-        assert epoch is not None
-        await store.put(epoch.path(2), b"not ours")
-        for _ in range(2):
-            with pytest.raises(CorruptionError, match="move it away"):
-                await writer.append([b"two"])
-        with pytest.raises(CorruptionError):
-            await writer.close()
-
-    asyncio.run(work())
-
-
-def test_bodies_come_back_as_they_were() -> None:
-    """Of any size and count in one batch, from slices of larger arrays too."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        writer = await made(store)
-        bodies = pa.array([b"", b"\x00\xff" * 3, b"x" * 70_000, b"", b"end"], pa.binary())
-        first = await writer.append_arrow(bodies[1:])
+    store = MemoryStore()
+    writer = await made(store)
+    await writer.append([b"one"])
+    chain = decode_manifest((await store.get(MANIFEST)).data).chain
+    epoch = writer._pipeline.epoch if writer._pipeline else None
+    assert chain is not None
+    assert epoch is not None
+    await store.put(epoch.path(2), b"not ours")
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="move it away"):
+            await writer.append([b"two"])
+    with pytest.raises(CorruptionError):
         await writer.close()
-        assert await contents(SLOTS, store) == dict(enumerate(bodies[1:].to_pylist(), first))
-
-    asyncio.run(work())
 
 
-def test_a_long_queue_is_sent_in_shares() -> None:
+async def test_bodies_come_back_as_they_were() -> None:
+    """Of any size and count in one batch, from slices of larger arrays too."""
+    store = MemoryStore()
+    writer = await made(store)
+    bodies = pa.array([b"", b"\x00\xff" * 3, b"x" * 70_000, b"", b"end"], pa.binary())
+    first = await writer.append_arrow(bodies[1:])
+    await writer.close()
+    assert await contents(SLOTS, store) == dict(enumerate(bodies[1:].to_pylist(), first))
+
+
+async def test_a_long_queue_is_sent_in_shares() -> None:
     """While one batch is sent the next is encoded; a short queue is one request."""
-
-    async def work() -> None:
-        queue = Queue(batching=Batching(batch_bytes=8 * 2**20))
-        body = pa.array([bytes(2**20 - 4)], pa.binary())
-        for _ in range(12):
-            queue.add(body)
-        assert [len(queue.take(shares=2)) for _ in range(2)] == [6, 6]
-        for _ in range(6):
-            queue.add(pa.array([b"small"], pa.binary()))
-        assert len(queue.take(shares=2)) == 6
-
-    asyncio.run(work())
+    queue = Queue(batching=Batching(batch_bytes=8 * 2**20))
+    body = pa.array([bytes(2**20 - 4)], pa.binary())
+    for _ in range(12):
+        queue.add(body)
+    assert [len(queue.take(shares=2)) for _ in range(2)] == [6, 6]
+    for _ in range(6):
+        queue.add(pa.array([b"small"], pa.binary()))
+    assert len(queue.take(shares=2)) == 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -74,97 +73,87 @@ async def put_stray(store: Store, epoch: Epoch, slot: int, *, is_seal: bool) -> 
 
 
 @pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
-def test_a_writer_knows_its_record_though_a_stray_fence_is_in_its_place(is_seal: bool) -> None:
+async def test_a_writer_knows_its_record_though_a_stray_fence_is_in_its_place(
+    is_seal: bool,
+) -> None:
     """Its put landed, unanswered; all was collected; a sleeper fenced the empty slot."""
+    store = MemoryStore()
+    await make_slots(store)
+    happened: list[str] = []
 
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        happened: list[str] = []
+    async def after(op: str, key: str) -> None:
+        if op == "put" and key.endswith("2.parquet") and not happened:
+            happened.append(key)
+            epoch = await epoch_of(store)
+            await collect_all(store)
+            await put_stray(store, epoch, 2, is_seal=is_seal)
+            raise LocationError("the answer was lost", outcome=Outcome.UNKNOWN)
 
-        async def after(op: str, key: str) -> None:
-            if op == "put" and key.endswith("2.parquet") and not happened:
-                happened.append(key)
-                epoch = await epoch_of(store)
-                await collect_all(store)
-                await put_stray(store, epoch, 2, is_seal=is_seal)
-                raise LocationError("the answer was lost", outcome=Outcome.UNKNOWN)
-
-        writer = slot_writer(Interposed(store, after=after), alpha=1)
-        answers = [await writer.append([b"%d" % n]) for n in range(4)]
-        assert happened
-        assert answers == [1, 2, 3, 4]
-        await writer.close()
-        found = [row async for t in slot_reader(store).scan() for row in t.to_pylist()]
-        assert [(row["position"], row["body"]) for row in found] == [(3, b"2"), (4, b"3")]
-
-    asyncio.run(work())
+    writer = slot_writer(Interposed(store, after=after), alpha=1)
+    answers = [await writer.append([b"%d" % n]) for n in range(4)]
+    assert happened
+    assert answers == [1, 2, 3, 4]
+    await writer.close()
+    found = [row async for t in slot_reader(store).scan() for row in t.to_pylist()]
+    assert [(row["position"], row["body"]) for row in found] == [(3, b"2"), (4, b"3")]
 
 
 @pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
-def test_nobody_ends_at_a_stray(is_seal: bool) -> None:
+async def test_nobody_ends_at_a_stray(is_seal: bool) -> None:
     """Readers say what was collected, openers open, and the epoch that goes on has not ended."""
+    store = MemoryStore()
+    await make_slots(store)
+    writer = writer_that_waits(store)
+    for _ in range(2):
+        await writer.append([b"x"])
+    epoch = await epoch_of(store)
+    tail = tail_of((await load_head(store)).manifest)
+    late = list[str]()
 
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        writer = writer_that_waits(store)
-        for _ in range(2):
-            await writer.append([b"x"])
-        epoch = await epoch_of(store)
-        tail = tail_of((await load_head(store)).manifest)
-        late = list[str]()
+    async def before(op: str, key: str) -> None:
+        if op == "get" and key == epoch.path(2) and not late:
+            late.append(key)
+            await collect_all(store)
+            await put_stray(store, epoch, 2, is_seal=is_seal)
 
-        async def before(op: str, key: str) -> None:
-            if op == "get" and key == epoch.path(2) and not late:
-                late.append(key)
-                await collect_all(store)
-                await put_stray(store, epoch, 2, is_seal=is_seal)
-
-        slow = Interposed(store, before=before)
-        assert tail.slot <= 2, "the reader is to walk to slot 2"
-        with pytest.raises(PositionCollected):
-            _ = [table async for table in slot_reader(slow).scan(2)]
-        assert late
-        assert await end_of_epoch(store, epoch, clock=CLOCK) is None
-        assert (await slot_reader(store).bounds()).next == 3
-        assert await writer.append([b"y"]) == 3
-        ended = await opener_on(store).open(lanes=1, alpha=1)
-        assert (ended.tail.position, ended.tail.slot) == (4, 4)
-        await writer.close()
-
-    asyncio.run(work())
+    slow = Interposed(store, before=before)
+    assert tail.slot <= 2, "the reader is to walk to slot 2"
+    with pytest.raises(PositionCollected):
+        _ = [table async for table in slot_reader(slow).scan(2)]
+    assert late
+    assert await end_of_epoch(store, epoch, clock=CLOCK) is None
+    assert (await slot_reader(store).bounds()).next == 3
+    assert await writer.append([b"y"]) == 3
+    ended = await opener_on(store).open(lanes=1, alpha=1)
+    assert (ended.tail.position, ended.tail.slot) == (4, 4)
+    await writer.close()
 
 
 @pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
 @pytest.mark.parametrize("who", ["opener", "outcome"])
-def test_who_walked_by_an_old_manifest_looks_again(is_seal: bool, who: str) -> None:
+async def test_who_walked_by_an_old_manifest_looks_again(is_seal: bool, who: str) -> None:
     """The stray comes just after the manifest was read."""
+    store = MemoryStore()
+    await make_slots(store)
+    writer = writer_that_waits(store)
+    for _ in range(2):
+        await writer.append([b"x"])
+    epoch = await epoch_of(store)
+    late = list[str]()
 
-    async def work() -> None:
-        store = MemoryStore()
-        await make_slots(store)
-        writer = writer_that_waits(store)
-        for _ in range(2):
-            await writer.append([b"x"])
-        epoch = await epoch_of(store)
-        late = list[str]()
+    async def before(op: str, key: str) -> None:
+        if op == "get" and key == epoch.path(2) and not late:
+            late.append(key)
+            await collect_all(store)
+            await put_stray(store, epoch, 2, is_seal=is_seal)
 
-        async def before(op: str, key: str) -> None:
-            if op == "get" and key == epoch.path(2) and not late:
-                late.append(key)
-                await collect_all(store)
-                await put_stray(store, epoch, 2, is_seal=is_seal)
-
-        slow = Interposed(store, before=before)
-        if who == "opener":
-            ended = await opener_on(slow).open(lanes=1, alpha=1)
-            assert (ended.tail.position, ended.tail.slot) == (3, 3)
-            chain = chain_of((await load_head(store)).manifest)
-            assert chain.last.name == epoch.name
-        else:
-            assert await end_of_epoch(slow, epoch, clock=CLOCK) is None
-        assert late
-        await writer.close()
-
-    asyncio.run(work())
+    slow = Interposed(store, before=before)
+    if who == "opener":
+        ended = await opener_on(slow).open(lanes=1, alpha=1)
+        assert (ended.tail.position, ended.tail.slot) == (3, 3)
+        chain = chain_of((await load_head(store)).manifest)
+        assert chain.last.name == epoch.name
+    else:
+        assert await end_of_epoch(slow, epoch, clock=CLOCK) is None
+    assert late
+    await writer.close()

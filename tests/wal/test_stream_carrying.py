@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any
 
@@ -56,45 +55,37 @@ async def rows_of(log: Log, start: int = 0) -> list[tuple[int, bytes | None, byt
 
 @pytest.mark.parametrize("way", ["fork", "copy"])
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 6, 7, 8, 9, 10])
-def test_what_begins_as_another_log_has_its_streams(way: str, start: int) -> None:
+async def test_what_begins_as_another_log_has_its_streams(way: str, start: int) -> None:
     """Those that were open where it begins; and it goes on from those at its end."""
-
-    async def work() -> None:
-        shelf, log = await shelf_with_streams()
-        other = await (shelf.fork if way == "fork" else shelf.copy)("source", "other", start=start)
-        begin = (await other.bounds()).oldest
-        wanted = {b"a"[: begin > 1], b"b"[: 2 < begin <= 7], b"c"[: begin > 9]} - {b""}
-        chain = await chain_of(other)
-        assert {info.id for info in chain.streams_at_start} == wanted
-        assert await other.streams() == await log.streams()
-        assert [(info.id, info.meta, info.position) for info in chain.streams] == [
-            (b"a", b"of a", 1),
-            (b"c", b"", 9),
-        ]
-        assert await rows_of(other, begin) == await rows_of(log, begin)
-        with pytest.raises(NoSuchStream):
-            await other.append([b"x"], stream=b"b")
-        await other.append([b"x"], stream=b"a")
-        await other.close()
-        assert (await other.scrub()).problems == []
-
-    asyncio.run(work())
+    shelf, log = await shelf_with_streams()
+    other = await (shelf.fork if way == "fork" else shelf.copy)("source", "other", start=start)
+    begin = (await other.bounds()).oldest
+    wanted = {b"a"[: begin > 1], b"b"[: 2 < begin <= 7], b"c"[: begin > 9]} - {b""}
+    chain = await chain_of(other)
+    assert {info.id for info in chain.streams_at_start} == wanted
+    assert await other.streams() == await log.streams()
+    assert [(info.id, info.meta, info.position) for info in chain.streams] == [
+        (b"a", b"of a", 1),
+        (b"c", b"", 9),
+    ]
+    assert await rows_of(other, begin) == await rows_of(log, begin)
+    with pytest.raises(NoSuchStream):
+        await other.append([b"x"], stream=b"b")
+    await other.append([b"x"], stream=b"a")
+    await other.close()
+    assert (await other.scrub()).problems == []
 
 
 def reader_of(log: SlotLog) -> SlotReader:
     return SlotReader(store=log.store, clock=CLOCK)
 
 
-def test_a_log_with_streams_is_not_exported_to_wal3() -> None:
+async def test_a_log_with_streams_is_not_exported_to_wal3() -> None:
     """Whose bytes have no place for them; nothing is left out silently."""
-
-    async def work() -> None:
-        shelf, _ = await shelf_with_streams()
-        with pytest.raises(UsageError, match="record 1 is in a stream") as refused:
-            await shelf.copy("source", "other", protocol="manifest")
-        assert "only a log without streams can be exported" in str(refused.value)
-
-    asyncio.run(work())
+    shelf, _ = await shelf_with_streams()
+    with pytest.raises(UsageError, match="record 1 is in a stream") as refused:
+        await shelf.copy("source", "other", protocol="manifest")
+    assert "only a log without streams can be exported" in str(refused.value)
 
 
 async def test_a_refused_export_leaves_no_read_open() -> None:
@@ -113,51 +104,43 @@ async def test_a_refused_export_leaves_no_read_open() -> None:
     assert [one for one in begun if one.ag_frame is not None] == []
 
 
-def test_a_rebuilt_manifest_has_the_same_streams() -> None:
+async def test_a_rebuilt_manifest_has_the_same_streams() -> None:
     """All of them if nothing was collected; else those that the links which are left still name."""
+    shelf, log = await shelf_with_streams()
+    before = await chain_of(log)
+    await log.store.delete([MANIFEST])
+    log = await shelf.rebuild("source")
+    after = await chain_of(log)
+    assert (after.streams, after.streams_at_start) == (before.streams, before.streams_at_start)
 
-    async def work() -> None:
-        shelf, log = await shelf_with_streams()
-        before = await chain_of(log)
-        await log.store.delete([MANIFEST])
-        log = await shelf.rebuild("source")
-        after = await chain_of(log)
-        assert (after.streams, after.streams_at_start) == (before.streams, before.streams_at_start)
-
-        await log.create_cursor("x", 6)
-        await log.collect(keep=Keep(share_max=1), grace_us=0)
-        assert {info.id for info in (await chain_of(log)).streams_at_start} == {b"a", b"b"}
-        await log.store.delete([MANIFEST])
-        log = await shelf.rebuild("source")
-        after = await chain_of(log)
-        assert {info.id for info in after.streams_at_start} == {b"a", b"b"}
-        assert {info.id for info in after.streams} == {b"a", b"c"}
-        await log.append([b"x"], stream=b"a")
-        await log.close()
-        assert (await log.scrub()).problems == []
-
-    asyncio.run(work())
+    await log.create_cursor("x", 6)
+    await log.collect(keep=Keep(share_max=1), grace_us=0)
+    assert {info.id for info in (await chain_of(log)).streams_at_start} == {b"a", b"b"}
+    await log.store.delete([MANIFEST])
+    log = await shelf.rebuild("source")
+    after = await chain_of(log)
+    assert {info.id for info in after.streams_at_start} == {b"a", b"b"}
+    assert {info.id for info in after.streams} == {b"a", b"c"}
+    await log.append([b"x"], stream=b"a")
+    await log.close()
+    assert (await log.scrub()).problems == []
 
 
-def test_what_is_open_is_told_of_every_position_that_is_left() -> None:
+async def test_what_is_open_is_told_of_every_position_that_is_left() -> None:
     """And of none that was collected."""
-
-    async def work() -> None:
-        _, log = await shelf_with_streams()
-        assert isinstance(log, SlotLog)
-        wanted = [b"", b"a", *[b"ab"] * 5, b"a", b"a", *[b"ac"] * 4]
-        for position in range(1, 14):
+    _, log = await shelf_with_streams()
+    assert isinstance(log, SlotLog)
+    wanted = [b"", b"a", *[b"ab"] * 5, b"a", b"a", *[b"ac"] * 4]
+    for position in range(1, 14):
+        found = await streams_at(reader_of(log), position)
+        assert b"".join(info.id for info in found) == wanted[position - 1], position
+    await log.create_cursor("x", 8)
+    await log.collect(keep=Keep(share_max=1), grace_us=0)
+    oldest = (await log.bounds()).oldest
+    for position in range(1, 14):
+        if position < oldest:
+            with pytest.raises(PositionCollected):
+                await streams_at(reader_of(log), position)
+        else:
             found = await streams_at(reader_of(log), position)
             assert b"".join(info.id for info in found) == wanted[position - 1], position
-        await log.create_cursor("x", 8)
-        await log.collect(keep=Keep(share_max=1), grace_us=0)
-        oldest = (await log.bounds()).oldest
-        for position in range(1, 14):
-            if position < oldest:
-                with pytest.raises(PositionCollected):
-                    await streams_at(reader_of(log), position)
-            else:
-                found = await streams_at(reader_of(log), position)
-                assert b"".join(info.id for info in found) == wanted[position - 1], position
-
-    asyncio.run(work())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -79,35 +78,31 @@ async def perform(log: SlotLog, ops: list[tuple[str, bytes]], model: Table) -> l
     ops=st.lists(OPS, min_size=2, max_size=40),
     cuts=st.lists(st.integers(1, 40), min_size=1, max_size=3),
 )
-def test_what_is_open_where_a_log_begins_is_kept(
+async def test_what_is_open_where_a_log_begins_is_kept(
     ops: list[tuple[str, bytes]], cuts: list[int]
 ) -> None:
     """However often it is collected, at whatever place; and who writes on knows it."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        log = await opened(store, is_new=True)
-        model: Table = {}
-        tables = await perform(log, ops, model)
-        await log.close()
-        for cut in sorted(cuts):
-            again = await opened(store, f"gc{cut}")
-            position = min(max(cut, (await again.bounds()).oldest), len(ops))
-            witness = await again.create_cursor("c", position)
-            assert witness.cursor.position == position
-            await again.collect(keep=ALL, grace_us=0)
-            await again.delete_cursor("c")
-            oldest = (await again.bounds()).oldest
-            assert await at_start(store) == tables[oldest - 1]
-            assert await again.position_at(0) == oldest
-            assert plain(await again.streams()) == model
-            assert (await again.scrub()).problems == []
-        after = await opened(store, "after")
-        tables = await perform(after, [("meta", b"a"), ("open", b"b"), ("append", b"a")], model)
-        assert plain(await after.streams()) == model
-        await after.close()
-
-    asyncio.run(work())
+    store = MemoryStore()
+    log = await opened(store, is_new=True)
+    model: Table = {}
+    tables = await perform(log, ops, model)
+    await log.close()
+    for cut in sorted(cuts):
+        again = await opened(store, f"gc{cut}")
+        position = min(max(cut, (await again.bounds()).oldest), len(ops))
+        witness = await again.create_cursor("c", position)
+        assert witness.cursor.position == position
+        await again.collect(keep=ALL, grace_us=0)
+        await again.delete_cursor("c")
+        oldest = (await again.bounds()).oldest
+        assert await at_start(store) == tables[oldest - 1]
+        assert await again.position_at(0) == oldest
+        assert plain(await again.streams()) == model
+        assert (await again.scrub()).problems == []
+    after = await opened(store, "after")
+    tables = await perform(after, [("meta", b"a"), ("open", b"b"), ("append", b"a")], model)
+    assert plain(await after.streams()) == model
+    await after.close()
 
 
 async def with_streams() -> MemoryStore:
@@ -125,100 +120,84 @@ async def with_streams() -> MemoryStore:
     return store
 
 
-def test_only_fragments_with_control_records_are_read() -> None:
+async def test_only_fragments_with_control_records_are_read() -> None:
     """Their links are all that is needed of them: three here, of two dozen."""
-
-    async def work() -> None:
-        store = Recorded(await with_streams())
-        log = await opened(store, "gc")
-        await log.collect(keep=ALL, grace_us=0)
-        read = [one.key for one in store.records if one.op == "get" and "epoch/" in one.key]
-        slots = {int(key[-24:-8], 16) for key in read}
-        assert {1, 2, 23} <= slots
-        assert not slots & set(range(3, 23))
-        assert await at_start(store) == {b"a": (b"kept", 1)}
-
-    asyncio.run(work())
+    store = Recorded(await with_streams())
+    log = await opened(store, "gc")
+    await log.collect(keep=ALL, grace_us=0)
+    read = [one.key for one in store.records if one.op == "get" and "epoch/" in one.key]
+    slots = {int(key[-24:-8], 16) for key in read}
+    assert {1, 2, 23} <= slots
+    assert not slots & set(range(3, 23))
+    assert await at_start(store) == {b"a": (b"kept", 1)}
 
 
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
-def test_who_takes_a_plan_over_keeps_the_same_streams(happened: bool) -> None:
+async def test_who_takes_a_plan_over_keeps_the_same_streams(happened: bool) -> None:
     """The plan carries them: the one who died over it, and the next, make the same manifest."""
+    whole = await with_streams()
+    await (await opened(whole, "whole")).collect(keep=ALL, grace_us=0)
+    requests = 0
+    for dies_at in range(60):
+        inner = await with_streams()
+        count = 0
 
-    async def work() -> None:
-        whole = await with_streams()
-        await (await opened(whole, "whole")).collect(keep=ALL, grace_us=0)
-        requests = 0
-        for dies_at in range(60):
-            inner = await with_streams()
-            count = 0
+        def toss(request: Request, *, last: int = dies_at) -> Fault:
+            nonlocal count
+            count += request.changes
+            is_dead = count > last or (count == last and request.changes)
+            landed = happened and count == last and request.changes
+            return Fault(happened=landed, told=False) if is_dead else Fault()
 
-            def toss(request: Request, *, last: int = dies_at) -> Fault:
-                nonlocal count
-                count += request.changes
-                is_dead = count > last or (count == last and request.changes)
-                landed = happened and count == last and request.changes
-                return Fault(happened=landed, told=False) if is_dead else Fault()
-
-            log = await opened(inner, "dies")
-            log.store = Faulty(inner, toss=toss)
-            try:
-                await log.collect(keep=ALL, grace_us=0)
-                requests = dies_at
-            except LocationError:
-                pass
-            heir = await opened(inner, "heir")
-            await heir.collect(keep=ALL, grace_us=0)
-            assert await at_start(inner) == await at_start(whole) == {b"a": (b"kept", 1)}
-            assert plain(await heir.streams()) == {b"a": (b"kept", 1)}
-            assert (await heir.scrub()).problems == []
-            if requests:
-                break
-        assert requests >= 3
-
-    asyncio.run(work())
-
-
-def test_a_plan_without_streams_is_not_carried_out() -> None:
-    """It would lose them; it is taken away, and another is made."""
-
-    async def work() -> None:
-        store = await with_streams()
-
-        def toss(request: Request) -> Fault:
-            return Fault(happened=not (request.changes and request.key == MANIFEST))
-
-        log = await opened(store, "dies")
-        log.store = Faulty(store, toss=toss)
-        with pytest.raises(LocationError):
+        log = await opened(inner, "dies")
+        log.store = Faulty(inner, toss=toss)
+        try:
             await log.collect(keep=ALL, grace_us=0)
-        manifest = (await load_head(store)).manifest
-        plan = decode_garbage((await store.get(GARBAGE)).data)
-        assert decode_garbage(encode_garbage(plan)) == plan
-        bare = replace(plan, streams_at_start=None)
-        assert decode_garbage(encode_garbage(bare)) == bare
-        assert apply_garbage(manifest, plan).oldest == plan.first_to_keep > 1
-        with pytest.raises(ManifestMoved):
-            apply_garbage(manifest, bare)
-
-        await store.put(GARBAGE, encode_garbage(bare))
-        done = await (await opened(store, "heir")).collect(keep=ALL, grace_us=0)
-        assert (done.discarded, done.oldest) == (1, plan.first_to_keep)
-        assert await at_start(store) == {b"a": (b"kept", 1)}
-
-    asyncio.run(work())
+            requests = dies_at
+        except LocationError:
+            pass
+        heir = await opened(inner, "heir")
+        await heir.collect(keep=ALL, grace_us=0)
+        assert await at_start(inner) == await at_start(whole) == {b"a": (b"kept", 1)}
+        assert plain(await heir.streams()) == {b"a": (b"kept", 1)}
+        assert (await heir.scrub()).problems == []
+        if requests:
+            break
+    assert requests >= 3
 
 
-def test_a_pin_gives_users_their_records() -> None:
-    """As a scan does: control records are left out of it."""
+async def test_a_plan_without_streams_is_not_carried_out() -> None:
+    """It would lose them; it is taken away, and another is made."""
+    store = await with_streams()
 
-    async def work() -> None:
-        store = await with_streams()
-        log = await opened(store, "pins")
-        await log.create_pin("p")
+    def toss(request: Request) -> Fault:
+        return Fault(happened=not (request.changes and request.key == MANIFEST))
+
+    log = await opened(store, "dies")
+    log.store = Faulty(store, toss=toss)
+    with pytest.raises(LocationError):
         await log.collect(keep=ALL, grace_us=0)
-        rows = [row async for table in log.scan_pin("p") for row in table.to_pylist()]
-        assert [row["body"] for row in rows] == [b"%d" % n for n in range(20)] + [b"x"] * 5
-        assert {row["stream"] for row in rows} == {b"a", None}
+    manifest = (await load_head(store)).manifest
+    plan = decode_garbage((await store.get(GARBAGE)).data)
+    assert decode_garbage(encode_garbage(plan)) == plan
+    bare = replace(plan, streams_at_start=None)
+    assert decode_garbage(encode_garbage(bare)) == bare
+    assert apply_garbage(manifest, plan).oldest == plan.first_to_keep > 1
+    with pytest.raises(ManifestMoved):
+        apply_garbage(manifest, bare)
 
-    asyncio.run(work())
+    await store.put(GARBAGE, encode_garbage(bare))
+    done = await (await opened(store, "heir")).collect(keep=ALL, grace_us=0)
+    assert (done.discarded, done.oldest) == (1, plan.first_to_keep)
+    assert await at_start(store) == {b"a": (b"kept", 1)}
+
+
+async def test_a_pin_gives_users_their_records() -> None:
+    """As a scan does: control records are left out of it."""
+    store = await with_streams()
+    log = await opened(store, "pins")
+    await log.create_pin("p")
+    await log.collect(keep=ALL, grace_us=0)
+    rows = [row async for table in log.scan_pin("p") for row in table.to_pylist()]
+    assert [row["body"] for row in rows] == [b"%d" % n for n in range(20)] + [b"x"] * 5
+    assert {row["stream"] for row in rows} == {b"a", None}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from kit.goldens import golden
@@ -20,74 +18,62 @@ from tidelog.wal.gc.orphans import sweep
 from tidelog.wal.gc.plan import Keep
 
 
-def test_what_chromas_collector_leaks_is_found() -> None:
+async def test_what_chromas_collector_leaks_is_found() -> None:
     """It died after the manifest, and its next run took the plan away: nobody knows any more."""
-
-    async def work() -> None:
-        store = await golden("c2_gc_phase2")
-        await store.put(GARBAGE, encode_garbage(Garbage()))
-        before = await contents(WAL3, store)
-        slept = CLOCK.slept_us
-        swept = await sweep(store, clock=CLOCK, grace_us=5_000_000)
-        assert CLOCK.slept_us - slept == 5_000_000
-        assert await contents(WAL3, store) == before
-        assert (swept.unproven, swept.foreign) == ([], [])
-        assert set(await keys_in(store)) == set(await keys_in(await golden("c_gc")))
-        assert (await sweep(store, clock=CLOCK)).deleted == []
-
-    asyncio.run(work())
+    store = await golden("c2_gc_phase2")
+    await store.put(GARBAGE, encode_garbage(Garbage()))
+    before = await contents(WAL3, store)
+    slept = CLOCK.slept_us
+    swept = await sweep(store, clock=CLOCK, grace_us=5_000_000)
+    assert CLOCK.slept_us - slept == 5_000_000
+    assert await contents(WAL3, store) == before
+    assert (swept.unproven, swept.foreign) == ([], [])
+    assert set(await keys_in(store)) == set(await keys_in(await golden("c_gc")))
+    assert (await sweep(store, clock=CLOCK)).deleted == []
 
 
-def test_what_may_still_become_part_of_the_log_stays() -> None:
+async def test_what_may_still_become_part_of_the_log_stays() -> None:
     """Orphans at the end, snapshots of a rollover under way, and what is nobody's."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        cursors = Cursors(store=store, clock=CLOCK, writer="me")
-        await cursors.create("x", 9)
-        ahead = MemoryStore(objects=dict(store.objects))
-        await append(ahead, [2] * 12)
-        keep = Keep(share_max=1)
-        await Collector(store=store, clock=CLOCK, writer="gc", keep=keep).collect()
-        coming = {key: found.data for key, found in ahead.objects.items() if "SNAPSHOT" in key}
-        for key, data in coming.items():
-            await store.put(key, data)
-        orphan = "log/Bucket=0000000000000000/FragmentSeqNo=000000000000000f.parquet"
-        strange = [
-            "log/Bucket=0000000000001000/FragmentSeqNo=0000000000000001.parquet",
-            "log/notes.txt",
-            "snapshot/SNAPSHOT." + "0" * 64,
-            "snapshot/x",
-        ]
-        for key in (orphan, *strange):
-            await store.put(key, b"?")
-        before = await contents(WAL3, store)
-        swept = await sweep(store, clock=CLOCK)
-        assert swept.foreign == strange
-        assert orphan in swept.unproven
-        assert len(swept.unproven) > 1, "a snapshot of a rollover is among them"
-        assert swept.deleted, "and old ones are there again"
-        assert {key for key in swept.deleted if key not in coming} == set()
-        assert set(swept.foreign + swept.unproven) <= set(await keys_in(store))
-        await store.delete([orphan])
-        assert await contents(WAL3, store) == before
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    cursors = Cursors(store=store, clock=CLOCK, writer="me")
+    await cursors.create("x", 9)
+    ahead = MemoryStore(objects=dict(store.objects))
+    await append(ahead, [2] * 12)
+    keep = Keep(share_max=1)
+    await Collector(store=store, clock=CLOCK, writer="gc", keep=keep).collect()
+    coming = {key: found.data for key, found in ahead.objects.items() if "SNAPSHOT" in key}
+    for key, data in coming.items():
+        await store.put(key, data)
+    orphan = "log/Bucket=0000000000000000/FragmentSeqNo=000000000000000f.parquet"
+    strange = [
+        "log/Bucket=0000000000001000/FragmentSeqNo=0000000000000001.parquet",
+        "log/notes.txt",
+        "snapshot/SNAPSHOT." + "0" * 64,
+        "snapshot/x",
+    ]
+    for key in (orphan, *strange):
+        await store.put(key, b"?")
+    before = await contents(WAL3, store)
+    swept = await sweep(store, clock=CLOCK)
+    assert swept.foreign == strange
+    assert orphan in swept.unproven
+    assert len(swept.unproven) > 1, "a snapshot of a rollover is among them"
+    assert swept.deleted, "and old ones are there again"
+    assert {key for key in swept.deleted if key not in coming} == set()
+    assert set(swept.foreign + swept.unproven) <= set(await keys_in(store))
+    await store.delete([orphan])
+    assert await contents(WAL3, store) == before
 
 
-def test_a_log_that_was_never_collected_loses_nothing() -> None:
+async def test_a_log_that_was_never_collected_loses_nothing() -> None:
     """Whatever lies there: its manifest proves nothing dead."""
-
-    async def work() -> None:
-        store = await log_of([2] * 14)
-        before = await keys_in(store)
-        assert (await sweep(store, clock=CLOCK)).deleted == []
-        assert await keys_in(store) == before
-        manifest = decode_manifest((await store.get(MANIFEST)).data)
-        await store.delete([manifest.snapshots[0].path])
-        with pytest.raises(CorruptionError, match="not there"):
-            await sweep(store, clock=CLOCK)
-        with pytest.raises(NoSuchLog):
-            await sweep(MemoryStore(), clock=CLOCK)
-
-    asyncio.run(work())
+    store = await log_of([2] * 14)
+    before = await keys_in(store)
+    assert (await sweep(store, clock=CLOCK)).deleted == []
+    assert await keys_in(store) == before
+    manifest = decode_manifest((await store.get(MANIFEST)).data)
+    await store.delete([manifest.snapshots[0].path])
+    with pytest.raises(CorruptionError, match="not there"):
+        await sweep(store, clock=CLOCK)
+    with pytest.raises(NoSuchLog):
+        await sweep(MemoryStore(), clock=CLOCK)

@@ -42,79 +42,63 @@ async def contents(store: Store) -> dict[int, bytes]:
     return await contents_of(WAL3, store)
 
 
-def test_an_idle_log_takes_two_puts() -> None:
+async def test_an_idle_log_takes_two_puts() -> None:
     """A fragment, then the manifest; nothing is read."""
-
-    async def work() -> None:
-        store = Metered(MemoryStore(), clock=CLOCK)
-        async with await opened(store) as writer:
-            before = store.usage()
-            await writer.append([b"one"])
-            used = store.usage() - before
-            assert (used.put_count, used.requests_count) == (2, 2)
-
-    asyncio.run(work())
+    store = Metered(MemoryStore(), clock=CLOCK)
+    async with await opened(store) as writer:
+        before = store.usage()
+        await writer.append([b"one"])
+        used = store.usage() - before
+        assert (used.put_count, used.requests_count) == (2, 2)
 
 
-def test_several_writers_lose_nothing() -> None:
+async def test_several_writers_lose_nothing() -> None:
     """They contend for numbers; each brings in what another left half done."""
+    store = MemoryStore()
+    wanted: dict[int, bytes] = {}
+    writers = [await opened(store, name=f"w{n}") for n in range(3)]
 
-    async def work() -> None:
-        store = MemoryStore()
-        wanted: dict[int, bytes] = {}
-        writers = [await opened(store, name=f"w{n}") for n in range(3)]
+    async def write(writer: Wal3Writer, name: int) -> None:
+        for number in range(15):
+            body = b"%d-%d" % (name, number)
+            first = await writer.append([body])
+            wanted[first] = body
 
-        async def write(writer: Wal3Writer, name: int) -> None:
-            for number in range(15):
-                body = b"%d-%d" % (name, number)
-                first = await writer.append([body])
-                wanted[first] = body
-
-        await asyncio.gather(*(write(writer, n) for n, writer in enumerate(writers)))
-        for writer in writers:
-            await writer.close()
-        assert await contents(store) == wanted
-        assert len(wanted) == 45
-
-    asyncio.run(work())
+    await asyncio.gather(*(write(writer, n) for n, writer in enumerate(writers)))
+    for writer in writers:
+        await writer.close()
+    assert await contents(store) == wanted
+    assert len(wanted) == 45
 
 
-def test_what_a_crash_left_half_done_is_brought_in() -> None:
+async def test_what_a_crash_left_half_done_is_brought_in() -> None:
     """A fragment that no manifest names yet is durable: its writer died before it could say so."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        async with await opened(store) as writer:
-            await writer.append([b"one"])
-        for number, start in ((2, 2), (3, 4)):
-            bodies = pa.array([b"x", b"y"], pa.binary())
-            records = place_records(bodies, start=start, timestamp_us=7)
-            await store.put(fragment_path(number), encode_fragment(records, write_id="other"))
-        async with await opened(store) as writer:
-            assert await writer.append([b"two"]) == 6
-        assert list((await contents(store)).values()) == [b"one", b"x", b"y", b"x", b"y", b"two"]
-
-    asyncio.run(work())
+    store = MemoryStore()
+    async with await opened(store) as writer:
+        await writer.append([b"one"])
+    for number, start in ((2, 2), (3, 4)):
+        bodies = pa.array([b"x", b"y"], pa.binary())
+        records = place_records(bodies, start=start, timestamp_us=7)
+        await store.put(fragment_path(number), encode_fragment(records, write_id="other"))
+    async with await opened(store) as writer:
+        assert await writer.append([b"two"]) == 6
+    assert list((await contents(store)).values()) == [b"one", b"x", b"y", b"x", b"y", b"two"]
 
 
-def test_a_fragment_that_does_not_continue_the_log_is_left_alone() -> None:
+async def test_a_fragment_that_does_not_continue_the_log_is_left_alone() -> None:
     """wal3 itself would adopt it, and the log would be broken ever after."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        async with await opened(store) as writer:
-            await writer.append([b"one"])
-        before = (await store.get(MANIFEST)).data
-        records = place_records(pa.array([b"x"], pa.binary()), start=9, timestamp_us=7)
-        await store.put(fragment_path(2), encode_fragment(records, write_id="other"))
-        with pytest.raises(CorruptionError, match="move it away"):
-            await opened(store)
-        assert (await store.get(MANIFEST)).data == before
-
-    asyncio.run(work())
+    store = MemoryStore()
+    async with await opened(store) as writer:
+        await writer.append([b"one"])
+    before = (await store.get(MANIFEST)).data
+    records = place_records(pa.array([b"x"], pa.binary()), start=9, timestamp_us=7)
+    await store.put(fragment_path(2), encode_fragment(records, write_id="other"))
+    with pytest.raises(CorruptionError, match="move it away"):
+        await opened(store)
+    assert (await store.get(MANIFEST)).data == before
 
 
-def test_a_new_log_is_chromas_to_the_byte() -> None:
+async def test_a_new_log_is_chromas_to_the_byte() -> None:
     """Its manifest, and the columns of its fragments."""
 
     async def work() -> dict[str, bytes]:
@@ -125,7 +109,7 @@ def test_a_new_log_is_chromas_to_the_byte() -> None:
             await writer.append([b"one"])
         return {entry.key: (await store.get(entry.key)).data async for entry in store.list("")}
 
-    ours, theirs = asyncio.run(work()), objects("a_tiny")
+    ours, theirs = await work(), objects("a_tiny")
     assert ours.keys() == theirs.keys()
     path = fragment_path(1)
     mine, chromas = (pq.ParquetFile(pa.BufferReader(log[path])) for log in (ours, theirs))
@@ -141,20 +125,16 @@ def test_a_new_log_is_chromas_to_the_byte() -> None:
 
 
 @pytest.mark.parametrize("name", ["a_tiny", "b_snapshots", "c_gc", "d1_copy_append", "f_bootstrap"])
-def test_chromas_logs_are_appended_to(name: str) -> None:
+async def test_chromas_logs_are_appended_to(name: str) -> None:
     """From where they end, whatever is left of them."""
-
-    async def work() -> None:
-        store = MemoryStore()
-        for key, data in objects(name).items():
-            await store.put(key, data)
-        before = await contents(store)
-        async with await opened(store) as writer:
-            firsts = [await writer.append([b"new"]) for _ in range(9)]
-        assert firsts == list(range(max(before) + 1, max(before) + 10))
-        assert await contents(store) == before | dict.fromkeys(firsts, b"new")
-
-    asyncio.run(work())
+    store = MemoryStore()
+    for key, data in objects(name).items():
+        await store.put(key, data)
+    before = await contents(store)
+    async with await opened(store) as writer:
+        firsts = [await writer.append([b"new"]) for _ in range(9)]
+    assert firsts == list(range(max(before) + 1, max(before) + 10))
+    assert await contents(store) == before | dict.fromkeys(firsts, b"new")
 
 
 class Meets(MemoryStore):

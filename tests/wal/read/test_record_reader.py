@@ -154,7 +154,7 @@ async def test_objects_are_checked_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("read", [1, 5])
-def test_a_loop_that_ends_closes_a_scan_that_was_left(read: int) -> None:
+async def test_a_loop_that_ends_closes_a_scan_that_was_left(read: int) -> None:
     """Whoever breaks out of a scan and ends the program sees no error of a generator's."""
     told = list[str]()
 
@@ -166,6 +166,6 @@ def test_a_loop_that_ends_closes_a_scan_that_was_left(read: int) -> None:
             await anext(left[0])
 
     left = list[AsyncGenerator[pa.Table, None]]()
-    asyncio.run(main())
+    await main()
 
     assert told == []
