@@ -80,15 +80,15 @@ def run_killed(
     return Report(kills, seen + int(last["ticks"]), minutes, len(scenario.events))
 
 
-def run_two(folder: Path, *, engine: str, seed: int) -> Report:
+def run_two(folder: Path, *, engine: str, seed: int, tick_bytes: int = TICK_BYTES) -> Report:
     """Let two ingesters of one source run at once; both must have won commits; compare."""
     scenario, url, clean_url = prepare(folder, seed)
-    both = [start_ingest(url, engine=engine, tick_bytes=TICK_BYTES) for _ in range(2)]
+    both = [start_ingest(url, engine=engine, tick_bytes=tick_bytes) for _ in range(2)]
     let_both_win(*both, rng=random.Random(seed))
     ends = [one.finish() for one in both]
     won = tuple(one.won for one in both)
     assert all(won), f"one ingester won nothing, so they did not contend: {won}"
-    start_ingest(clean_url, engine="local", tick_bytes=TICK_BYTES).finish()
+    start_ingest(clean_url, engine="local", tick_bytes=tick_bytes).finish()
     minutes = check_equal(url, clean_url, scenario)
     ticks = sum(int(end["ticks"]) for end in ends)
     return Report(0, ticks, minutes, len(scenario.events), won)

@@ -37,14 +37,14 @@ def test_a_server_that_is_killed_in_between_loses_nothing(
     url, clean_url = seaweed.url("chaos-killed"), (tmp_path / "clean").as_uri()
     for place in (url, clean_url):
         create(place, tmp_path / "events")
-    start_ingest(clean_url, engine="local", tick_bytes=checks.TICK_BYTES).finish()
+    start_ingest(clean_url, engine="local", tick_bytes=2 * checks.TICK_BYTES).finish()
 
-    running = start_ingest(url, engine="local", tick_bytes=checks.TICK_BYTES)
+    running = start_ingest(url, engine="local", tick_bytes=2 * checks.TICK_BYTES)
     assert running.first.wait(60)
     seaweed.kill()
     seaweed.restart()
     running.wait(120)  # It may have gone on, or given up with the store's error.
-    rest = start_ingest(url, engine="local", tick_bytes=checks.TICK_BYTES)
+    rest = start_ingest(url, engine="local", tick_bytes=2 * checks.TICK_BYTES)
     rest.finish()
 
     assert checks.check_equal(url, clean_url, made) > 10

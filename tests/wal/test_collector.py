@@ -74,7 +74,7 @@ def bytes_of(store: MemoryStore) -> dict[str, bytes]:
     return {key: found.data for key, found in store.objects.items()}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=24),
     fragments=st.integers(2, 4),

@@ -78,7 +78,7 @@ async def collect_to(store: Store, position: int) -> None:
     await log.collect(keep=ALL, grace_us=0)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     ranges=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 15)), min_size=1, max_size=3),
     cutoffs=st.lists(st.integers(1, 44), min_size=1, max_size=3).map(sorted),

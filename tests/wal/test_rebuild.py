@@ -72,7 +72,7 @@ def said(manifest: Manifest) -> object:
     return epochs, chain.seal, begin, end, manifest.setsum, manifest.collected
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     turns=st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=1, max_size=5),
     alpha=st.integers(1, 4),

@@ -32,7 +32,7 @@ from tidelog.wal.log import Log
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     count=st.integers(0, 25),
     start=st.integers(0, 26),

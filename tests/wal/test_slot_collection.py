@@ -64,7 +64,7 @@ async def fences(store: Store, manifest: Manifest) -> set[str]:
     return paths
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     turns=st.lists(
         st.lists(st.integers(1, 3), min_size=0, max_size=9), min_size=1, max_size=4

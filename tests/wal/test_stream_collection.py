@@ -73,7 +73,7 @@ async def perform(log: SlotLog, ops: list[tuple[str, bytes]], model: Table) -> l
     return tables
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     ops=st.lists(OPS, min_size=2, max_size=40),
     cuts=st.lists(st.integers(1, 40), min_size=1, max_size=3),

@@ -220,7 +220,7 @@ async def apply(log: Log, op: str, stream: bytes | None, value: bytes) -> int:
     return await (log.meta_stream(stream, value) if op == META else log.close_stream(stream))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rounds=st.lists(st.lists(OPS, min_size=1, max_size=6), max_size=8))
 async def test_streams_are_what_a_dict_says(rounds: list[list[tuple[str, Any, bytes]]]) -> None:
     """Each round at once; through roll-ups, logs opened anew, and takeovers by another writer."""
