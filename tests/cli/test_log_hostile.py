@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_read_is_told(cli: Cli, monkeypatch: pytest.Monkey
     def refuse(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("tidelog.cli.log.feed.os.read", refuse)
+    monkeypatch.setattr("os.read", refuse)
     said = cli("log", "append", "a", Path(path))
     assert said.status == 2
     assert "cannot be read to its end" in said.err

@@ -1,16 +1,16 @@
-"""Lines for a log, from files or standard input, as they come; and a log's records, for people."""
+"""Records for a log, several appends at once; and a log's records, for people."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.cli.log.input import read_lines, read_whole
 from tidelog.cli.output import Rows, open_rows, write_bytes
 from tidelog.errors import UsageError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from tidelog.wal.log import Log
 
-READ_BYTES: Final = 1024 * 1024
 AT_ONCE: Final = 16
 BASE64: Final = "_base64"
 
@@ -53,15 +52,10 @@ class Feed:
 
     async def whole(self, files: Sequence[Path]) -> FeedResult:
         """Append each file as one record."""
-
-        async def bodies() -> AsyncIterator[list[bytes]]:
-            for file in files:
-                yield [await asyncio.to_thread(_read_whole, file)]
-
-        await self._all(bodies())
+        await self._all(read_whole(files))
         return self.done
 
-    async def _all(self, batches: AsyncIterator[list[bytes]]) -> None:
+    async def _all(self, batches: AsyncGenerator[list[bytes], None]) -> None:
         room = asyncio.Semaphore(AT_ONCE)
         failed: list[Exception] = []
 
@@ -71,76 +65,25 @@ class Feed:
                 self.done.note(position, len(batch))
             except Exception as error:  # noqa: BLE001 - raised below, once the others are done
                 failed.append(error)
+                reading.cancel()  # It may be waiting for a line that is long in coming.
             finally:
                 room.release()
 
-        async with asyncio.TaskGroup() as group:
+        async def read() -> None:
             try:
-                async for batch in batches:
-                    await room.acquire()
-                    if failed:
-                        break
-                    group.create_task(one(batch))
+                async with aclosing(batches):
+                    async for batch in batches:
+                        await room.acquire()
+                        group.create_task(one(batch))
             except UsageError as error:  # What was read before is appended all the same.
                 failed.append(error)
             except OSError as error:
                 failed.append(UsageError("a file cannot be read to its end", reason=error.strerror))
+
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read())
         if failed:
             raise failed[0]
-
-
-async def read_lines(files: Sequence[Path]) -> AsyncIterator[list[bytes]]:
-    """Yield lines without their ends, as many at a time as there are to read just then."""
-    if not files:
-        async for batch in _lines_of(sys.stdin.fileno()):
-            yield batch
-    for path in files:
-        # To open a pipe is to wait for whoever writes into it.
-        with await asyncio.to_thread(path.open, "rb") as file:
-            async for batch in _lines_of(file.fileno()):
-                yield batch
-
-
-def _read_whole(path: Path) -> bytes:
-    """Read a file, or of one that is too long just enough to know that it is.
-
-    Raises:
-        UsageError: it is too long for a record.
-    """
-    from tidelog.wal.append.bodies import RECORD_BYTES_MAX
-
-    with path.open("rb") as file:
-        body = file.read(RECORD_BYTES_MAX + 1)
-    if len(body) > RECORD_BYTES_MAX:
-        raise _too_long(f"the file {str(path)[:300]!r}", RECORD_BYTES_MAX)
-    return body
-
-
-def _too_long(what: str, most: int) -> UsageError:
-    return UsageError(
-        f"{what} is too long for a record, which has at most {most} bytes: keep large values "
-        "elsewhere and name them"
-    )
-
-
-async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
-    from tidelog.wal.append.bodies import RECORD_BYTES_MAX
-
-    kept: list[bytes] = []
-    size = 0
-    while chunk := await asyncio.to_thread(os.read, descriptor, READ_BYTES):
-        if b"\n" not in chunk:
-            kept.append(chunk)
-            if (size := size + len(chunk)) > RECORD_BYTES_MAX + 1:  # One may be a CR.
-                # A line that does not end would else fill the memory.
-                raise _too_long("a line", RECORD_BYTES_MAX)
-            continue
-        lines: list[bytes] = b"".join([*kept, chunk]).split(b"\n")
-        rest = lines.pop()
-        yield [line.removesuffix(b"\r") for line in lines]
-        kept, size = ([rest] if rest else []), len(rest)
-    if kept:
-        yield [b"".join(kept).removesuffix(b"\r")]
 
 
 async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
