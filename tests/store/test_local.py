@@ -77,6 +77,28 @@ async def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     assert new.exists()
 
 
+async def test_what_cannot_be_swept_stands_in_no_write_s_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a directory is sticky, whoever writes may not remove what another user left."""
+    (tmp_path / ".tidelog" / "tmp" / "directory").mkdir(parents=True)
+    (theirs := tmp_path / ".tidelog" / "tmp" / "theirs").write_bytes(b"")
+    for left in theirs.parent.iterdir():
+        os.utime(left, (0, 0))
+    unlink = os.unlink
+
+    def not_theirs(path: str) -> None:
+        if path == str(theirs):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", not_theirs)
+    await LocalStore(tmp_path, clock=CLOCK).put("a", b"1")
+
+    assert (tmp_path / "a").read_bytes() == b"1"
+    assert theirs.exists()
+
+
 async def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
     """Not even when the clock stands still, or goes back, and bodies and inodes repeat."""
     clock = StuckClock()

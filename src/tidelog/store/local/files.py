@@ -150,10 +150,13 @@ def _take_lock(path: str) -> int | None:
 
 
 def sweep(directory: str, *, before_ns: int) -> None:
-    """Remove temporary files older than ``before_ns``: their writers were killed."""
-    with os.scandir(directory) as entries:
+    """Remove temporary files older than ``before_ns``: their writers were killed.
+
+    What cannot be removed stays: another user's, say, or a directory. It stands in nobody's way.
+    """
+    with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 if entry.stat(follow_symlinks=False).st_mtime_ns < before_ns:
                     os.unlink(entry.path)
 
