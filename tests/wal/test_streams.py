@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
 from kit.protocols import CLOCK, SLOTS, opener_on, rows_of, slot_reader
+from kit.stores import Interposed
 from tidelog.errors import (
     Fenced,
     NameTaken,
     NoSuchStream,
     Outcome,
+    StoreRefused,
     TidelogError,
     UsageError,
 )
@@ -46,6 +48,7 @@ from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.shape import Shape
 
+T = TypeVar("T")
 SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
 
 
@@ -331,6 +334,60 @@ async def test_what_was_void_was_never_opened() -> None:
     await one.close()
     await two.close()
     assert [info.id for info in await two.streams()] == [b"a", b"b"]
+
+
+class Held(SwiftClock):
+    """A clock whose threads wait for ``gate``; ``at_gate`` says that one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.at_gate = asyncio.Event(), asyncio.Event()
+        self.gate.set()
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        if not self.gate.is_set():
+            self.at_gate.set()
+        await self.gate.wait()
+        return work()
+
+
+@pytest.mark.parametrize("what", ["append", "meta", "close"])
+async def test_a_refused_open_takes_with_it_what_was_encoded_upon_it(what: str) -> None:
+    """Records of a stream that never was would be in the log; those beside them are no part of it.
+
+    The put that opens the stream is refused while the batch after it is encoded in its thread.
+    """
+    refuse, met = asyncio.Event(), asyncio.Event()
+
+    async def before(op: str, key: str) -> None:
+        if op == "put" and key.endswith("2.parquet") and not met.is_set():
+            met.set()
+            await refuse.wait()
+            raise StoreRefused("denied", key=key)
+
+    log = await opened(Interposed(MemoryStore(), before=before), is_new=True)
+    log._writer.clock = clock = Held()
+    await log.append([b"first"])
+    opening = asyncio.create_task(log.open_stream(b"s"))
+    await met.wait()
+    clock.gate.clear()
+
+    upon = {
+        "append": lambda: log.append([b"in it"], stream=b"s"),
+        "meta": lambda: log.meta_stream(b"s", b"new"),
+        "close": lambda: log.close_stream(b"s"),
+    }
+    second = asyncio.create_task(upon[what]())
+    innocent = asyncio.create_task(log.append([b"innocent"]))
+    await clock.at_gate.wait()
+    refuse.set()
+    told = await asyncio.gather(opening, return_exceptions=True)
+    clock.gate.set()
+    told += await asyncio.gather(second, innocent, return_exceptions=True)
+    await log.close()
+
+    assert [type(one) for one in told] == [StoreRefused, NoSuchStream, int]
+    assert [row["body"] for row in await read(log, control=True)] == [b"first", b"innocent"]
 
 
 async def test_one_stream_is_read_without_the_rest() -> None:

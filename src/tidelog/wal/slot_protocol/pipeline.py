@@ -97,21 +97,23 @@ class Pipeline:
         """Say whether a slot is known to be void: a lower one was refused, and nothing fills it."""
         return self._void_from is not None and slot >= self._void_from
 
-    async def place(self, batch: Sequence[Work]) -> int:
+    async def place(self, batch: Sequence[Work]) -> int | None:
         """Put a batch into the next slot, and return that; it is to be sent with `put`.
+
+        None if the slot before was refused meanwhile, and is free again: the batch was admitted
+        upon what that would have opened, and is to be judged anew.
 
         Raises:
             InvariantError: it cannot be encoded. Nothing was changed.
         """
-        while True:
-            tail = self.tail
-            work = partial(_encode, batch, tail, wall_us(self.clock), self.writer)
-            try:
-                link, data = await self.clock.offload(work)
-            except (pa.ArrowException, OverflowError, MemoryError) as error:
-                raise not_encoded(error) from error
-            if self.tail == tail:  # Else the slot before was refused, and is free again.
-                break
+        tail = self.tail
+        work = partial(_encode, batch, tail, wall_us(self.clock), self.writer)
+        try:
+            link, data = await self.clock.offload(work)
+        except (pa.ArrowException, OverflowError, MemoryError) as error:
+            raise not_encoded(error) from error
+        if self.tail != tail:
+            return None
         self.tail, fragment = step(tail, link, len(data))
         assert isinstance(fragment, Fragment), "what was encoded is data"
         self._sent[tail.slot] = Sent(batch, fragment, data, tail)

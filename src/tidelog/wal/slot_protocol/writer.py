@@ -187,16 +187,9 @@ class SlotWriter(BatchWriter):
                 if not await self._has_token(self.clock):
                     continue
                 begun_us = self.clock.monotonic_us()
-                batch = self._admitted(pipeline)
-                if not batch:
-                    continue
-                try:
-                    slot = await pipeline.place(batch)
-                except InvariantError as error:
-                    self._queue.fail(batch, error)
-                    continue
-                group.create_task(self._put(pipeline, slot))
-                await self._pace(begun_us, self.clock)
+                if (slot := await self._placed(pipeline)) is not None:
+                    group.create_task(self._put(pipeline, slot))
+                    await self._pace(begun_us, self.clock)
             keeping.cancel()
 
     async def _is_to_send(self, pipeline: Pipeline) -> bool:
@@ -213,6 +206,17 @@ class SlotWriter(BatchWriter):
 
         await queue.changed.wait_for(lambda: has_end() or has_work())
         return not has_end()
+
+    async def _placed(self, pipeline: Pipeline) -> int | None:
+        """Give the next batch a slot; None if it came to nothing, or is to be judged anew."""
+        slot, batch = None, self._admitted(pipeline)
+        try:
+            slot = await pipeline.place(batch) if batch else None
+            if slot is None:
+                self._queue.give_back(batch)
+        except InvariantError as error:
+            self._queue.fail(batch, error)
+        return slot
 
     def _admitted(self, pipeline: Pipeline) -> list[Work]:
         """Take the next batch, without what does not fit the streams that are open; tell that."""
