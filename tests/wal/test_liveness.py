@@ -22,6 +22,7 @@ from kit.protocols import (
     CLOCK,
     KINDS,
     SLOTS,
+    WAL3,
     Kind,
     contents,
     make_slots,
@@ -72,16 +73,19 @@ async def outcome_of(call: Awaitable[object]) -> Outcome:
 
 
 class Gate:
-    """Puts of keys that begin so meet ``error``, or nothing ever, while it is shut."""
+    """Puts of keys that begin so meet ``error``, or nothing ever, while it is shut.
 
-    def __init__(self, prefix: str, error: TidelogError | None = None) -> None:
-        self.prefix, self.error = prefix, error
+    ``op`` is put, or what else is stopped instead.
+    """
+
+    def __init__(self, prefix: str, error: TidelogError | None = None, op: str = "put") -> None:
+        self.prefix, self.error, self.op = prefix, error, op
         self.is_shut = False
         self.met = 0
         self._never: asyncio.Future[None] | None = None
 
     async def __call__(self, op: str, key: str) -> None:
-        if op != "put" or not self.is_shut or not key.startswith(self.prefix):
+        if op != self.op or not self.is_shut or not key.startswith(self.prefix):
             return
         self.met += 1
         if self.error is not None:
@@ -197,6 +201,33 @@ async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
     assert list((await contents(kind, inner)).values()) == [b"one"]
     with pytest.raises(HandleError):
         await writer.append([b"late"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_lost"),
+    [(SLOTS, False), (WAL3, False), (WAL3, True)],
+    ids=["first look at slots", "first look", "look after a lost number"],
+)
+async def test_what_waits_for_the_log_to_be_opened_was_not_sent(kind: Kind, has_lost: bool) -> None:
+    """A store that answers no read: nobody is told that it is not known, of what was never put."""
+    gate = Gate(MANIFEST, op="get")
+    store = Interposed(inner := MemoryStore(), before=gate)
+    await kind.make(inner)
+    writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
+    if has_lost:
+        await writer.append([b"one"])
+        async with kind.writer(inner) as other:
+            await other.append([b"two"])
+    before = await keys_in(inner)
+
+    gate.is_shut = True
+    async with within():
+        outcomes = {await outcome_of(writer.append([b"%d" % n])) for n in range(2)}
+
+    assert outcomes == {Outcome.NOT_APPLIED}
+    assert await keys_in(inner) == before
+    with suppress(TidelogError):
+        await writer.close()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

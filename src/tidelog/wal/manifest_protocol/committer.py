@@ -27,7 +27,6 @@ from tidelog.errors import (
     NoSuchLog,
     ObjectExists,
     ObjectNotFound,
-    Outcome,
     OutcomeUnknown,
     TidelogError,
 )
@@ -65,6 +64,11 @@ class Committer:
     _head: Head | None = None
     _has_looked: bool = False
 
+    @property
+    def is_open(self) -> bool:
+        """Say whether it is known where the log goes on."""
+        return self._head is not None
+
     async def open(self, *, make: bool = False) -> Manifest:
         """Read the log's head, and bring in what a writer left between a fragment and a manifest.
 
@@ -101,20 +105,20 @@ class Committer:
             return True  # It was made, perhaps by us, and somebody wrote to it since.
         return True
 
-    async def store_next(self, bodies: pa.BinaryArray) -> Fragment:
-        """Store records as the log's next fragment; they are in the log once it is published.
+    async def store_next(self, bodies: pa.BinaryArray) -> Fragment | None:
+        """Store records as the log's next fragment; None if another writer has its number.
+
+        They are in the log once it is published.
 
         Raises:
             LocationError: the store failed; UNKNOWN if they may have been stored, and so be brought
-            in by whoever opens the log next. ContentionError: others were first every time.
+            in by whoever opens the log next. Otherwise see `open`.
         """
-        for _ in range(TRIES_MAX):
-            manifest = await self._opened()
-            fragment = await self._store(bodies, manifest.next_seq_no, manifest.next)
-            if fragment is not None:
-                return fragment
-            self._head = None  # Another writer has the number: bring in what it wrote.
-        raise ContentionError("other writers were first at every try to append")
+        manifest = self._head.manifest if self._head else await self.open()
+        fragment = await self._store(bodies, manifest.next_seq_no, manifest.next)
+        if fragment is None:
+            self._head = None  # What the other wrote is to be brought in.
+        return fragment
 
     async def store_after(self, bodies: pa.BinaryArray, before: Fragment) -> Fragment | None:
         """Store records after a fragment that is being published; None if the number is taken.
@@ -159,22 +163,6 @@ class Committer:
     @property
     def _manifests(self) -> ManifestStore:
         return ManifestStore(store=self.store, clock=self.clock)
-
-    async def _opened(self) -> Manifest:
-        """Return the manifest to go on from; open the log first where that is not known.
-
-        Raises:
-            as `open`; what the store failed over is no doubt about records that are not stored yet.
-        """
-        try:
-            return self._head.manifest if self._head else await self.open()
-        except LocationError as error:
-            if error.outcome is Outcome.NOT_APPLIED:
-                raise
-            raise LocationError(
-                "the log could not be opened, and nothing was sent: append again later",
-                reason=error,
-            ) from error
 
     async def _store(self, bodies: pa.BinaryArray, seq_no: int, start: int) -> Fragment | None:
         try:

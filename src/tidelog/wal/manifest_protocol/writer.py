@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
@@ -19,6 +20,8 @@ from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.queue import Work, bodies_of
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.manifest_protocol.committer import Committer
+
+LOST_MAX: Final = 100  # Numbers in a row that other writers may have taken first.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Wal3Writer(BatchWriter):
     """Appends to one log. Several writers of a log, in any processes, contend and take turns."""
 
     committer: Committer
+    _lost: int = 0
 
     async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int:
         """Append records; return the position of the first once all are durable.
@@ -59,46 +63,66 @@ class Wal3Writer(BatchWriter):
             await self._send_all(group)
 
     async def _send_all(self, group: asyncio.TaskGroup) -> None:
-        clock, queue = self.committer.clock, self._queue
+        clock = self.committer.clock
         before: _Publishing | None = None
         while await self._work_waits():
+            if before is not None and before.task.done() and not before.task.result():
+                before = None  # Where the log goes on is to be read again.
+            if before is None and not self.committer.is_open:
+                await self._open()
+                continue
             if not await self._has_token(clock):
                 continue
             begun_us = clock.monotonic_us()
-            if before is not None and before.task.done() and not before.task.result():
-                before = None  # Where the log goes on is to be read again.
-            batch = queue.take()
+            batch = self._queue.take()
             fragment = await self._store(batch, before)
             if before is not None:
                 await before.task
             before = None
             if fragment is not None:
                 before = _Publishing(fragment, group.create_task(self._publish(batch, fragment)))
-            await self._pace(begun_us, clock)
+            if not self._lost:
+                await self._pace(begun_us, clock)
+
+    async def _open(self) -> None:
+        """Open the log before anything is taken to be sent; if that cannot be, tell why."""
+        try:
+            await self.committer.open()
+        except TidelogError as error:
+            self._queue.trouble = error
+            self._queue.refuse_waiting(error)
 
     async def _store(self, batch: Sequence[Work], before: _Publishing | None) -> Fragment | None:
-        """Store a batch, while the one before is being published; None if it came to nothing."""
+        """Store a batch, while the one before is being published; None if it is not stored.
+
+        One whose number another writer has waits again, and was not sent.
+        """
         for work in batch:
             work.is_sent = True
+        lost, self._lost = self._lost, 0
         try:
-            return await self._stored(bodies_of(batch), before)
+            fragment = await self._stored(bodies_of(batch), before)
+            if fragment is None and lost == LOST_MAX:
+                raise ContentionError("other writers were first at every try to append")
         except TidelogError as error:
             self._queue.answer(batch, error)
-        return None
+            return None
+        if fragment is None:
+            self._lost = lost + 1
+            self._queue.give_back(batch)
+        return fragment
 
-    async def _stored(self, bodies: pa.BinaryArray, before: _Publishing | None) -> Fragment:
-        if before is not None:
-            fragment = await self.committer.store_after(bodies, before.fragment)
-            is_in = await before.task
-            if fragment is not None and not is_in:
-                raise OutcomeUnknown(
-                    "the batch before it did not get into the log, or it is not known: whether "
-                    "this one did shows once the log is opened again",
-                    path=fragment.path,
-                )
-            if fragment is not None:
-                return fragment
-        return await self.committer.store_next(bodies)
+    async def _stored(self, bodies: pa.BinaryArray, before: _Publishing | None) -> Fragment | None:
+        if before is None:
+            return await self.committer.store_next(bodies)
+        fragment = await self.committer.store_after(bodies, before.fragment)
+        if fragment is not None and not await before.task:
+            raise OutcomeUnknown(
+                "the batch before it did not get into the log, or it is not known: whether this "
+                "one did shows once the log is opened again",
+                path=fragment.path,
+            )
+        return fragment
 
     async def _publish(self, batch: Sequence[Work], fragment: Fragment) -> bool:
         """Bring a stored batch into the log, and tell; say whether it is there."""
