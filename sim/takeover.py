@@ -1,9 +1,11 @@
 """Takeovers of a writer that is as busy as can be, in virtual time: how long, how many requests.
 
 ``python -m sim.takeover`` prints a table: for each time that a put and a get take, and each alpha,
-what it takes to open the log for writing, and what it takes others to find the log's end. The
-writer keeps alpha puts under way all the time; computing takes no time at all. Round trips are
-counted by the longest chain of requests, each of which waited for one before.
+what it takes to open the log for writing, and what it takes others to find the log's end: seconds,
+round trips and requests, and how many of those walk past the manifest (a get for each slot that it
+does not name yet); each the most over all seeds. The writer keeps alpha puts under way all the
+time; computing takes no time at all. Round trips are the longest chain of requests, each of which
+was sent once the one before it had been answered.
 """
 
 from __future__ import annotations
@@ -12,28 +14,35 @@ import argparse
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
-from tidelog.errors import TidelogError
+from tidelog.errors import ContentionError, TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.fork import Fork
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
 
 WARM_TRIPS = 30  # Before a takeover the writer is given so many round trips to fill its window.
 PATIENCE_S = 120
+CELL = 39  # Columns.
 
 
 @dataclass(slots=True)
 class Net:
-    """A store to which each request travels, and each answer back, with some jitter."""
+    """A store to which each request travels, and each answer back, with some jitter.
+
+    ``trips`` is the longest chain of requests that were answered, each of which was sent once the
+    one before it had been. ``walked`` counts the gets of slots, but for those that read back what
+    has kept a put from creating one.
+    """
 
     inner: Store
     clock: SimClock
@@ -41,51 +50,57 @@ class Net:
     get_us: int
     dice: random.Random
     requests: int = 0
+    walked: int = 0
+    trips: int = 0
+    refused: set[str] = field(default_factory=set)
 
     @property
     def url(self) -> str:
         return self.inner.url
 
+    @asynccontextmanager
+    async def _travel(self, there_and_back_us: int) -> AsyncIterator[None]:
+        self.requests += 1
+        place = self.trips + 1  # After the longest chain of those that were answered by now.
+        await self._half(there_and_back_us)
+        try:
+            yield
+        finally:
+            await self._half(there_and_back_us)
+            self.trips = max(self.trips, place)
+
     async def _half(self, duration_us: int) -> None:
         await self.clock.sleep(int(duration_us / 2 * self.dice.uniform(0.8, 1.2)))
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
-        self.requests += 1
-        await self._half(self.get_us)
-        try:
+        if key in self.refused:
+            self.refused.remove(key)
+        else:
+            self.walked += f"/{EPOCHS}" in key
+        async with self._travel(self.get_us):
             return await self.inner.get(key, start=start, limit=limit)
-        finally:
-            await self._half(self.get_us)
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
-        self.requests += 1
-        await self._half(self.get_us)
-        try:
+        async with self._travel(self.get_us):
             return await self.inner.refresh(key, e_tag)
-        finally:
-            await self._half(self.get_us)
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        self.requests += 1
-        await self._half(self.put_us)
-        try:
-            return await self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
-        finally:
-            await self._half(self.put_us)
+        async with self._travel(self.put_us):
+            try:
+                return await self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
+            except ContentionError:
+                self.refused.add(key)
+                raise
 
     async def delete(self, keys: Sequence[str]) -> None:
-        self.requests += 1
-        await self._half(self.put_us)
-        await self.inner.delete(keys)
-        await self._half(self.put_us)
+        async with self._travel(self.put_us):
+            await self.inner.delete(keys)
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
-        self.requests += 1
-        await self._half(self.get_us)
-        found = [entry async for entry in self.inner.list(prefix, after=after)]
-        await self._half(self.get_us)
+        async with self._travel(self.get_us):
+            found = [entry async for entry in self.inner.list(prefix, after=after)]
         for entry in found[:1_000]:
             yield entry
 
@@ -144,12 +159,21 @@ class Busy:
         self.is_over = True
 
 
-Measured = tuple[float, int]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What some work took: ``trips`` and ``walked`` as in `Net`."""
+
+    seconds: float
+    trips: int
+    requests: int
+    walked: int
+
+
 Work = Callable[[SlotLog], Awaitable[object]]
 
 
 def measure(case: Case, work: Work, *, seed: int = 1) -> Measured | None:
-    """Return seconds and requests of some work beside a busy writer; None if it did not end."""
+    """Return what some work takes beside a busy writer; None if it did not end."""
     found: list[Measured] = []
 
     async def main() -> None:
@@ -163,7 +187,14 @@ def measure(case: Case, work: Work, *, seed: int = 1) -> Measured | None:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await work(other)
-                found.append(((other.clock.monotonic_us() - begun_us) / 1e6, way.requests))
+                found.append(
+                    Measured(
+                        seconds=(other.clock.monotonic_us() - begun_us) / 1e6,
+                        trips=way.trips,
+                        requests=way.requests,
+                        walked=way.walked,
+                    )
+                )
         busy.is_over = True
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -220,7 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--alpha", type=int, nargs="*", default=[1, 8, 32])
     parser.add_argument("--work", nargs="*", default=[*WORK], choices=[*WORK])
     given = parser.parse_args(arguments)
-    print("put/get ms  alpha  " + "  ".join(f"{name:>16}" for name in given.work))
+    print("put/get ms  alpha  " + "  ".join(f"{name:>{CELL}}" for name in given.work))
     for put_ms, get_ms in WAYS:
         for alpha in given.alpha:
             case = Case(put_ms=put_ms, get_ms=get_ms, alpha=alpha)
@@ -230,11 +261,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _worst(case: Case, work: Work, seeds: int) -> str:
-    found = [measure(case, work, seed=seed) for seed in range(1, seeds + 1)]
+    try:
+        found = [measure(case, work, seed=seed) for seed in range(1, seeds + 1)]
+    except ContentionError:  # The writer replaced the manifest before each try.
+        return f"{'gave up: others were first':>{CELL}}"
     known = [one for one in found if one is not None]
     if len(known) < len(found):
-        return f"{'did not end':>16}"
-    return f"{max(s for s, _ in known):7.2f} s {max(n for _, n in known):4} rq"
+        return f"{'did not end':>{CELL}}"
+    seconds = max(one.seconds for one in known)
+    trips, requests = max(one.trips for one in known), max(one.requests for one in known)
+    walked = max(one.walked for one in known)
+    return f"{seconds:6.2f} s {trips:3} trips {requests:4} rq, {walked:4} walked"
 
 
 if __name__ == "__main__":
