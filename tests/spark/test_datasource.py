@@ -23,7 +23,9 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.times import format_time
 from tidelog.location import Location, open_location
 from tidelog.persist.schema import DIFF
+from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.java import find_launcher
+from tidelog.spark.options import SourceError
 from tidelog.spark.types import arrow_schema, spark_schema
 
 LAST = FIRST + 239 // 5
@@ -266,6 +268,24 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Pa
     for message, expected in told.items():
         assert expected in message
         assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("kind", ["log", "collection"])
+def test_what_spark_cannot_write_is_refused_with_the_way_that_there_is(
+    spark: SparkSession, lake: str, kind: str
+) -> None:
+    """Without a sentence of ours it is a traceback of PySpark's that says NOT_IMPLEMENTED."""
+    frame = spark.range(1)
+    writer = frame.write.format("tidelog").options(kind=kind, location=lake).mode("append")
+    with pytest.raises(PySparkException) as raised:
+        writer.save("keyed")
+    with pytest.raises(SourceError, match=f"Spark cannot write a {kind}: .*"):
+        TidelogDataSource({"kind": kind}).streamWriter(frame.schema, overwrite=False)
+
+    advice = "append on the driver, in foreachBatch" if kind == "log" else "'tidelog source create'"
+    assert f"[TIDELOG_USAGE_ERROR] Spark cannot write a {kind}: " in str(raised.value)
+    assert advice in str(raised.value)
+    assert "Traceback" not in str(raised.value)
 
 
 def test_a_missing_location_is_told(spark: SparkSession) -> None:

@@ -4,8 +4,8 @@ The time is chosen when a DataFrame is loaded, and stays: Spark plans a join of 
 itself twice, and both sides must see the same, whatever is committed meanwhile. What is planned are
 plain values; each task opens its own store, and consolidates its share without a shuffle.
 
-Does not write, and prunes no columns by itself: Spark does not say which ones a query needs, so
-they are named by the option ``columns``. Logs are read by `log_source` and `log_stream`.
+Does not write, and says so; prunes no columns by itself: Spark does not say which ones a query
+needs, so they are named by the option ``columns``. Logs are read by `log_source` and `log_stream`.
 Source: design page 6, "Reading on Spark".
 """
 
@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 import pyarrow as pa
@@ -71,6 +71,13 @@ from tidelog.store.urls import open_store
 FOOTERS_MAX: Final = 16
 FOOTER_BYTES: Final = 64 * 1024
 READS_MAX: Final = 8
+CANNOT_WRITE: Final = {
+    # Tasks that append would each end the turn of another, or in wal3's form contend with it.
+    "log": "Spark cannot write a log: append on the driver, in foreachBatch, never in tasks, for "
+    "each would be another writer; keep batch_id in the records, for a batch may come twice",
+    "collection": "Spark cannot write a collection: write files, make a source of them with "
+    "'tidelog source create', and ingest that",
+}
 LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a schema of its own: leave schema() out, and select()"
 
 
@@ -137,6 +144,16 @@ class TidelogDataSource(DataSource):
             if schema != LOG_SCHEMA:
                 raise UsageError(LOG_SCHEMA_IS_ITS_OWN)
             return LogStreamReader(settings)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        self._refuse_to_write()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        self._refuse_to_write()
+
+    def _refuse_to_write(self) -> NoReturn:
+        with told_as_spark_tells():
+            raise UsageError(CANNOT_WRITE[read_kind(self.options)])
 
 
 def register(spark: SparkSession) -> None:
