@@ -293,3 +293,11 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
     assert cli.done("log", "stream", "list", "s").out.splitlines()[2].split() == ["Yv8=", "2"]
     assert "is closed" in cli.done("log", "stream", "close", "s", "b\udcff").err
     assert "No stream is open" in cli.done("log", "stream", "list", "s").err
+
+
+def test_create_says_which_protocol_fences(cli: Cli) -> None:
+    """In wal3's form two writers both go on: who wants failover must hear of it while choosing."""
+    told = " ".join(cli.run("log", "create", "--help").out.split())
+
+    assert "whoever takes over ends the turn of the writer before" in told
+    assert "nobody is fenced" in told

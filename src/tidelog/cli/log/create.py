@@ -22,7 +22,9 @@ def create(
         str,
         typer.Option(
             metavar="slot|manifest",
-            help="slot: one round trip an append. manifest: as Chroma's wal3 writes it.",
+            help="slot: one round trip an append; whoever takes over ends the turn of the writer "
+            "before. manifest: as Chroma's wal3 writes it; nobody is fenced, and the records of "
+            "two writers interleave, so for failover take slot.",
         ),
     ] = "slot",
     as_json: AsJson = False,
