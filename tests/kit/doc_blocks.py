@@ -1,0 +1,25 @@
+"""The code that the documents show, to be run as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOWN_LOCATION = "file:///data/lake"
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def block_with(page: str, words: str) -> str:
+    """Return the one block of Python on a page that has these words."""
+    found = [block for block in _BLOCK.findall((ROOT / page).read_text()) if words in block]
+    assert len(found) == 1, f"{page}: {len(found)} blocks with {words!r}"
+    return str(found[0])
+
+
+def run_block(page: str, words: str, *, location: Path, **names: Any) -> dict[str, Any]:
+    """Run a block with the location that it shows replaced; return the names that it leaves."""
+    shown = block_with(page, words).replace(SHOWN_LOCATION, f"file://{location}")
+    exec(compile(shown, page, "exec"), names)
+    return names

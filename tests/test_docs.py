@@ -1,0 +1,136 @@
+"""What the documents show is run as it stands there: whoever copies it finds that it works.
+
+The block for Spark is run beside Spark's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidelog
+from kit.clocks import SwiftClock
+from kit.doc_blocks import run_block
+from tidelog.portal import Portal
+from tidelog.store.memory import MemoryStore
+from tidelog.sync_log import Log
+from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
+from tidelog.wal.slot_log import SlotLog
+from tidelog.wal.slot_protocol.fencing import make_log
+
+RECIPES = "docs/log-recipes.md"
+
+
+def bodies(location: Path) -> list[bytes]:
+    with tidelog.connect(str(location)) as lake, lake.log("events") as log:
+        return [body for found in log.scan() for body in found.column("body").to_pylist()]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A location with the log ``events``, of three records."""
+    with tidelog.connect(str(tmp_path), create=True) as lake, lake.create_log("events") as log:
+        log.append([b"one", b"two", b"three"])
+    return tmp_path
+
+
+def test_the_readme_makes_a_log(tmp_path: Path) -> None:
+    """The first thing that anybody tries."""
+    names = {"tidelog": tidelog, "url": str(tmp_path)}
+
+    assert run_block("README.md", "create_log", location=tmp_path, **names)["position"] == 1
+    assert bodies(tmp_path) == [b"one", b"two"]
+
+
+def test_the_awaited_face_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has a loop of its own."""
+    run_block("docs/log.md", "aio.connect", location=tmp_path)
+
+    assert capsys.readouterr().out == "[b'one', b'two']\n"
+
+
+def test_a_consumer_goes_on_where_it_was(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second time it has nothing to tell."""
+    for told in (["b'one'", "b'two'", "b'three'"], []):
+        run_block(RECIPES, '"billing"', location=lake)
+
+        assert capsys.readouterr().out.splitlines() == told
+    with tidelog.connect(str(lake)) as place, place.log("events") as log:
+        assert log.load_cursor("billing").position == 4
+
+
+def test_retention_keeps_what_is_newer_than_a_week(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is that old here."""
+    run_block(RECIPES, '"retention"', location=lake)
+
+    assert capsys.readouterr().out == "0 objects; the lowest cursor is retention\n"
+    assert bodies(lake) == [b"one", b"two", b"three"]
+
+
+class Lossy(Log):
+    """A log whose second append meets a store that is ``gone``, after ``between`` was done."""
+
+    def __init__(
+        self, portal: Portal, log: SlotLog, *, gone: list[str], between: Callable[[], object]
+    ) -> None:
+        super().__init__(portal, log)
+        self._gone, self._between = gone, between
+        self.appends_count = 0
+
+    def append(self, *given: Any, **options: Any) -> int:
+        self.appends_count += 1
+        if self.appends_count == 2:
+            self._between()
+            self._gone.append("now")
+        try:
+            return super().append(*given, **options)
+        finally:
+            self._gone.clear()
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    opened = Portal()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True], ids=["alone", "taken over"])
+@pytest.mark.parametrize("landed", [False, True], ids=["lost", "landed"])
+def test_after_unknown_the_recipe_finds_out(
+    lake: Path, portal: Portal, landed: bool, is_taken_over: bool
+) -> None:
+    """Whether the record is there, and without ending the turn of a successor."""
+    append_surely = run_block(RECIPES, "append_surely", location=lake)["append_surely"]
+    store, clock, gone = MemoryStore(), SwiftClock(), list[str]()
+
+    def toss(request: Request) -> Fault:
+        if not gone:
+            return NO_FAULT
+        return Fault(happened=landed and request.key.startswith("epoch/"), told=False)
+
+    def opened(name: str, way: Faulty | MemoryStore) -> SlotLog:
+        return SlotLog(name="x", store=way, clock=clock, writer=name)
+
+    portal.run(make_log(store, clock=clock, writer="maker"))
+    other = Log(portal, opened("other", store))
+    between = partial(other.append, [b"other"]) if is_taken_over else list
+    flaky = opened("one", Faulty(store, toss=toss))
+    log = Lossy(portal, flaky, gone=gone, between=between)
+    log.append([b"before"])
+    is_in = append_surely(log, b"after")
+    found = [body for table in other.scan() for body in table.column("body").to_pylist()]
+
+    assert log.appends_count == 3, "the append was not told as UNKNOWN"
+    assert is_in == any(body.endswith(b"after") for body in found)
+    assert is_in == (landed and not is_taken_over)
+    if is_taken_over:
+        assert other.append([b"still"]) > 0
+        other.close()
+    log.close()
