@@ -25,9 +25,14 @@ from tidelog.wal.slot_protocol.fencing import make_log
 RECIPES = "docs/log-recipes.md"
 
 
+def bodies_of(log: Log) -> list[bytes]:
+    found = (body for table in log.scan() for body in table.column("body").to_pylist())
+    return [body for body in found if body is not None]
+
+
 def bodies(location: Path) -> list[bytes]:
     with tidelog.connect(str(location)) as lake, lake.log("events") as log:
-        return [body for found in log.scan() for body in found.column("body").to_pylist()]
+        return bodies_of(log)
 
 
 @pytest.fixture
@@ -125,7 +130,7 @@ def test_after_unknown_the_recipe_finds_out(
     log = Lossy(portal, flaky, gone=gone, between=between)
     log.append([b"before"])
     is_in = append_surely(log, b"after")
-    found = [body for table in other.scan() for body in table.column("body").to_pylist()]
+    found = bodies_of(other)
 
     assert log.appends_count == 3, "the append was not told as UNKNOWN"
     assert is_in == any(body.endswith(b"after") for body in found)
