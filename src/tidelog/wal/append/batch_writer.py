@@ -22,7 +22,7 @@ from tidelog.wal.append.telling import closed, copy_of, no_answer
 from tidelog.wal.append.token_bucket import TokenBucket, full, spend, wait_us
 from tidelog.wal.format.streams import Control
 
-TOKEN_LOOK_US: Final = 100_000  # How often who waits for a token looks what else became of it.
+REST_US: Final = 100_000  # How often a writer that may not send yet looks what else there is.
 FAREWELL_S: Final = 1.0  # For a task that was cancelled to end.
 
 
@@ -121,7 +121,8 @@ class BatchWriter(Closing):
         looks, headway = 0, self._queue.headway
         while looks < LOOKS and not task.done():
             await asyncio.wait({task}, timeout=self._look_s)
-            looks = looks + 1 if headway == self._queue.headway else 0
+            is_silent = self._queue.waits_for_the_store and headway == self._queue.headway
+            looks = looks + 1 if is_silent else 0
             headway = self._queue.headway
         reason = self._queue.trouble
         if not task.done():
@@ -170,16 +171,25 @@ class BatchWriter(Closing):
         now_us = clock.monotonic_us()
         bucket = self._bucket or full(rate, now_us)
         if left_us := wait_us(bucket, now_us):
-            await clock.sleep(min(left_us, TOKEN_LOOK_US))
+            await self._rest(left_us, clock)
             return False
         self._bucket = spend(bucket, now_us)
         return True
 
     async def _pace(self, begun_us: int, clock: Clock) -> None:
         """Wait out the least time between two batches, unless the next is full, or the last."""
-        if not self._queue.fills_a_batch and not self._queue.is_closing:
-            left = begun_us + self.batching.interval_us - clock.monotonic_us()
-            await clock.sleep(max(0, left))
+        due_us = begun_us + self.batching.interval_us
+        while not self._queue.fills_a_batch and not self._queue.is_closing:
+            left_us = max(0, due_us - clock.monotonic_us())
+            await self._rest(left_us, clock)
+            if left_us <= REST_US:
+                return
+
+    async def _rest(self, left_us: int, clock: Clock) -> None:
+        """Wait because these settings say so, but not for long: whoever closes ends it."""
+        self._queue.is_resting = True
+        await clock.sleep(min(left_us, REST_US))
+        self._queue.is_resting = False
 
 
 def _told_to_those_who_wait(task: asyncio.Task[None]) -> None:

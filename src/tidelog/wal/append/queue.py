@@ -3,7 +3,8 @@
 A write that others wait for runs in a task of the log, not of its caller: to cancel an append is to
 stop waiting for it. What waits is bounded in bytes; whoever comes when it is full stands in line.
 How long somebody waits is counted in looks, not in time: a process that was stopped for a minute
-finds that one look has passed, and nobody is refused for that.
+finds that one look has passed, and nobody is refused for that. Nor for a time in which the store
+was asked nothing, since the writer's own settings had it wait.
 
 Invariants: those who wait are served in the order in which they came. Whoever is told that the
 outcome is not known is not sent again.
@@ -61,12 +62,14 @@ class Queue:
     """What was appended and is not settled yet, in the order in which it came.
 
     ``trouble`` is what the writer met last that keeps it from going on, for those who ask why.
+    ``is_resting``: the writer may not send yet, by `Batching`, and waits for nothing else.
     ``unheard`` counts, by whether they were sent, what came to nothing when nobody waited.
     """
 
     batching: Batching
     changed: Signal = field(default_factory=Signal)
     is_closing: bool = False
+    is_resting: bool = False
     ended_by: BaseException | None = None
     trouble: BaseException | None = None
     headway: int = 0  # Batches that were acknowledged.
@@ -90,6 +93,11 @@ class Queue:
     def is_waited_for(self) -> bool:
         """Say whether anybody waits for an answer."""
         return bool(self._in_line) or any(not work.done.done() for work in self._unsettled)
+
+    @property
+    def waits_for_the_store(self) -> bool:
+        """Say whether its silence counts: not while the writer rests, and all sent is answered."""
+        return not self.is_resting or any(work.is_sent for work in self._unsettled)
 
     def add(
         self,
@@ -208,6 +216,8 @@ class Queue:
 
     def look(self) -> None:
         """Note that a share of the patience has passed, and answer whoever has none left."""
+        if not self.waits_for_the_store:
+            return
         self._looks += 1
         if self._headway_seen != self.headway:
             self._headway_seen, self._quiet_since = self.headway, self._looks
