@@ -24,7 +24,8 @@ def check_name(name: str, *, of: str = "name") -> str:
         UsageError: it is not 1 to 128 of letters, digits, ``.``, ``_``, ``-``, or starts with a
         dot.
     """
-    if not _NAME.fullmatch(name):
+    given: object = name
+    if not isinstance(given, str) or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the {of}: use 1 to 128 letters, digits, '.', '_' or '-', "
             "not starting with a dot"

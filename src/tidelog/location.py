@@ -35,7 +35,7 @@ from tidelog.persist.shard import Shard
 from tidelog.store.conditional import create as create_object
 from tidelog.store.port import Store
 from tidelog.store.probe import probe_store
-from tidelog.store.urls import open_store
+from tidelog.store.urls import open_store, url_text
 from tidelog.store.wrappers.metered import Metered
 from tidelog.wal.admin.destroy import Destroyed
 from tidelog.wal.append.batching import Batching
@@ -130,11 +130,11 @@ class Location:
         """Make the lost manifest of a log again; see `tidelog.wal.admin.rebuild`."""
         return await self.shelf.rebuild(name, start=start)
 
-    async def adopt_log(self, url: str, name: str) -> Log:
+    async def adopt_log(self, url: str | os.PathLike[str], name: str) -> Log:
         """Copy a log that wal3 wrote somewhere else; see `Logs.adopt`."""
         return await self.shelf.adopt(open_store(url, clock=self.clock), name)
 
-    async def export_log(self, name: str, url: str, *, start: int = 0) -> None:
+    async def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
         """Copy a log to another place as wal3 reads it; see `Logs.export`."""
         await self.shelf.export(name, open_store(url, clock=self.clock), start=start)
 
@@ -211,9 +211,13 @@ class Location:
 
 
 async def open_location(
-    url: str, *, create: bool = False, clock: Clock | None = None, store: Store | None = None
+    url: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    clock: Clock | None = None,
+    store: Store | None = None,
 ) -> Location:
-    """Open the location at ``url``; make it first if ``create`` says so and there is none.
+    """Open the location at a URL or a path; make it first if ``create`` says so and there is none.
 
     A store is probed once, when a location is made on it.
 
@@ -221,7 +225,7 @@ async def open_location(
         NoSuchLocation: there is none. UsageError: the URL is of no known form, or a newer tidelog
             made what is there. StoreRefused: the store does not keep its promises, or refuses us.
     """
-    clock = clock or SystemClock()
+    clock, url = clock or SystemClock(), url_text(url)
     metered = Metered(store or open_store(url, clock=clock), clock=clock)
     try:
         found = (await metered.get(MARK)).data

@@ -5,6 +5,7 @@ A connection owns one loop in one thread, from `connect` to its end (`tidelog.po
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -209,11 +210,11 @@ class Location:
         """Make the lost manifest of a log again."""
         return Log(self._portal, self._portal.run(self._inner.rebuild_log(name, start=start)))
 
-    def adopt_log(self, url: str, name: str) -> Log:
+    def adopt_log(self, url: str | os.PathLike[str], name: str) -> Log:
         """Copy a log that wal3 wrote somewhere else."""
         return Log(self._portal, self._portal.run(self._inner.adopt_log(url, name)))
 
-    def export_log(self, name: str, url: str, *, start: int = 0) -> None:
+    def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
         """Copy a log to another place as wal3 reads it."""
         self._portal.run(self._inner.export_log(name, url, start=start))
 
@@ -271,8 +272,8 @@ class Location:
         self.close()
 
 
-def connect(url: str, *, create: bool = False) -> Location:
-    """Connect to the location at a URL; with ``create``, make it if there is none.
+def connect(url: str | os.PathLike[str], *, create: bool = False) -> Location:
+    """Connect to the location at a URL or a path; with ``create``, make it if there is none.
 
     Raises:
         NoSuchLocation: there is none. UsageError, LocationError: see

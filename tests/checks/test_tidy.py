@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A room imports from rooms of earlier lines only, and from itself.
 ROOMS = (
     ("errors",),
-    ("clock", "frontier", "metrics", "portal", "setsum", "rowhash_xxh3"),
+    ("arguments", "clock", "frontier", "metrics", "portal", "setsum", "rowhash_xxh3"),
     ("ids", "rowhash_columns"),
     ("rowhash",),
     ("store",),
@@ -55,7 +55,17 @@ FOREIGN = {
 # Nouns and decisions: what they say must not depend on when they are asked.
 PURE = frozenset(
     {"batch", "binding", "catalog", "chunk", "cursor", "decode", "envelope", "expression"}
-    | {"fragment", "frontier", "lines", "manifest", "part", "plan", "predicate", "record"}
+    | {
+        "arguments",
+        "fragment",
+        "frontier",
+        "lines",
+        "manifest",
+        "part",
+        "plan",
+        "predicate",
+        "record",
+    }
     | {"schema", "spine", "state", "times", "transition", "transitions", "types"}
     | {"admission", "bloom", "bucket", "held", "limits", "selection", "streams"}
 )

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,43 @@ def test_lines_come_out_as_they_went_in(cli: Cli, protocol: str) -> None:
     assert cli.done("log", "scan", "orders", "--from", "2", "--limit", "1").object["body"] == ""
     assert cli.done("log", "scan", "orders", "--from", "8").objects == []
     assert cli.done("log", "scan", "orders", "--limit", "0").objects == []
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_a_read_begins_and_ends_at_a_position_or_a_time(cli: Cli, protocol: str) -> None:
+    """A time is taken as it was printed: in microseconds, as a number, or as ISO 8601."""
+    cli.done("log", "create", "a", "--protocol", protocol)
+    for number in range(5):
+        feed(cli, "a", b"%d\n" % number)
+        time.sleep(0.002)
+    told = cli.done("log", "scan", "a").objects
+    third = told[2]["timestamp_us"]
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=third)
+
+    def scan(*options: str) -> list[int]:
+        return [one["position"] for one in cli.done("log", "scan", "a", *options).objects]
+
+    assert scan("--from", "2", "--to", "4") == [2, 3]
+    assert scan("--to", "99") == [1, 2, 3, 4, 5]
+    for written in (str(third), moment.isoformat()):
+        assert scan("--until", written) == [1, 2]
+        assert scan("--since", written) == [3, 4, 5]
+        assert scan("--since", written, "--to", "5") == [3, 4]
+        assert scan("--since", written, "--to", "2") == []
+    assert scan("--since", str(third), "--until", str(third + 1)) == [3]
+    assert scan("--since", "2200-01-01") == []
+
+
+def test_whoever_follows_is_told_what_they_wait_for(cli: Cli) -> None:
+    """A position that was mistyped would be waited for in silence, and for ever."""
+    cli.done("log", "create", "a")
+    feed(cli, "a", b"1\n2\n")
+    cli.done("log", "seal", "a")
+
+    said = cli.done("log", "follow", "a", "--from", "99", "--stream", "b")
+    assert "has not come to 99, its next is 3" in said.err
+    assert "The stream 'b' is not open" in said.err
+    assert cli.done("log", "follow", "a", "--from", "3").err == ""
 
 
 def test_files_are_lines_or_records(cli: Cli, tmp_path: Path) -> None:
@@ -161,7 +199,7 @@ def test_damage_is_told_with_its_place(cli: Cli, protocol: str) -> None:
     places[2].unlink()
 
     found = cli.run("--location", cli.location, "log", "scrub", "d")
-    assert cli.run("--location", cli.location, "log", "scrub", "d", "--from", "9").status == 0
+    assert cli.run("--location", cli.location, "log", "scrub", "d", "--from", "4").status == 0
 
     assert found.status == 1
     assert {Path(p["path"]).name for p in found.object["problems"]} >= {
@@ -199,8 +237,17 @@ def test_a_log_without_its_manifest_is_listed_as_such(cli: Cli, protocol: str, t
         (["append", "there", "--whole"], "name them"),
         (["scan", "nosuch"], "no log"),
         (["scan", "there", "--from", "-1"], "count from 1"),
-        (["scan", "there", "--limit", "-1"], "no number"),
-        (["scan", "there", "--format", "xml"], "not known"),
+        (["scan", "there", "--records", "-1"], "--records -1 is no number"),
+        (["scan", "there", "--format", "xml"], "table, json, csv, raw"),
+        (["scan", "there", "--format", "raw", "--json"], "exclude each other"),
+        (["scan", "there", "--from", "abc"], "'--from': it is no whole number"),
+        (["scan", "there", "--from", "5", "--to", "3"], "--to 3 leaves no position"),
+        (["scan", "there", "--since", "soon"], "number of microseconds"),
+        (["scan", "there", "--since", "1960-01-01"], "since 1970"),
+        (["scan", "there", "--since", "0", "--from", "3"], "--since exclude"),
+        (["scan", "there", "--stream", "a"], "no record of a stream 'a' there"),
+        (["stream", "meta", "there", "a"], "which text"),
+        (["stream", "meta", "there", "a", "x", "--meta", "y"], "which text"),
         (["scan", "there", "--until", "soon"], "not a time"),
         (["scan", "there", "--stream", ""], "from 1 to 1024 bytes"),
         (["scan", "classic", "--stream", "a"], "no streams"),
@@ -211,6 +258,10 @@ def test_a_log_without_its_manifest_is_listed_as_such(cli: Cli, protocol: str, t
         (["stream", "list", "nosuch"], "no log"),
         (["scrub", "there", "--from", "-1"], "count from 1"),
         (["scrub", "there", "--from", "5", "--to", "5"], "no position"),
+        (["scrub", "there", "--from", "99"], "has not come to that position"),
+        (["collect", "there", "--keep-from", "99"], "has not come to that position"),
+        (["collect", "there", "--keep-since", "soon"], "not a time"),
+        (["collect", "there", "--share-max", "abc"], "'--share-max': it is no number"),
         (["follow", "there", "--new", "--from", "3"], "exclude"),
         (["seal", "there", "--successor", "a/b"], "cannot be the name of a log"),
         (["seal", "classic"], "cannot be sealed"),
@@ -280,6 +331,12 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
         ["position", "timestamp", "stream", "body"],
     ]
 
+    assert cli("log", "scan", "s", "--stream", "c").status == 2
+    there = cli.done("log", "scan", "s", "--stream", "c", "--from", "2")
+    assert (there.out, "no record of a stream 'c'" in there.err) == ("", True)
+    assert cli.done("log", "scan", "s", "--stream", "b\udcff").out == ""
+    cli.done("log", "stream", "meta", "s", "a", "--meta", "ours")
+    assert cli.done("log", "stream", "list", "s").objects[0]["meta"] == "ours"
     cli.done("log", "stream", "meta", "s", "a", "yours")
     assert cli.done("log", "stream", "list", "s").objects == [
         {"stream": "a", "position": 1, "meta": "yours"},

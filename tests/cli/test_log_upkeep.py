@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,26 @@ def test_mistakes_with_cursors_are_told(cli: Cli, arguments: list[str], told: st
     refused(cli("log", "cursor", *arguments), told)
     (only,) = cli.done("log", "cursor", "list", "a").objects
     assert (only["cursor"], only["position"]) == ("x", 3)
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_what_is_older_than_a_time_is_let_go_of(cli: Cli, protocol: str) -> None:
+    """As a nightly job does that keeps a week: a cursor goes to a time, or it is kept from one."""
+    fill(cli, "a", *[1] * 6, protocol=protocol)
+    time.sleep(0.002)
+    times = [one["timestamp_us"] for one in cli.done("log", "scan", "a").objects]
+    assert len(set(times)) == 6
+    cli.done("log", "cursor", "create", "a", "x", "--at", str(datetime.fromtimestamp(0, UTC)))
+
+    fourth = (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=times[3])).isoformat()
+    moved = cli.done("log", "cursor", "move", "a", "x", "--at", fourth).object
+    assert (moved["from"], moved["position"]) == (1, 4)
+    kept = cli.done("log", "collect", "a", "--grace", "0", "--keep-since", str(times[1])).object
+    assert (kept["records"], kept["oldest"]) == (1, 2)
+    both = ("--keep-since", fourth, "--keep-from", "3")
+    assert cli.done("log", "collect", "a", "--grace", "0", *both).object["oldest"] == 3
+    done = cli.done("log", "collect", "a", "--grace", "0", "--keep-since", "2200-01-01").object
+    assert done["oldest"] == 4
 
 
 def test_a_pin_holds_what_is_collected(cli: Cli) -> None:

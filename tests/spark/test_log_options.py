@@ -45,6 +45,7 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
         ({**HERE, "start": "soon"}, UsageError, "earliest or latest"),
         ({**HERE, "limit": "ten"}, UsageError, "whole number from 0 on"),
         ({**HERE, "limit": str(2**63)}, UsageError, "whole number from 0 on"),
+        ({**HERE, "start": "9", "limit": "5"}, UsageError, "ends before it starts"),
         ({**HERE, "maxRecordsPerBatch": "0"}, UsageError, "whole number from 1 on"),
     ],
 )

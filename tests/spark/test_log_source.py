@@ -65,7 +65,8 @@ def test_a_read_gives_what_a_scan_gives(spark: SparkSession, lake: Path, protoco
         within = records(lake, protocol, int(start) if start.isdigit() else 0, _number(limit))
         assert frame.schema == LOG_SCHEMA
         assert in_order(frame).to_pylist() == within.to_pylist()
-    assert load(spark, lake, protocol, start="999").count() == 0
+    with pytest.raises(PySparkException, match="the log ends before 999, its next position is"):
+        load(spark, lake, protocol, start="999").count()
 
 
 def test_a_dataframe_stays_what_it_was_when_it_was_loaded(

@@ -36,6 +36,7 @@ from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.collector import Collector
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep
+from tidelog.wal.logs import Logs
 
 
 def cursors_on(store: Store) -> Cursors:
@@ -69,6 +70,23 @@ async def test_a_cursor_lives() -> None:
     await mine.delete(INTRINSIC)
     with pytest.raises(NoSuchCursor):
         await yours.load(INTRINSIC)
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+async def test_a_cursor_that_is_not_there_is_not_deleted(protocol: str) -> None:
+    """Whoever misspells a name must not think that nothing holds the log back any more."""
+    logs = Logs(store=MemoryStore(), clock=CLOCK, writer="me")
+    log = await logs.create("a", protocol=protocol)
+    await log.append([b"1"])
+    await log.create_cursor("mine", 1)
+
+    with pytest.raises(NoSuchCursor, match="name=mini"):
+        await log.delete_cursor("mini")
+    await log.store.put(cursor_path("mine"), b"what nobody can read")
+    await log.delete_cursor("mine")
+    with pytest.raises(NoSuchCursor):
+        await log.delete_cursor("mine")
+    await log.close()
 
 
 async def test_chromas_cursors_are_loaded_and_moved() -> None:

@@ -71,7 +71,6 @@ async def test_a_range_costs_what_it_holds(kind: Kind) -> None:
         (59, None, 2, 1),
         (0, 2, 2, 1),
         (61, None, 0, 0),
-        (500, 600, 0, 0),
     ):
         before = store.usage().get_count
         found = await log.scrub(start, limit=limit)

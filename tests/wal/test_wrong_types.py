@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,13 @@ from kit.clocks import SwiftClock
 from kit.stores import keys_in
 from tidelog.errors import TidelogError, UsageError
 from tidelog.store.memory import MemoryStore
+from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.gc.deletion import Pace
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
+from tidelog.wal.read.limits import Limits
 from tidelog.wal.slot_protocol.shape import Shape
 
 WRONG: list[Any] = [3.0, True, "3", -3]
@@ -42,12 +48,18 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
         lambda: log.create_cursor("c", wrong),
         lambda: logs.copy("a", "b", start=wrong),
         lambda: logs.fork("a", "f", start=wrong),
+        lambda: logs.rebuild("a", start=wrong),
+        lambda: logs.destroy("a", grace_us=wrong),
         lambda: log.create_pin("p", start=wrong),
     ):
-        with pytest.raises((UsageError, TypeError)):
+        with pytest.raises(UsageError):
             await call()
     assert await keys_in(logs.store) == before
     assert await bodies(log) == [b"1", b"2", b"3", b"4"]
+    held = await log.create_cursor("c", 2)
+    with pytest.raises(UsageError, match="whole number"):
+        await log.save_cursor(held, wrong)
+    assert (await log.load_cursor("c")).position == 2
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
@@ -69,6 +81,100 @@ async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong:
     ):
         with pytest.raises(UsageError, match=r"whole number|is no position"):
             await call()
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"pace": 5}, "pace is a tidelog.Pace, not int"),
+        ({"keep": 5}, "keep is a tidelog.Keep, not int"),
+        ({"keep": 0}, "keep is a tidelog.Keep, not int"),
+        ({"grace_us": 1.5}, "grace_us is a whole number"),
+        ({"keep": Keep(start=99)}, "has not come to that position"),
+    ],
+)
+async def test_a_collection_is_refused_before_anything_is_erased(
+    protocol: str, wrong: Any, told: str
+) -> None:
+    """An error after the erasing leaves a shorter log, and a caller who does not know of it."""
+    store = MemoryStore()
+    log = await filled(Logs(store=store, clock=SwiftClock(), writer="w"), protocol)
+    await log.create_cursor("c", 4)
+    before = {key: (await store.get(key)).data for key in await keys_in(store)}
+    settings: dict[str, Any] = {"grace_us": 0, "keep": Keep(share_max=1), **wrong}
+
+    with pytest.raises(UsageError, match=told):
+        await log.collect(**settings)
+    if "keep" not in wrong:
+        with pytest.raises(UsageError, match=told):
+            await log.sweep(**wrong)
+    assert {key: (await store.get(key)).data for key in await keys_in(store)} == before
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+async def test_what_is_none_of_our_types_is_told_by_the_name_of_ours(protocol: str) -> None:
+    """The sentence says what to pass instead; an AttributeError from the inside says nothing."""
+    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
+    log = await filled(logs, protocol)
+    wrong: Any = 5
+
+    for call, told in (
+        (lambda: anext(log.scan(limits=wrong)), "limits is a tidelog.Limits, not int"),
+        (lambda: log.fetch(wrong), r"one that Log.fragments\(\) returned, not int"),
+        (lambda: log.save_cursor(wrong, 2), "a tidelog.Witness, as load_cursor returns it, not"),
+        (lambda: logs.open("a", batching=wrong), "batching is a tidelog.Batching, not int"),
+        (lambda: logs.open("a", shape=wrong), "shape is a tidelog.Shape, not int"),
+        (lambda: logs.create("b", shape=wrong), "shape is a tidelog.Shape, not int"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            await call()
+    assert await logs.names() == ["a"]
+
+
+@pytest.mark.parametrize("wrong", [None, b"x", 5])
+async def test_a_name_is_text(wrong: Any) -> None:
+    """Of logs, cursors and pins alike."""
+    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
+    log = await filled(logs, "slot")
+
+    for call in (
+        lambda: logs.open(wrong),
+        lambda: logs.fork(wrong, "f"),
+        lambda: logs.copy("a", wrong),
+        lambda: log.create_cursor(wrong, 1),
+        lambda: log.load_cursor(wrong),
+        lambda: log.create_pin(wrong),
+        lambda: log.release_pin(wrong),
+    ):
+        with pytest.raises(UsageError, match="letters, digits"):
+            await call()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda wrong: Keep(records=wrong),
+        lambda wrong: Keep(start=wrong),
+        lambda wrong: Keep(share_max=wrong),
+        lambda wrong: Batching(puts_per_second=wrong),
+        lambda wrong: Batching(patience_us=wrong),
+        lambda wrong: Batching(batch_bytes=wrong),
+        lambda wrong: Pace(per_second=wrong),
+        lambda wrong: Limits(records=wrong),
+        lambda wrong: Limits(until_us=wrong),
+        lambda wrong: Shape(rollup_slots=wrong),
+        lambda wrong: Rollover(fragments=wrong),
+    ],
+)
+@pytest.mark.parametrize("wrong", ["5", True, b"5", -1])
+def test_a_setting_of_a_wrong_type_is_refused_where_it_is_made(
+    make: Callable[[Any], object], wrong: Any
+) -> None:
+    """Else it fails at the first append or deletion. A text is shown as one: '5' is no 5."""
+    with pytest.raises(UsageError) as told:
+        make(wrong)
+    assert repr(wrong) in str(told.value)
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"next", "n" * 100_000])

@@ -60,6 +60,12 @@ _HINTS: Final = (
     ("unexpected extra argument", "put patterns and expressions in quotes"),
 )
 
+# What the parser of options says, in words that one need not know pydantic for.
+_PLAIN: Final = (
+    ("Input should be a valid integer, unable to parse string as an integer", "no whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "no number"),
+)
+
 app = typer.Typer(
     name="tidelog",
     no_args_is_help=True,
@@ -163,6 +169,8 @@ def _tell_misuse(error: Exception) -> None:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tidelog"
     told = " ".join(told.split()).removesuffix(".")
+    for said, plain in _PLAIN:
+        told = told.replace(said, f"it is {plain}")
     told = told[:1].lower() + told[1:]
     hint = next((hint for part, hint in _HINTS if part in told), None)
     say(f"tidelog: {told}; {hint or f'see {command} --help'}")

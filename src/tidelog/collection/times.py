@@ -28,17 +28,30 @@ def parse_time(text: str | int, *, what: str = "--as-of") -> int:
     """
     if isinstance(text, int):
         return check_time(text)
+    return check_time(_time_in(text, timedelta(milliseconds=1), "milliseconds", what))
+
+
+def parse_time_us(text: str, *, what: str) -> int:
+    """Read a time as records of logs have it, whose unit is the microsecond; see `parse_time`.
+
+    Raises:
+        UsageError: it is neither ISO 8601 nor a whole number of microseconds.
+    """
+    return _time_in(text, timedelta(microseconds=1), "microseconds", what)
+
+
+def _time_in(text: str, unit: timedelta, units: str, what: str) -> int:
     if _INTEGER.fullmatch(text.strip()):
-        return check_time(int(text))
+        return int(text)
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise UsageError(
             f"{what} {text!r} is not a time: write 2013-01-15T14:00:00Z, or a number of "
-            "milliseconds since 1970"
+            f"{units} since 1970"
         ) from error
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return check_time((found - _EPOCH) // timedelta(milliseconds=1))
+    return (found - _EPOCH) // unit
 
 
 def format_time(time: int) -> str:

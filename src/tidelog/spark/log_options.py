@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.errors import UsageError
 from tidelog.spark.options import location_told, told_options
+from tidelog.wal.read.bounds import check_range
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -37,13 +38,16 @@ def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]
         UnknownOption, OptionMissing, UsageError: what to correct.
     """
     told = told_options(options, kind="log")
-    start = told.get("start", EARLIEST).strip().lower()
+    said = told.get("start", EARLIEST).strip().lower()
+    start = 0 if said in (EARLIEST, LATEST) else _start(said)
+    limit = _whole("limit", told["limit"], least=0) if "limit" in told else None
+    check_range(start, limit)
     return LogSettings(
         location_url=location_told(told, environment),
         name=told["path"],
-        start=0 if start in (EARLIEST, LATEST) else _start(start),
-        from_latest=start == LATEST,
-        limit=_whole("limit", told["limit"], least=0) if "limit" in told else None,
+        start=start,
+        from_latest=said == LATEST,
+        limit=limit,
         batch_records_max=_whole("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
         if "maxrecordsperbatch" in told
         else None,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.errors import NoSuchLog
+from tidelog.errors import NoSuchLog, UsageError
 from tidelog.location import open_location
 from tidelog.spark.log_options import LogSettings
 from tidelog.spark.log_share import LogPlace, LogShare, read_share, share_log
@@ -93,9 +93,23 @@ async def choose_log_pin(settings: LogSettings) -> LogPin:
     """Find the log, and choose the positions to be read; see `open_log_view`."""
     place, view = await open_log_view(settings)
     start = settings.start or view.oldest
+    refuse_beyond(start, view)
     limit = view.next if settings.limit is None else min(settings.limit, view.next)
     beyond = tuple(f for f in view.beyond if f.start < limit and f.limit > start)
     return LogPin(place=place, start=start, limit=limit, beyond=beyond)
+
+
+def refuse_beyond(start: int, view: LogView) -> None:
+    """Refuse a position that the log has not come to.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if start > view.next:
+        raise UsageError(
+            f"the log ends before {start}, its next position is {view.next}: start at that or at "
+            "an earlier one"
+        )
 
 
 async def plan_pin(pin: LogPin) -> list[LogShare]:

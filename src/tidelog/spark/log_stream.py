@@ -23,10 +23,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.errors import NoSuchLog, UsageError
+from tidelog.errors import NoSuchLog
 from tidelog.spark.log_options import LogSettings
 from tidelog.spark.log_share import LogPlace, share_log
-from tidelog.spark.log_source import open_log_view, partitions_of, read_partition
+from tidelog.spark.log_source import (
+    open_log_view,
+    partitions_of,
+    read_partition,
+    refuse_beyond,
+)
 from tidelog.spark.log_view import LogView, collected_error
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US
@@ -52,11 +57,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with told_as_spark_tells():
             _, view = self._look()
             start = view.next if self._settings.from_latest else self._settings.start or view.oldest
-            if start > view.next:
-                raise UsageError(
-                    f"the log ends before {start}, its next position is {view.next}: start at "
-                    "that or at an earlier one, or at 'latest'"
-                )
+            refuse_beyond(start, view)
             return {POSITION: start}
 
     def getDefaultReadLimit(self) -> ReadLimit:

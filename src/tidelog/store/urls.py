@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
+from tidelog.arguments import check_kind
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.local.store import LocalStore
@@ -26,7 +27,19 @@ _QUERY = re.compile(r"\?(\w+=[^&]*(?:&\w+=[^&]*)*)$")
 _GLOB = re.compile(r"[*?[]")
 
 
-def open_store(url: str, *, clock: Clock) -> Store:
+def url_text(url: str | os.PathLike[str]) -> str:
+    """Return a URL, or a path, as text.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    given: object = url
+    found: object = os.fspath(url) if isinstance(given, str | os.PathLike) else given
+    check_kind(found, str, "a place is named by a URL or a path (str or pathlib.Path)")
+    return str(found)
+
+
+def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
     """Open the store at a URL, or at a path; nothing is read or made yet.
 
     ``memory://`` is a new store each time. Who wants a place shared keeps the store.
@@ -34,6 +47,7 @@ def open_store(url: str, *, clock: Clock) -> Store:
     Raises:
         UsageError: the URL is of no known form; the sentence says which are.
     """
+    url = url_text(url)
     scheme = _scheme_of(url)
     if scheme == "memory":
         return MemoryStore(name=url)

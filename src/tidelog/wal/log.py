@@ -9,13 +9,14 @@ Source: wal3 and wal3-draft, "Interface"; design page 3.
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import pyarrow as pa
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
@@ -32,7 +33,7 @@ from tidelog.wal.format.slot_object import SLOT_RECORDS
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, StreamInfo
 from tidelog.wal.gc.collector import GRACE_US, Collected, Collector
 from tidelog.wal.gc.cursors import Cursors, Listed, Witness
-from tidelog.wal.gc.deletion import AT_ONCE, Pace
+from tidelog.wal.gc.deletion import AT_ONCE, Pace, check_deletion
 from tidelog.wal.gc.orphans import Swept, sweep
 from tidelog.wal.gc.pin_objects import PinWitness
 from tidelog.wal.gc.pins import Pins
@@ -161,14 +162,20 @@ class Log(Closing):
 
     @abc.abstractmethod
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
-        """Return the fragments that hold any of the positions ``[start, limit)``, in order."""
+        """Return the fragments that hold any of the positions ``[start, limit)``, in order.
+
+        Raises:
+            UsageError: the log has not come to ``start``. CorruptionError: the manifest's tree is
+            not what was written. LocationError: the store failed.
+        """
 
     @abc.abstractmethod
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """Return all records of a fragment, control records too.
 
         Raises:
-            ObjectNotFound: it was collected. CorruptionError: it is not what was written.
+            UsageError: it is no fragment. ObjectNotFound: it was collected. CorruptionError: it is
+            not what was written.
         """
 
     @abc.abstractmethod
@@ -188,9 +195,9 @@ class Log(Closing):
         """Read all that is stored, or the positions ``[start, limit)`` of it, and check it.
 
         Raises:
-            UsageError: there is no position in the range. PositionCollected: ``start`` was
-            collected. CorruptionError: the manifest cannot be read. LocationError: the store
-            failed.
+            UsageError: the log has not come to ``start``, or there is no position in the range.
+            PositionCollected: ``start`` was collected. CorruptionError: the manifest cannot be
+            read. LocationError: the store failed.
         """
 
     @abc.abstractmethod
@@ -202,22 +209,57 @@ class Log(Closing):
         """
 
     async def load_cursor(self, name: str) -> Witness:
-        """Read a cursor; see `Cursors.load`."""
+        """Read a cursor: where it stands, and what proves it to `save_cursor`.
+
+        Raises:
+            NoSuchCursor: there is none. PositionCollected: the log has been collected past it: its
+            writer died before it could look. Until it is deleted it holds back all further
+            collection. BusyError: a plan that goes past it stands, and nobody works on it: collect,
+            and load again. CorruptionError: it cannot be read.
+        """
         return await self._cursors().load(name)
 
     async def create_cursor(self, name: str, position: int) -> Witness:
-        """Make a cursor that holds ``position`` and all after it; see `Cursors.create`."""
+        """Make a cursor that holds ``position`` and all after it.
+
+        Raises:
+            UsageError: the log does not reach that far, or no cursor can have the name.
+            CursorMoved: there is a cursor of the name. NOT_APPLIED.
+            PositionCollected: the records are gone, or a collection is about to erase them. If it
+            came up only now, a cursor was made, and stands where the log begins.
+            OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.
+        """
+        check_whole(position, "the position of a cursor")
         return await self._cursors().create(name, position)
 
     async def save_cursor(
         self, witness: Witness, position: int, *, allow_back: bool = False
     ) -> Witness:
-        """Move a cursor, provided that nobody has since it was read; see `Cursors.save`."""
+        """Move a cursor, provided that nobody has since ``witness`` was read; return the new one.
+
+        Raises:
+            UsageError: the log does not reach that far; or the cursor would go back, and that was
+            not asked for by ``allow_back``.
+            CursorMoved: another process moved or deleted it; load it and decide again. NOT_APPLIED.
+            PositionCollected: the records to go back to are gone, or a collection is about to erase
+            them: the cursor stands where it stood.
+            OutcomeUnknown: the store failed after the cursor was moved, or may have been: load it.
+        """
+        check_kind(witness, Witness, "witness is a tidelog.Witness, as load_cursor returns it")
+        check_whole(position, "the position of a cursor")
         return await self._cursors().save(witness, position, allow_back=allow_back)
 
     async def delete_cursor(self, name: str) -> None:
-        """Delete a cursor; see `Cursors.delete`."""
-        await self._cursors().delete(name)
+        """Delete a cursor: it holds nothing back any more.
+
+        A delete has no condition: whoever deletes must know that nobody makes the cursor anew.
+
+        Raises:
+            NoSuchCursor: there is none.
+        """
+        cursors = self._cursors()
+        await cursors.refuse_missing(name)
+        await cursors.delete(name)
 
     async def cursors(self) -> Listed:
         """Read all cursors."""
@@ -229,13 +271,26 @@ class Log(Closing):
     async def create_pin(
         self, name: str, *, start: int = 0, limit: int | None = None
     ) -> PinWitness:
-        """Keep records readable, all that there are now unless it is said; see `Pins.create`."""
+        """Keep the records ``[start, limit)`` readable: all that there are now, unless it is said.
+
+        Raises:
+            UsageError: the log has no such range, or no pins, or no pin can have the name.
+            NameTaken: there is a pin of the name, or another makes one. PositionCollected: the
+            records are gone, or went meanwhile; nothing is held. ContentionError: another let go of
+            the pin while it was made. OutcomeUnknown: the store failed after the pin was written,
+            or may have been: release it.
+        """
         return await self._pins().create(name, start=start, limit=limit)
 
     async def release_pin(self, name: str, *, force: bool = False) -> None:
-        """Let go of what a pin holds; see `Pins.release`.
+        """Let go of what a pin holds; the next collection deletes what the log does not need.
 
         With ``force`` also what a fork reads: only where whoever began the fork died over it.
+
+        Raises:
+            NoSuchPin: there is none. UsageError: it is held for a fork, and ``force`` is False.
+            ContentionError: others changed it at every try. OutcomeUnknown, LocationError: the
+            store failed; see ``outcome``.
         """
         await self._pins().release(name, force=force)
 
@@ -255,8 +310,9 @@ class Log(Closing):
         for.
 
         Raises:
-            UsageError: no stream can have the id. NoSuchPin, BusyError: see `Pins.load`.
-            CorruptionError: an object is missing, or is not what was written.
+            UsageError: no stream can have the id. NoSuchPin: there is none of the name. BusyError:
+            the pin is being made, or whoever made it died before it was sure. CorruptionError: an
+            object is missing, or is not what was written.
         """
         pin = (await self._pins().load(name)).pin
         selection = select(stream, control=control)
@@ -271,17 +327,28 @@ class Log(Closing):
         pace: Pace = AT_ONCE,
         force: bool = False,
     ) -> Collected:
-        """Erase what no cursor needs, once; see `Collector`.
+        """Erase what no cursor needs, once; first finish what another left unfinished.
 
         Units: ``grace_us`` microseconds pass before anything is deleted; ``pace`` is how fast
             objects are, then.
+
+        Raises:
+            UsageError: the log does not come to where ``keep`` starts. VerificationError: more
+            would be erased at once than ``keep`` allows, and ``force`` is False; nothing was.
+            CorruptionError: the log does not add up, or names what is not there; nothing more was
+            deleted. ContentionError: others were ahead at every try. LocationError: the store
+            failed; the next collection goes on from there.
         """
+        keep = Keep() if keep is None else keep
+        check_kind(keep, Keep, "keep is a tidelog.Keep")
+        check_deletion(grace_us, pace)
+        await self._refuse_beyond(keep.start or 0)
         await roll_up_tail(self.store, clock=self.clock, writer=self.writer)
         collector = Collector(
             store=self.store,
             clock=self.clock,
             writer=self.writer,
-            keep=keep or Keep(),
+            keep=keep,
             grace_us=grace_us,
             pace=pace,
         )
@@ -291,7 +358,13 @@ class Log(Closing):
         return found
 
     async def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> Swept:
-        """Delete what the dead left behind; see `tidelog.wal.gc.orphans`."""
+        """Delete objects that crashed writers and collectors left, and that nothing names.
+
+        Raises:
+            CorruptionError: the log names what is not there; nothing was deleted. LocationError:
+            the store failed; some may have been deleted.
+        """
+        check_deletion(grace_us, pace)
         return await sweep(self.store, clock=self.clock, grace_us=grace_us, pace=pace)
 
     async def describe(self) -> LogInfo:
@@ -308,7 +381,23 @@ class Log(Closing):
             async for records in found:
                 is_empty = False
                 yield records
-        if is_empty and start and start > (following := (await self.bounds()).next):
+        if is_empty:
+            await self._refuse_beyond(start)
+
+    async def _scrubbed(self, work: Awaitable[Scrubbed], start: int) -> Scrubbed:
+        """Return what a scrub found, and refuse a start that the log has not come to."""
+        found = await work
+        if found.is_clean and not found.fragments:
+            await self._refuse_beyond(start)
+        return found
+
+    async def _refuse_beyond(self, start: int) -> None:
+        """Refuse a position that the log has not come to.
+
+        Raises:
+            UsageError: so it is.
+        """
+        if start and start > (following := (await self.bounds()).next):
             raise UsageError(
                 "the log has not come to that position: follow it, or start at the next",
                 start=start,

@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock
 from tidelog.errors import (
     CursorMoved,
@@ -27,7 +28,6 @@ from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
-from tidelog.wal.format.json import check_whole
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.cursors import Cursors
@@ -35,6 +35,7 @@ from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.opening import PROTOCOLS, create_log, open_log
+from tidelog.wal.read.bounds import check_range
 from tidelog.wal.read.head import has_manifest, load_head, refuse_slots
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -60,8 +61,10 @@ class Logs:
         Raises:
             UsageError: the name will not do. NoSuchLog: there is none of that name.
         """
+        folder = self.within(name)
+        _check_settings(shape, batching)
         return await open_log(
-            self.within(name),
+            folder,
             name=name,
             clock=self.clock,
             writer=self.writer,
@@ -82,8 +85,10 @@ class Logs:
         Raises:
             UsageError: the name or the protocol will not do. NameTaken: there is one already.
         """
+        folder = self.within(name)
+        _check_settings(shape, batching)
         return await create_log(
-            self.within(name),
+            folder,
             name=name,
             clock=self.clock,
             writer=self.writer,
@@ -127,7 +132,7 @@ class Logs:
             NoSuchLog: there is no source. Otherwise see `Fork.make`.
         """
         log_folder(name)
-        check_whole(start, "a position")
+        check_range(start)
         within = self.within(source)
         fork = Fork(store=within, source=source, name=name, clock=self.clock, writer=self.writer)
         await fork.make(start=start)
@@ -174,13 +179,24 @@ class Logs:
         return await self.open(name)
 
     async def destroy(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
-        """Destroy a log; see `destroy_log`."""
+        """Destroy a log.
+
+        Units: ``grace_us`` microseconds pass before anything is deleted, for those who read it.
+
+        Raises:
+            NoSuchLog: there is none, or slots without a manifest: rebuild it first. UsageError: it
+            has forks; or there are objects beside it that are none of a log in wal3's form.
+            ContentionError: others were first every time. LocationError: the store failed: destroy
+            it again.
+        """
+        check_whole(grace_us, "grace_us")
         return await destroy_log(
             self.within(name), clock=self.clock, writer=self.writer, grace_us=grace_us
         )
 
     async def rebuild(self, name: str, *, start: int | None = None) -> Log:
         """Make the lost manifest of a log again; see `rebuild_log`."""
+        check_range(start or 0)
         await rebuild_log(self.within(name), clock=self.clock, writer=self.writer, start=start)
         return await self.open(name)
 
@@ -189,7 +205,7 @@ class Logs:
             raise UsageError(
                 f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}"
             )
-        check_whole(start, "a position")
+        check_range(start)
         bounds = await log.bounds()
         if start > bounds.next:
             raise UsageError("the log has no such position yet", start=start, next=bounds.next)
@@ -214,6 +230,18 @@ class Logs:
             UsageError: the name will not do.
         """
         return Within(self.store, log_folder(name))
+
+
+def _check_settings(shape: Shape | None, batching: Batching | None) -> None:
+    """Refuse what does not say how a log is written.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if shape is not None:
+        check_kind(shape, Shape, "shape is a tidelog.Shape")
+    if batching is not None:
+        check_kind(batching, Batching, "batching is a tidelog.Batching")
 
 
 def log_folder(name: str) -> str:

@@ -22,9 +22,9 @@ from tidelog.wal.log import LOG_RECORDS, Log
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
-from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds, check_range
+from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds, check_fragment, check_range
 from tidelog.wal.read.head import Head, load_head
-from tidelog.wal.read.limits import Limits, check_time_us
+from tidelog.wal.read.limits import Limits, check_limits, check_time_us
 from tidelog.wal.read.record_reader import limited
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.scrub.tree_scrub import scrub
@@ -83,6 +83,7 @@ class ManifestLog(Log):
     ) -> AsyncGenerator[pa.Table, None]:
         """See `Log`; there are no streams, and no control records."""
         check_range(start, limit)
+        check_limits(limits)
         if stream is not None:
             raise self._no_streams()
         found = _all_as_log_records(self._reader.scan(start, limit=limit))
@@ -113,10 +114,14 @@ class ManifestLog(Log):
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """See `Log`."""
         check_range(start, limit)
-        return await self._reader.fragments(start=start, limit=limit)
+        found = await self._reader.fragments(start=start, limit=limit)
+        if not found:
+            await self._refuse_beyond(start)
+        return found
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """See `Log`."""
+        check_fragment(fragment)
         try:
             return as_log_records(await self._reader.records.fetch(fragment))
         except ObjectNotFound:
@@ -139,7 +144,7 @@ class ManifestLog(Log):
 
     async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub(self._reader, start, limit)
+        return await self._scrubbed(scrub(self._reader, start, limit), start)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""

@@ -22,9 +22,9 @@ from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.log import Log
-from tidelog.wal.read.bounds import Bounds, check_range
+from tidelog.wal.read.bounds import Bounds, check_fragment, check_range
 from tidelog.wal.read.head import load_living
-from tidelog.wal.read.limits import Limits
+from tidelog.wal.read.limits import Limits, check_limits
 from tidelog.wal.read.record_reader import limited
 from tidelog.wal.read.stream_selection import select
 from tidelog.wal.scrub.report import Scrubbed
@@ -87,6 +87,7 @@ class SlotLog(Log):
     ) -> AsyncGenerator[pa.Table, None]:
         """See `Log`. What holds none of a stream's records is not read."""
         check_range(start, limit)
+        check_limits(limits)
         selection = select(stream, control=control)
         found = self._reader.scan(start, limit=limit, selection=selection)
         return self._in_range(found if limits is None else limited(found, limits), start)
@@ -101,10 +102,14 @@ class SlotLog(Log):
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """See `Log`; those past the manifest, too."""
         check_range(start, limit)
-        return await self._reader.fragments(start, limit=limit)
+        found = await self._reader.fragments(start, limit=limit)
+        if not found:
+            await self._refuse_beyond(start)
+        return found
 
     async def fetch(self, fragment: Fragment) -> pa.Table:
         """See `Log`."""
+        check_fragment(fragment)
         try:
             return await self._reader.records.fetch(fragment)
         except ObjectNotFound:
@@ -121,7 +126,7 @@ class SlotLog(Log):
 
     async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
         """See `Log`."""
-        return await scrub_slots(self._reader, start, limit)
+        return await self._scrubbed(scrub_slots(self._reader, start, limit), start)
 
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log.options import GRACE_SECONDS, Grace, grace_us_of, pace_of
+from tidelog.cli.log.options import GRACE_SECONDS, Grace, grace_us_of, pace_of, time_us_of
 from tidelog.cli.log.patience import with_patience
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import UsageError
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.gc.collector import Collected
     from tidelog.wal.gc.orphans import Swept
+
+KeepSince = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Keep the first record of this time or later, and all after it: ISO 8601, or "
+        "microseconds since 1970.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +60,7 @@ def collect(
     keep_records: Annotated[
         int, typer.Option(metavar="N", help="Keep the newest so many records.")
     ] = 0,
+    keep_since: KeepSince = None,
     share_max: Annotated[
         float,
         typer.Option(metavar="SHARE", help="Refuse to erase more than this part of it at once."),
@@ -82,13 +92,17 @@ def collect(
     if not 0 < share_max <= 1:
         raise UsageError(f"--share-max {share_max:g} is no share: it is above 0, up to 1")
     pace = pace_of(deletes_per_second)
+    since_us = None if keep_since is None else time_us_of(keep_since, "--keep-since")
 
     async def work(location: Location) -> CollectedInfo:
         from tidelog.wal.gc.plan import Keep
 
         log = await location.log(name)
         before = await log.bounds()
-        keep = Keep(start=keep_from, records=keep_records, share_max=share_max)
+        starts = [] if keep_from is None else [keep_from]
+        if since_us is not None:
+            starts.append(await log.position_at(since_us))
+        keep = Keep(start=min(starts, default=None), records=keep_records, share_max=share_max)
         done = await log.collect(keep=keep, grace_us=grace_us, pace=pace, force=force)
         held = (await log.cursors()).cursors.get(done.held_by) if done.held_by else None
         return CollectedInfo(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.options import time_us_of
 from tidelog.cli.output import (
     Column,
     choose_format,
@@ -33,7 +34,8 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="POSITION",
-        help="A position; 'oldest': the first record that is left; 'next': after the last.",
+        help="A position; 'oldest': the first record that is left; 'next': after the last; or a "
+        "time, as 2013-01-15T14:00:00Z: the first record of it or later.",
     ),
 ]
 
@@ -201,12 +203,30 @@ async def _position(log: Log, at: str) -> int:
     if at in ("oldest", "next"):
         bounds = await log.bounds()
         return bounds.oldest if at == "oldest" else bounds.next
-    return int(at)
+    return int(at) if _is_number(at) else await log.position_at(time_us_of(at, "--at"))
 
 
 def _check_at(at: str) -> None:
-    if at not in ("oldest", "next") and not (at.isascii() and at.isdigit() and int(at) > 0):
-        raise UsageError(f"--at {at} is no position: they count from 1; or write oldest, or next")
+    if at in ("oldest", "next"):
+        return
+    if not _is_number(at):
+        try:
+            time_us_of(at, "--at")
+        except UsageError as error:
+            raise _no_place(at) from error
+    elif int(at) < 1:
+        raise _no_place(at)
+
+
+def _is_number(at: str) -> bool:
+    return at.removeprefix("-").isdecimal()
+
+
+def _no_place(at: str) -> UsageError:
+    return UsageError(
+        f"--at {at} is no position: they count from 1; or write oldest, or next, or a time such "
+        "as 2013-01-15T14:00:00Z"
+    )
 
 
 def _check_cursor(name: str) -> None:

@@ -86,11 +86,16 @@ class Feed:
             raise failed[0]
 
 
-async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
-    """Write records to standard output as they come; ``raw`` is bodies alone, a line each."""
+async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
+    """Write records to standard output as they come; return how many there were.
+
+    In the format ``raw`` there are bodies alone, a line each.
+    """
+    count = 0
     rows: Rows | None = None
     names: list[str] = []
     async for table in tables:
+        count += table.num_rows
         if format == "raw":
             bodies: list[Any] = table.column("body").to_pylist()
             write_bytes(b"".join(body + b"\n" for body in bodies))
@@ -104,6 +109,7 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> None:
             rows.write(shown)
     if rows is not None:
         rows.close()
+    return count
 
 
 def _shown_alike(table: pa.Table, format: str) -> Iterator[pa.Table]:

@@ -8,8 +8,16 @@ import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.feed import write_records
-from tidelog.cli.log.options import Control, Format, Start, Stream, check_start, stream_id
-from tidelog.cli.output import choose_format
+from tidelog.cli.log.options import (
+    Control,
+    Format,
+    Start,
+    Stream,
+    check_start,
+    choose_record_format,
+    stream_id,
+)
+from tidelog.cli.output import say
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,12 +39,17 @@ def follow(
     check_start(start)
     if new and start:
         raise UsageError("--new and --from exclude each other: give one")
-    chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
+    chosen = choose_record_format(format, as_json=as_json)
 
     async def work(location: Location) -> None:
         log = await location.log(name)
-        first = (await log.bounds()).next if new else start
-        found = log.follow(first, stream=stream_id(stream), control=control)
+        wanted = stream_id(stream)
+        following = (await log.bounds()).next if new or start else 0
+        if start > following:
+            say(f"The log {name!r} has not come to {start}, its next is {following}: waiting ...")
+        found = log.follow(following if new else start, stream=wanted, control=control)
+        if wanted is not None and all(info.id != wanted for info in await log.streams()):
+            say(f"The stream {stream!r} is not open: it takes no records until it is ...")
         await write_records(found, chosen)
 
     on_location(context, work)

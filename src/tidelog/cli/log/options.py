@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidelog.cli.output import FORMATS, choose_format
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +51,46 @@ def check_start(start: int) -> None:
     """
     if start < 0:
         raise UsageError(f"--from {start} is no position: they count from 1")
+
+
+def check_range(start: int, limit: int | None) -> None:
+    """Refuse what are no positions to read from and to.
+
+    Raises:
+        UsageError: one is no position, or there is none between them.
+    """
+    check_start(start)
+    if limit is not None and limit <= max(start, 1):
+        first = f"--from {start}" if start else "the first, which is 1"
+        raise UsageError(f"--to {limit} leaves no position from {first} on")
+
+
+def choose_record_format(format: str | None, *, as_json: bool) -> str:
+    """Choose how records are written: ``raw``, or as `choose_format` says.
+
+    Raises:
+        UsageError: it is no format, or two are asked for.
+    """
+    if format not in (None, "raw", *FORMATS):
+        known = ", ".join((*FORMATS, "raw"))
+        raise UsageError(f"--format {format!r} is not known: it is one of {known}")
+    if as_json and format == "raw":
+        raise UsageError("--json and --format raw exclude each other: give one")
+    return "raw" if format == "raw" else choose_format(format, as_json=as_json)
+
+
+def time_us_of(text: str, what: str) -> int:
+    """Read a time of records, in microseconds since 1970; ``what`` is the option.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from tidelog.collection.times import parse_time_us
+    from tidelog.wal.read.limits import check_time_us
+
+    time_us = parse_time_us(text, what=what)
+    check_time_us(time_us)
+    return time_us
 
 
 def check_log(name: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log.options import check_start
+from tidelog.cli.log.options import check_range
 from tidelog.cli.output import (
     Column,
     choose_format,
@@ -90,9 +90,7 @@ def create(
 ) -> None:
     """Pin records: they can be read by 'scan --pin' until the pin is released."""
     _check_pin(pin)
-    check_start(start)
-    if limit is not None and limit <= max(start, 1):
-        raise UsageError(f"--to {limit} leaves no position after --from {start}")
+    check_range(start, limit)
 
     async def work(location: Location) -> PinInfo:
         log = await log_with_pins(location, name)

@@ -2,20 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.feed import write_records
-from tidelog.cli.log.options import Control, Format, Start, Stream, check_start, stream_id
+from tidelog.cli.log.options import (
+    Control,
+    Format,
+    Start,
+    Stream,
+    check_range,
+    choose_record_format,
+    stream_id,
+    time_us_of,
+)
 from tidelog.cli.log.pin import log_with_pins
-from tidelog.cli.output import choose_format
-from tidelog.errors import UsageError
+from tidelog.cli.output import say
+from tidelog.errors import NoSuchStream, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
+    from tidelog.wal.log import Log
     from tidelog.wal.read.limits import Limits
+
+To = Annotated[
+    int | None,
+    typer.Option("--to", metavar="POSITION", help="Stop before this one; by default the end."),
+]
+Records = Annotated[
+    int | None, typer.Option("--limit", "--records", metavar="N", help="At most so many records.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Start at the first record of this time or later: ISO 8601, or microseconds since "
+        "1970.",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Stop before the first record of this time or later, written as for --since.",
+    ),
+]
+FromPin = Annotated[
+    str | None, typer.Option(metavar="PIN", help="The records that this pin holds, alone.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRange:
+    """What of a log is to be read; ``since_us`` stands for the first position of that time."""
+
+    start: int
+    limit: int | None
+    since_us: int | None
+    limits: Limits | None
+
+    @property
+    def is_all(self) -> bool:
+        """Say whether nothing is left out."""
+        return not self.start and not (self.limit or self.since_us or self.limits)
 
 
 def scan(
@@ -23,49 +75,74 @@ def scan(
     name: LogName,
     *,
     start: Start = 0,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", "--records", metavar="N", help="At most so many records."),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Stop before the first record of this time or later."),
-    ] = None,
+    to: To = None,
+    records: Records = None,
+    since: Since = None,
+    until: Until = None,
     stream: Stream = None,
-    pin: Annotated[
-        str | None, typer.Option(metavar="PIN", help="The records that this pin holds, alone.")
-    ] = None,
+    pin: FromPin = None,
     control: Control = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the records that there are now, in order."""
-    check_start(start)
-    others = (limit, until, stream, control or None)
+    check_range(start, to)
+    others = (to, records, since, until, stream, control or None)
     if pin is not None and (start or any(other is not None for other in others)):
         raise UsageError("--pin reads all that the pin holds: leave the other options out")
-    if limit is not None and limit < 0:
-        raise UsageError(f"--limit {limit} is no number of records")
-    chosen = "raw" if format == "raw" else choose_format(format, as_json=as_json)
-    limits = _limits(limit or None, until)
+    if start and since is not None:
+        raise UsageError("--from and --since exclude each other: give one")
+    if records is not None and records < 0:
+        raise UsageError(f"--records {records} is no number of records")
+    chosen = choose_record_format(format, as_json=as_json)
+    within = ScanRange(
+        start=start,
+        limit=to,
+        since_us=None if since is None else time_us_of(since, "--since"),
+        limits=_limits(records or None, until),
+    )
 
     async def work(location: Location) -> None:
         log = await location.log(name)
         if pin is not None:
             await write_records((await log_with_pins(location, name)).scan_pin(pin), chosen)
-            return
-        found = log.scan(start, limits=limits, stream=stream_id(stream), control=control)
-        if limit != 0:
-            await write_records(found, chosen)
+        elif records != 0:
+            await _scan(log, within, stream_id(stream), control=control, chosen=chosen)
 
     on_location(context, work)
 
 
+async def _scan(
+    log: Log, within: ScanRange, stream: bytes | None, *, control: bool, chosen: str
+) -> None:
+    start, limit = within.start, within.limit
+    if within.since_us is not None:
+        start = await log.position_at(within.since_us)
+        limit = None if limit is None else max(start, limit)
+    found = log.scan(start, limit=limit, limits=within.limits, stream=stream, control=control)
+    if not await write_records(found, chosen) and stream is not None:
+        await _tell_of_stream(log, stream, within)
+
+
+async def _tell_of_stream(log: Log, stream: bytes, within: ScanRange) -> None:
+    """Say that a stream without records is not open, either: its name may be misspelt.
+
+    Raises:
+        NoSuchStream: all of the log was read, so that none of its records can be elsewhere.
+    """
+    if any(info.id == stream for info in await log.streams()):
+        return
+    shown = stream.decode(errors="backslashreplace")
+    told = f"the log has no record of a stream {shown!r} there, and it is not open"
+    if within.is_all:
+        raise NoSuchStream(f"{told}: 'tidelog log stream list {log.name}' shows those that are")
+    say(f"tidelog: {told}")
+
+
 def _limits(records: int | None, until: str | None) -> Limits | None:
-    from tidelog.collection.times import parse_time
     from tidelog.wal.read.limits import Limits
 
     if records is None and until is None:
         return None
-    until_us = None if until is None else parse_time(until, what="--until") * 1_000
+    until_us = None if until is None else time_us_of(until, "--until")
     return Limits(records=records, until_us=until_us)

@@ -8,7 +8,7 @@ import typer
 
 from tidelog.cli.command import AsJson, LogName, location_url, on_location
 from tidelog.cli.late_spark import check_installed, scrub_on_spark
-from tidelog.cli.log.options import Start, check_start
+from tidelog.cli.log.options import Start, check_range
 from tidelog.cli.output import bytes_text, choose_format, count_text, print_json, say, write_text
 from tidelog.errors import TidelogError, UsageError
 
@@ -41,9 +41,7 @@ def scrub(
 
     With --from or --to only that range is read, and no cursors, and nothing the log does not name.
     """
-    check_start(start)
-    if limit is not None and limit <= start:
-        raise UsageError(f"--to {limit} leaves no position after --from {start}")
+    check_range(start, limit)
     if spark:
         check_installed(instead="leave --spark out")
         if start or limit is not None:

@@ -11,6 +11,7 @@ import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.output import Column, choose_format, print_json, print_listing, say
+from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -64,12 +65,20 @@ def meta_stream(
     context: typer.Context,
     name: LogName,
     stream: StreamId,
-    meta: Annotated[str, typer.Argument(metavar="TEXT", help="What is kept with the stream.")],
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="What is kept with the stream.")
+    ] = None,
     *,
+    meta: Annotated[
+        str | None, typer.Option("--meta", metavar="TEXT", help="The same, as for 'open'.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep another text with an open stream."""
-    said = os.fsencode(meta)
+    """Keep another text with an open stream: TEXT, or --meta TEXT."""
+    texts = [given for given in (text, meta) if given is not None]
+    if len(texts) != 1:
+        raise UsageError("which text? write it after STREAM, or as --meta TEXT, once")
+    said = os.fsencode(texts[0])
     _change(
         context,
         name,

@@ -5,10 +5,9 @@ Source: wal3, "Write Path"; design page 3, "Batching and back-pressure".
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from tidelog.errors import UsageError
+from tidelog.arguments import check_above_zero, check_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +31,8 @@ class Batching:
     patience_us: int = 30_000_000
 
     def __post_init__(self) -> None:
-        rate = self.puts_per_second
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise UsageError("puts_per_second is a number over 0", puts_per_second=rate)
-        if self.patience_us <= 0:
-            raise UsageError("patience_us is a number over 0", patience_us=self.patience_us)
+        for name in ("batch_bytes", "interval_us", "pending_bytes"):
+            check_whole(getattr(self, name), name)
+        if self.puts_per_second is not None:
+            check_above_zero(self.puts_per_second, "puts_per_second")
+        check_above_zero(self.patience_us, "patience_us")

@@ -44,7 +44,8 @@ def cursor_path(name: str) -> str:
     Raises:
         UsageError: wal3 could not bear the name.
     """
-    if not _NAME.fullmatch(name):
+    given: object = name
+    if not isinstance(given, str) or not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} names no cursor: use letters, digits and _")
     return f"{CURSORS}{name}.json"
 

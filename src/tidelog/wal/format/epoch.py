@@ -12,9 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidelog.arguments import check_whole
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.store.within import BESIDE
-from tidelog.wal.format.json import Fields, check_whole
+from tidelog.wal.format.json import Fields
 
 LANES_MAX: Final = 4_096
 ALPHA_MAX: Final = 256

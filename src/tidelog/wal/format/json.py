@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
+from tidelog.arguments import check_whole
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum
 
@@ -169,16 +170,6 @@ def position(offset: int) -> dict[str, int]:
     """
     check_whole(offset, "a position")
     return {"offset": offset}
-
-
-def check_whole(value: int, what: str) -> None:
-    """Refuse what is no whole number from 0 on, whatever its type says of itself.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if type(value) is not int or not 0 <= value <= U64_MAX:
-        raise UsageError(f"{what} is a whole number (int) from 0 on", found=repr(value))
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tidelog.arguments import check_whole
 from tidelog.errors import CorruptionError, UsageError, require
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest, problems_of_manifest
@@ -35,6 +36,8 @@ class Rollover:
     snapshots: int = 128
 
     def __post_init__(self) -> None:
+        for name in ("fragments", "snapshots"):
+            check_whole(getattr(self, name), f"the rollover of {name}")
         if min(self.fragments, self.snapshots) < 2:
             raise UsageError(
                 "a log rolls up 2 fragments and 2 snapshots at least",

@@ -76,7 +76,8 @@ def check_pin_name(name: str, *, of: str = "pin") -> None:
     Raises:
         UsageError: it cannot.
     """
-    if not _NAME.fullmatch(name):
+    given: object = name
+    if not isinstance(given, str) or not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a {of}: use letters, digits and _")
     check_length(name, of=of)
 

@@ -37,10 +37,9 @@ from tidelog.errors import (
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.gc_plan import Garbage
-from tidelog.wal.format.json import check_whole
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import object_of
-from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
+from tidelog.wal.gc.deletion import AT_ONCE, Pace, check_deletion, delete_all
 from tidelog.wal.gc.pin_reach import paths_pinned, sweep_pins
 from tidelog.wal.gc.plan import Keep, apply_garbage, is_collected, paths_to_delete
 from tidelog.wal.gc.plan_file import PlanFile, WrittenPlan
@@ -113,7 +112,7 @@ class Collector:
             what is not there; nothing more was deleted. ContentionError: others were ahead at
             every try. LocationError: the store failed; the next collection goes on from there.
         """
-        check_whole(self.grace_us, "grace_us")
+        check_deletion(self.grace_us, self.pace)
         report = Collected()
         if await self._collect(report, force=force) is not None:
             await sweep_pins(self.store, self.clock, grace_us=self.grace_us, pace=self.pace)

@@ -164,6 +164,19 @@ class Cursors:
         """
         await self.store.delete([cursor_path(name)])
 
+    async def refuse_missing(self, name: str) -> None:
+        """Refuse a cursor that is not there; whether it can be read does not matter.
+
+        Raises:
+            NoSuchCursor: there is none.
+        """
+        path = cursor_path(name)
+        try:
+            await self.store.get(path)
+        except ObjectNotFound:
+            await load_living(self.store)
+            raise NoSuchCursor("the log has no such cursor", name=name) from None
+
     async def list(self) -> Listed:
         """Read all cursors; one that is deleted meanwhile is left out.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.arguments import check_above_zero, check_kind, check_whole
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
@@ -31,7 +32,10 @@ class Pace:
 
     def __post_init__(self) -> None:
         rate = self.per_second
-        if rate is not None and not PER_SECOND_LEAST <= rate <= PER_SECOND_MOST:
+        if rate is None:
+            return
+        check_above_zero(rate, "the pace, in objects a second,")
+        if not PER_SECOND_LEAST <= rate <= PER_SECOND_MOST:
             raise UsageError(
                 "deletions are paced at 0.001 to 1,000,000 objects a second, or not at all",
                 per_second=rate,
@@ -47,6 +51,16 @@ class Pace:
 
 
 AT_ONCE: Final = Pace()
+
+
+def check_deletion(grace_us: int, pace: Pace) -> None:
+    """Refuse what cannot say when, and how fast, objects are deleted.
+
+    Raises:
+        UsageError: so it is.
+    """
+    check_whole(grace_us, "grace_us")
+    check_kind(pace, Pace, "pace is a tidelog.Pace")
 
 
 async def delete_all(store: Store, keys: Sequence[str], *, clock: Clock, pace: Pace) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidelog.arguments import check_above_zero, check_whole
 from tidelog.errors import (
     CorruptionError,
     ManifestMoved,
@@ -48,11 +49,13 @@ class Keep:
     share_max: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0 < self.share_max <= 1 or self.records < 0:
+        if self.start is not None:
+            check_whole(self.start, "the position that is kept")
+        check_whole(self.records, "the number of records that are kept")
+        check_above_zero(self.share_max, "share_max")
+        if self.share_max > 1:
             raise UsageError(
-                "a collection erases a share above 0, up to 1, and keeps 0 records or more",
-                share_max=self.share_max,
-                records=self.records,
+                "a collection erases a share above 0, up to 1", share_max=self.share_max
             )
 
 

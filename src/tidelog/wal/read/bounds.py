@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.errors import UsageError
 from tidelog.wal.format.epoch_chain import Seal
-from tidelog.wal.format.json import check_whole
+from tidelog.wal.format.fragment import Fragment
 
 POLL_FIRST_US: Final = 10_000
 POLL_MOST_US: Final = 1_000_000
@@ -22,14 +23,30 @@ class Bounds:
     seal: Seal | None
 
 
+def check_fragment(fragment: Fragment) -> None:
+    """Refuse what is no fragment of a log.
+
+    Raises:
+        UsageError: so it is.
+    """
+    check_kind(fragment, Fragment, "a fragment is one that Log.fragments() returned")
+
+
 def check_range(start: int, limit: int | None = None) -> None:
     """Refuse what are no positions to read from and to; 0 stands for the oldest.
 
     Raises:
-        UsageError: one is no whole number from 0 on.
+        UsageError: one is no whole number from 0 on, or the range ends before it starts.
     """
     for value in (start, limit):
         if type(value) is int and value < 0:
             raise UsageError(f"{value} is no position: they count from 1")
         if value is not None:
             check_whole(value, "a position")
+    if limit is not None and limit < start:
+        raise UsageError(
+            "the range ends before it starts: limit is the position before which it stops, and no "
+            "number of records",
+            start=start,
+            limit=limit,
+        )

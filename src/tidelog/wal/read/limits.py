@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.arguments import check_kind
 from tidelog.errors import UsageError
 from tidelog.wal.format.fragment import TIME_MAX_US
 
@@ -30,7 +31,8 @@ class Limits:
         for name in ("records", "bytes", "fragments"):
             limit = getattr(self, name)
             if limit is not None and (type(limit) is not int or limit < 1):
-                raise UsageError(f"a limit is a whole number from 1 on: {name}", limit=limit)
+                told = repr(limit)
+                raise UsageError(f"a limit is a whole number (int) from 1 on: {name}", limit=told)
         if self.until_us is not None:
             check_time_us(self.until_us)
 
@@ -44,6 +46,16 @@ class Spent:
     fragments: int = 0
 
 
+def check_limits(limits: Limits | None) -> None:
+    """Refuse what does not say where a read stops.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if limits is not None:
+        check_kind(limits, Limits, "limits is a tidelog.Limits")
+
+
 def check_time_us(time_us: int) -> None:
     """Refuse what is no time of a record.
 
@@ -51,7 +63,10 @@ def check_time_us(time_us: int) -> None:
         UsageError: it is none.
     """
     if type(time_us) is not int or not 0 <= time_us <= TIME_MAX_US:
-        raise UsageError("a time is from 0 to 2^63-1 microseconds", time_us=time_us)
+        raise UsageError(
+            "a time is a whole number (int) of microseconds since 1970, from 0 to 2^63-1",
+            time_us=repr(time_us),
+        )
 
 
 def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Spent, bool]:

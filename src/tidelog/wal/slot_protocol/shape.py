@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.errors import UsageError
 from tidelog.wal.format.epoch import check_shape
 from tidelog.wal.format.manifest_update import Rollover
@@ -28,5 +29,10 @@ class Shape:
 
     def __post_init__(self) -> None:
         check_shape(lanes=self.lanes, alpha=self.alpha)
-        if self.rollup_slots < 1 or self.rollup_interval_us < 0:
-            raise UsageError("a log is rolled up after 1 slot or more, and 0 us or more")
+        for name in ("rollup_slots", "rollup_interval_us"):
+            check_whole(getattr(self, name), name)
+        check_kind(self.rollover, Rollover, "rollover is a Rollover")
+        if not self.rollup_slots:
+            raise UsageError(
+                "a log is rolled up after 1 slot or more", rollup_slots=self.rollup_slots
+            )

@@ -1,0 +1,55 @@
+"""Ranges that cannot be meant are refused: an empty answer would pass for an empty log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.clocks import SwiftClock
+from tidelog.errors import UsageError
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.log import Log
+from tidelog.wal.logs import Logs
+
+
+@pytest.fixture(params=["slot", "manifest"])
+async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
+    """A log of five records."""
+    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
+    async with await logs.create("a", protocol=request.param) as made:
+        for number in range(5):
+            await made.append([b"%d" % number])
+        yield made
+
+
+async def test_a_range_that_ends_before_it_starts(log: Log) -> None:
+    """Most often whoever writes it takes the limit for a number of records."""
+    for call in (
+        lambda: anext(log.scan(5, limit=2)),
+        lambda: log.fragments(5, limit=2),
+        lambda: log.scrub(5, limit=2),
+        lambda: log.create_pin("p", start=5, limit=2),
+    ):
+        with pytest.raises(UsageError, match="ends before it starts"):
+            await call()
+    assert [table async for table in log.scan(2, limit=2)] == []
+
+
+async def test_a_range_past_the_end(log: Log) -> None:
+    """Above all a scrub must not say of a range that it is clean where there is none."""
+    for call in (
+        lambda: anext(log.scan(99)),
+        lambda: log.fragments(99),
+        lambda: log.scrub(99),
+        lambda: log.scrub(99, limit=100),
+    ):
+        with pytest.raises(UsageError, match=r"has not come to that position.*start=99 next=6"):
+            await call()
+
+
+async def test_the_next_position_is_no_mistake(log: Log) -> None:
+    """Whoever goes on where they stopped last starts there, and there may be nothing yet."""
+    assert [table async for table in log.scan(6)] == []
+    assert await log.fragments(6) == []
+    assert (await log.scrub(6)).is_clean
