@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -66,12 +67,45 @@ def test_help_says_something_of_every_method_of_a_log() -> None:
     assert [name for name, method in methods if name[0] != "_" and not method.__doc__] == []
 
 
+@pytest.mark.parametrize("name", ["Location", "Log"])
+def test_help_says_of_a_blocking_call_what_it_says_of_the_awaited_one(name: str) -> None:
+    """Most programs are written against the blocking face: errors and units are told there too."""
+    awaited, blocking = getattr(aio, name), getattr(tidelog, name)
+
+    for method, function in inspect.getmembers(awaited, inspect.isfunction):
+        if not method.startswith("_") and method not in INNER[name]:
+            assert inspect.getdoc(getattr(blocking, method)) == inspect.getdoc(function), method
+
+
+@pytest.mark.parametrize("face", [tidelog.Log, tidelog.Location])
+def test_help_names_nothing_that_users_cannot_look_up(face: type) -> None:
+    """Who is sent on to the inside, as to `Cursors.save`, is told nothing."""
+    public = {*dir(face), *tidelog.__all__}
+
+    for name, method in inspect.getmembers(face, inspect.isfunction):
+        named = re.findall(r"`([\w.]+)`(?!`)", (method.__doc__ or "").replace("``", ""))
+        assert [one for one in named if one.split(".")[0] not in public] == [], name
+
+
 @pytest.mark.parametrize("face", [tidelog, aio], ids=["sync", "awaited"])
 def test_what_a_log_is_told_by_is_found_beside_it(face: Any) -> None:
     """Settings and limits need no import from the inside."""
     for name in face.__all__:
         assert getattr(face, name).__name__ in (name, "open_location")
-    assert {"Batching", "Keep", "Limits", "Pace", "Shape"} <= set(face.__all__)
+    assert {"Batching", "Keep", "Limits", "Pace", "Shape", "Witness"} <= set(face.__all__)
+
+
+def test_a_place_may_be_a_path(tmp_path: Path) -> None:
+    """As everywhere in Python; what is neither a path nor text is refused in a sentence."""
+    with tidelog.connect(tmp_path / "lake", create=True) as lake:
+        lake.create_log("a", protocol="manifest").append([b"1"])
+        lake.export_log("a", tmp_path / "out")
+        lake.adopt_log(tmp_path / "out", "b")
+        assert lake.logs() == ["a", "b"]
+        assert str(lake.url) == str(tmp_path / "lake")
+    for wrong in (5, b"lake", None):
+        with pytest.raises(UsageError, match=f"URL or a path.*not {type(wrong).__name__}"):
+            tidelog.connect(wrong)  # type: ignore[arg-type]
 
 
 def test_a_shard_is_written_read_and_listened_to(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tidelog.sync import Collection, Location, Shard, connect
     from tidelog.sync_log import Log
     from tidelog.wal.append.batching import Batching
+    from tidelog.wal.gc.cursors import Witness
     from tidelog.wal.gc.deletion import Pace
     from tidelog.wal.gc.plan import Keep
     from tidelog.wal.read.limits import Limits
@@ -30,6 +31,7 @@ __all__ = [
     "Shape",
     "Shard",
     "SourceSpec",
+    "Witness",
     "connect",
 ]
 
@@ -44,6 +46,7 @@ _HOMES = {
     "Limits": "tidelog.wal.read.limits",
     "Pace": "tidelog.wal.gc.deletion",
     "Shape": "tidelog.wal.slot_protocol.shape",
+    "Witness": "tidelog.wal.gc.cursors",
     "connect": "tidelog.sync",
 }
 

@@ -5,6 +5,7 @@ from tidelog.collection.create import SourceSpec
 from tidelog.location import Location, open_location
 from tidelog.persist.shard import Shard
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.gc.cursors import Witness
 from tidelog.wal.gc.deletion import Pace
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
@@ -24,5 +25,6 @@ __all__ = [
     "Shape",
     "Shard",
     "SourceSpec",
+    "Witness",
     "connect",
 ]

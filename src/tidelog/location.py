@@ -94,7 +94,11 @@ class Location:
     async def log(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
     ) -> Log:
-        """Open a log; see `Logs.open`."""
+        """Open a log; ``shape`` and ``batching`` are how it is written, if it is.
+
+        Raises:
+            UsageError: the name will not do. NoSuchLog: there is none of that name.
+        """
         return await self.shelf.open(name, shape=shape, batching=batching)
 
     async def create_log(
@@ -105,37 +109,77 @@ class Location:
         shape: Shape | None = None,
         batching: Batching | None = None,
     ) -> Log:
-        """Make a log, and open it; see `Logs.create`."""
+        """Make a log, and open it; see `log`.
+
+        Raises:
+            UsageError: the name or the protocol will not do. NameTaken: there is one already.
+        """
         return await self.shelf.create(name, protocol=protocol, shape=shape, batching=batching)
 
     async def logs(self, *, lost: bool = False) -> list[str]:
-        """Return the names of all logs, in order; see `Logs.names`."""
+        """Return the names of all logs, in order, also of such as were destroyed.
+
+        ``lost`` asks for those alone that have records and no manifest.
+        """
         return await self.shelf.names(lost=lost)
 
     async def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
-        """Make a log that shares what another has; see `Logs.fork`."""
+        """Make a log that begins as another, from ``start`` on, and shares what it has stored.
+
+        Raises:
+            UsageError: the source has no such position, or is of the manifest protocol, or the name
+            is not of letters, digits and _. NameTaken: there is such a log, or a fork of the name
+            was not finished. NoSuchLog: there is no source. PositionCollected: ``start`` was
+            collected. ContentionError: others changed the source meanwhile.
+        """
         return await self.shelf.fork(source, name, start=start)
 
     async def copy_log(
         self, source: str, name: str, *, protocol: str | None = None, start: int = 0
     ) -> Log:
-        """Copy a log; see `Logs.copy`."""
+        """Copy a log, from ``start`` on, to one of its own protocol or another; positions stay.
+
+        Hold the source meanwhile, by a cursor or a pin.
+
+        Raises:
+            UsageError: there is no such protocol, or no such position yet; or the source has
+            streams, which the manifest protocol has not. NameTaken: there is a log of the name.
+            NoSuchLog: there is no source. PositionCollected: ``start`` was collected.
+        """
         return await self.shelf.copy(source, name, protocol=protocol, start=start)
 
     async def destroy_log(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
-        """Destroy a log; see `tidelog.wal.admin.destroy`."""
+        """Destroy a log, ``grace_us`` microseconds after it was closed to all readers and writers.
+
+        Raises:
+            NoSuchLog: there is none, or its manifest is lost: rebuild it first. UsageError: it has
+            forks, or there are other objects beside it. ContentionError: others were first each
+            time.
+        """
         return await self.shelf.destroy(name, grace_us=grace_us)
 
     async def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
-        """Make the lost manifest of a log again; see `tidelog.wal.admin.rebuild`."""
+        """Make the lost manifest of a log of the slot protocol again, from its records.
+
+        ``start`` is a position from which on the log is known to be whole, if it is not all.
+
+        Raises:
+            NameTaken: there is a manifest. UsageError: there are no records of such a log, or none
+            begins at ``start``. CorruptionError: they do not make a log; nothing was written.
+        """
         return await self.shelf.rebuild(name, start=start)
 
     async def adopt_log(self, url: str | os.PathLike[str], name: str) -> Log:
-        """Copy a log that wal3 wrote somewhere else; see `Logs.adopt`."""
+        """Copy a log that Chroma's wal3 wrote somewhere else, and its cursors.
+
+        Raises:
+            NoSuchLog: there is none. UsageError: it is no log in wal3's form. NameTaken: there is a
+            log of the name.
+        """
         return await self.shelf.adopt(open_store(url, clock=self.clock), name)
 
     async def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
-        """Copy a log to another place as wal3 reads it; see `Logs.export`."""
+        """Copy a log to another place as Chroma's wal3 reads it; see `copy_log`."""
         await self.shelf.export(name, open_store(url, clock=self.clock), start=start)
 
     async def collection(self, name: str) -> Collection:
@@ -156,7 +200,8 @@ class Location:
         """Create a source and the collection that it feeds.
 
         Raises:
-            UsageError, NameTaken: see `SourceSpec.check`, `resolve_spec`; nothing was made.
+            UsageError: there can be no such source; the sentence says what to correct. NameTaken:
+            there is one of that name. Nothing was made.
         """
         spec.check()
         collection, rendition, info = await resolve_spec(spec, clock=self.clock)

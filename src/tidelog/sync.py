@@ -28,7 +28,7 @@ from tidelog.persist.shard import Progress
 from tidelog.persist.state import Token
 from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
-from tidelog.sync_log import Log
+from tidelog.sync_log import Log, documented_as
 from tidelog.wal.admin.destroy import Destroyed
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.gc.collector import GRACE_US
@@ -156,6 +156,7 @@ class Collection:
         return self._portal.run(self._inner.describe())
 
 
+@documented_as(aio_location.Location)
 class Location:
     """A location that was connected to; close it, or use it in ``with``."""
 
@@ -175,7 +176,6 @@ class Location:
     def log(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
     ) -> Log:
-        """Open a log; ``shape`` and ``batching`` are how it is written, if it is."""
         opened = self._inner.log(name, shape=shape, batching=batching)
         return Log(self._portal, self._portal.run(opened))
 
@@ -187,39 +187,31 @@ class Location:
         shape: Shape | None = None,
         batching: Batching | None = None,
     ) -> Log:
-        """Make a log, and open it."""
         made = self._inner.create_log(name, protocol=protocol, shape=shape, batching=batching)
         return Log(self._portal, self._portal.run(made))
 
     def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
-        """Make a log that begins as another, and shares what it has stored."""
         return Log(self._portal, self._portal.run(self._inner.fork_log(source, name, start=start)))
 
     def copy_log(
         self, source: str, name: str, *, protocol: str | None = None, start: int = 0
     ) -> Log:
-        """Copy a log, to one of its own protocol or another."""
         copy = self._inner.copy_log(source, name, protocol=protocol, start=start)
         return Log(self._portal, self._portal.run(copy))
 
     def destroy_log(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
-        """Destroy a log."""
         return self._portal.run(self._inner.destroy_log(name, grace_us=grace_us))
 
     def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
-        """Make the lost manifest of a log again."""
         return Log(self._portal, self._portal.run(self._inner.rebuild_log(name, start=start)))
 
     def adopt_log(self, url: str | os.PathLike[str], name: str) -> Log:
-        """Copy a log that wal3 wrote somewhere else."""
         return Log(self._portal, self._portal.run(self._inner.adopt_log(url, name)))
 
     def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
-        """Copy a log to another place as wal3 reads it."""
         self._portal.run(self._inner.export_log(name, url, start=start))
 
     def logs(self, *, lost: bool = False) -> list[str]:
-        """Return the names of all logs, or of those whose manifest is lost."""
         return self._portal.run(self._inner.logs(lost=lost))
 
     def collection(self, name: str) -> Collection:

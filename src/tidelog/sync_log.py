@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -26,20 +26,30 @@ from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.scrub.report import Scrubbed
 
-L = TypeVar("L")
+F = TypeVar("F")
 
 
-def _documented(face: type[L]) -> type[L]:
-    """Give what has no docstring that of the awaited method, for ``help``."""
-    for name, method in vars(face).items():
-        if inspect.isfunction(method) and not method.__doc__:
-            method.__doc__ = getattr(getattr(aio_log.Log, name, None), "__doc__", None)
-    return face
+def documented_as(awaited: type) -> Callable[[type[F]], type[F]]:
+    """Return what gives a face's methods without a docstring those of the awaited ones.
+
+    They are written once, and ``help`` finds them on both.
+    """
+
+    def document(face: type[F]) -> type[F]:
+        for name, method in vars(face).items():
+            if inspect.isfunction(method) and not method.__doc__:
+                method.__doc__ = inspect.getdoc(getattr(awaited, name, None))
+        return face
+
+    return document
 
 
-@_documented
+@documented_as(aio_log.Log)
 class Log:
-    """One log; close it, or use it in ``with``, so that all that was appended is answered."""
+    """One log; close it, or use it in ``with``, so that all that was appended is answered.
+
+    Many threads may use it at once; of what `scan` and `follow` yield, each iterator one.
+    """
 
     def __init__(self, portal: Portal, inner: aio_log.Log) -> None:
         self._portal = portal
@@ -63,7 +73,6 @@ class Log:
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append records; return the position of the first once all are durable."""
         return self._portal.run(
             self._inner.append(records, stream=stream, timestamp_us=timestamp_us, wait=wait)
         )
@@ -81,7 +90,6 @@ class Log:
         )
 
     def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
-        """Open a stream, so that records can be appended to it; return where it opens."""
         return self._portal.run(self._inner.open_stream(stream, meta))
 
     def close_stream(self, stream: bytes) -> int:
@@ -91,7 +99,6 @@ class Log:
         return self._portal.run(self._inner.meta_stream(stream, meta))
 
     def streams(self) -> list[StreamInfo]:
-        """Return the streams that are open, in the order in which they were opened."""
         return self._portal.run(self._inner.streams())
 
     def scan(
@@ -103,25 +110,21 @@ class Log:
         stream: bytes | None = None,
         control: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield the records of the positions ``[start, limit)`` that there are now."""
         found = self._inner.scan(start, limit=limit, limits=limits, stream=stream, control=control)
         return self._portal.iterate(found)
 
     def follow(
         self, start: int = 0, *, stream: bytes | None = None, control: bool = False
     ) -> Iterator[pa.Table]:
-        """Yield records as they come, until the log is sealed."""
         return self._portal.iterate(self._inner.follow(start, stream=stream, control=control))
 
     def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         return self._portal.run(self._inner.fragments(start, limit=limit))
 
     def fetch(self, fragment: Fragment) -> pa.Table:
-        """Return all records of a fragment, control records too."""
         return self._portal.run(self._inner.fetch(fragment))
 
     def position_at(self, time_us: int) -> int:
-        """Return the first position whose record has a time or a later one."""
         return self._portal.run(self._inner.position_at(time_us))
 
     def bounds(self) -> Bounds:
@@ -131,7 +134,6 @@ class Log:
         return self._portal.run(self._inner.describe())
 
     def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
-        """Read all that is stored, or the positions ``[start, limit)`` of it, and check it."""
         return self._portal.run(self._inner.scrub(start, limit=limit))
 
     def seal(self, *, successor: str = "") -> Seal:
@@ -164,7 +166,6 @@ class Log:
     def scan_pin(
         self, name: str, *, stream: bytes | None = None, control: bool = False
     ) -> Iterator[pa.Table]:
-        """Yield the records that a pin holds, whatever was collected since."""
         return self._portal.iterate(self._inner.scan_pin(name, stream=stream, control=control))
 
     def collect(
@@ -175,12 +176,10 @@ class Log:
         pace: Pace = AT_ONCE,
         force: bool = False,
     ) -> Collected:
-        """Erase what no cursor needs, once."""
         done = self._inner.collect(keep=keep, grace_us=grace_us, pace=pace, force=force)
         return self._portal.run(done)
 
     def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> Swept:
-        """Delete objects that crashed writers and collectors left, and that nothing names."""
         return self._portal.run(self._inner.sweep(grace_us=grace_us, pace=pace))
 
     def close(self) -> None:

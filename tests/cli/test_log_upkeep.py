@@ -133,7 +133,10 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
         (["pin", "create", "a", "q", "--from", "-1"], "count from 1"),
         (["pin", "create", "a", "q", "--from", "3", "--to", "3"], "no position"),
         (["pin", "create", "a", "q", "--to", "1"], "no position"),
-        (["pin", "create", "a", "q", "--to", "99"], "those that the log has"),
+        (
+            ["pin", "create", "a", "q", "--to", "99"],
+            "the log ends before 99, its next position is 5",
+        ),
         (["pin", "create", "nosuch", "q"], "no log"),
         (["pin", "create", "w", "q"], "wal3's form"),
         (["pin", "list", "w"], "wal3's form"),

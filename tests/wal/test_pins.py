@@ -137,8 +137,12 @@ async def test_bad_input_is_told_before_anything_is_written() -> None:
         log = log_on(store)
         await collect_to(store, 9)
         keys = set(store.objects)
-        for start, limit in ((0, 99), (12, 12), (14, 12)):
-            with pytest.raises(UsageError, match="at least one record"):
+        for start, limit, told in (
+            (0, 99, "the log ends before 99, its next position is 21"),
+            (12, 12, "at least one record"),
+            (14, 12, "ends before it starts"),
+        ):
+            with pytest.raises(UsageError, match=told):
                 await log.create_pin("p", start=start, limit=limit)
         with pytest.raises(UsageError, match="cannot be the name of a pin"):
             await log.create_pin("a-b")

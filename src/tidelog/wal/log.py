@@ -82,9 +82,15 @@ class Log(Closing):
 
         Raises:
             UsageError: they are no list of bytes, there are none, one is over 64 MiB or all are
-            over 1 GiB, or the protocol has no such option.
-            NoSuchStream: the stream is not open. Otherwise see `SlotWriter.append` and
-            `Wal3Writer.append`.
+            over 1 GiB, or the protocol has no such option. NoSuchStream: the stream is not open.
+            BusyError: ``wait`` is False, and too much is waiting already.
+            HandleError: the log is closed. Fenced: another writer took over. LogSealed: the log
+            takes no more.
+            OutcomeUnknown: the records were sent, and the store cannot be reached any more: whether
+            they are in the log shows when it is opened again.
+            LocationError: the store refused them, or nothing was acknowledged for
+            `Batching.patience_us`. All but OutcomeUnknown are NOT_APPLIED, unless ``outcome`` says
+            otherwise.
         """
         bodies = array_of(records)
         return await self.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)

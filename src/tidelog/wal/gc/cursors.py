@@ -52,7 +52,11 @@ LOOKS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A cursor as it was read or written, and the version that proves it."""
+    """A cursor as it was read or written, and what proves that nobody has moved it since.
+
+    Shape: ``position`` is the first that it holds; ``cursor`` says besides who wrote it, and when;
+        ``e_tag`` is the version that `Log.save_cursor` replaces.
+    """
 
     name: str
     cursor: Cursor

@@ -245,7 +245,12 @@ def _name_taken(name: str) -> NameTaken:
 
 
 def _check_range(manifest: Manifest, start: int, limit: int) -> None:
-    if not FIRST_POSITION <= start < limit <= manifest.next:
+    if limit > manifest.next:
+        raise UsageError(
+            f"the log ends before {limit}, its next position is {manifest.next}: a pin holds "
+            "records that there are"
+        )
+    if not FIRST_POSITION <= start < limit:
         raise UsageError(
             "a pin holds at least one record of those that the log has",
             start=start,
