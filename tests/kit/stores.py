@@ -69,6 +69,26 @@ async def _nothing(_op: str, _key: str) -> None:
     return
 
 
+class Crowd:
+    """A store over a store that counts the reads below a prefix that are under way at once."""
+
+    def __init__(self, store: Store, *, clock: Clock, prefix: str) -> None:
+        self.most = 0
+        self._now = 0
+        self._clock = clock
+        self._prefix = prefix
+        self.store = Interposed(store, before=self._enter, after=self._leave)
+
+    async def _enter(self, op: str, key: str) -> None:
+        if op == "get" and key.startswith(self._prefix):
+            self._now += 1
+            self.most = max(self.most, self._now)
+            await self._clock.sleep(1)  # So that others have their turn.
+
+    async def _leave(self, op: str, key: str) -> None:
+        self._now -= op == "get" and key.startswith(self._prefix)
+
+
 class Lingering:
     """A store over a store that takes time before and after, and that nobody can call back.
 

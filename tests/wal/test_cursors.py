@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.goldens import golden
 from kit.protocols import CLOCK
-from kit.stores import Interposed
+from kit.stores import Crowd, Interposed
 from kit.wal3_logs import append, log_of
 from tidelog.errors import (
     BusyError,
@@ -37,6 +37,7 @@ from tidelog.wal.gc.collector import Collector
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 
 
 def cursors_on(store: Store) -> Cursors:
@@ -343,3 +344,15 @@ async def test_a_cursor_whose_second_look_met_damage_may_stand() -> None:
         await cursors_on(Interposed(store, before=before)).create("c", 3)
     assert told.value.outcome is Outcome.UNKNOWN
     assert (await cursors_on(store).load("c")).position == 3
+
+
+async def test_cursors_are_read_side_by_side() -> None:
+    """Hundreds of readers have a cursor each, and every collection reads them all, twice."""
+    store = await log_of([2] * 10)
+    names = [f"reader_{number:02}" for number in range(20)]
+    for name in names:
+        await cursors_on(store).create(name, 5)
+    crowd = Crowd(store, clock=CLOCK, prefix="cursor/")
+
+    assert [*(await cursors_on(crowd.store).list()).cursors] == names
+    assert crowd.most == AT_ONCE_MAX

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, SLOTS, contents, make_slots, slot_writer
-from kit.stores import Interposed, keys_in
+from kit.stores import Crowd, Interposed, keys_in
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -35,6 +35,7 @@ from tidelog.wal.gc.pin_objects import PinWitness, each_pin
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.slot_log import SlotLog
 
 ALL = Keep(share_max=1)
@@ -416,3 +417,15 @@ async def test_a_pin_that_may_have_been_made_is_told_as_unknown() -> None:
         await pinned(store, "p")
     await log_on(store).release_pin("p")
     assert (await log_on(store).create_pin("p")).pin.is_sure
+
+
+@pytest.mark.parametrize("prefix", [PINS, "snapshot/"], ids=["pins", "what they name"])
+async def test_pins_are_read_side_by_side(prefix: str) -> None:
+    """Every collection reads them all, to know what it must leave."""
+    store = await log_of(60)
+    for number in range(20):
+        await log_on(store).create_pin(f"held_{number:02}", start=1 + number, limit=40)
+    crowd = Crowd(store, clock=CLOCK, prefix=prefix)
+
+    assert len(await paths_pinned(crowd.store, CLOCK)) >= 39
+    assert crowd.most == AT_ONCE_MAX

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from tidelog.clock import Clock, backoff_us, wall_us
+from tidelog.clock import Clock, backoff_us, run_all, wall_us
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -45,6 +46,7 @@ from tidelog.wal.format.cursor import (
 from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
 from tidelog.wal.format.manifest import FIRST_POSITION
 from tidelog.wal.read.head import load_living
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 LOOKS_MAX: Final = 20
@@ -182,22 +184,25 @@ class Cursors:
             raise NoSuchCursor("the log has no such cursor", name=name) from None
 
     async def list(self) -> Listed:
-        """Read all cursors; one that is deleted meanwhile is left out.
+        """Read all cursors, several at once; one that is deleted meanwhile is left out.
 
         Raises:
             CorruptionError: one cannot be read.
         """
-        found = Listed()
         keys = [entry.key async for entry in self.store.list(CURSORS)]
-        for key in keys:
-            name = cursor_name(key)
-            if name is None:
-                found.foreign.append(key)
-                continue
-            with suppress(ObjectNotFound):
-                data = (await self.store.get(key)).data
-                found.cursors[name] = decode_cursor(data, where=key)
-        return found
+        names = {key: name for key in keys if (name := cursor_name(key)) is not None}
+        read = await run_all([partial(self._read, key) for key in names], at_once=AT_ONCE_MAX)
+        pairs = zip(names.values(), read, strict=True)
+        return Listed(
+            cursors={name: cursor for name, cursor in pairs if cursor is not None},
+            foreign=[key for key in keys if key not in names],
+        )
+
+    async def _read(self, key: str) -> Cursor | None:
+        try:
+            return decode_cursor((await self.store.get(key)).data, where=key)
+        except ObjectNotFound:
+            return None
 
     async def _replace(self, witness: Witness, position: int) -> Witness:
         written = self._cursor(position)

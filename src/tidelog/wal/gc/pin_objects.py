@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.errors import ObjectNotFound
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin, pin_name
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,11 @@ async def read_pin(store: Store, path: str) -> PinWitness | None:
 
 
 async def each_pin(store: Store, *, prefix: str = PINS) -> AsyncIterator[PinWitness]:
-    """Read one pin after the other, also those that hold nothing any more."""
-    for path in [entry.key async for entry in store.list(prefix)]:
-        if pin_name(path) is not None and (found := await read_pin(store, path)) is not None:
+    """Read pins, several at once, also those that hold nothing any more; yield them in order."""
+    paths = [entry.key async for entry in store.list(prefix) if pin_name(entry.key) is not None]
+    work = [partial(read_pin, store, path) for path in paths]
+    for found in await run_all(work, at_once=AT_ONCE_MAX):
+        if found is not None:
             yield found
 
 

@@ -5,11 +5,12 @@ Source: docs/log.md, "Cursors, pins, collection".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
+from functools import partial
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     CorruptionError,
     ObjectChanged,
@@ -24,6 +25,7 @@ from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_objects import PinWitness, each_pin, held_pins, read_pin, replace_pin
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 
@@ -35,10 +37,14 @@ async def paths_pinned(store: Store, clock: Clock) -> set[str]:
         CorruptionError: a pin, or a snapshot that it names, cannot be read.
     """
     held: set[str] = set()
-    for found in await held_pins(store):  # Others never will hold anything again.
+
+    async def note(found: PinWitness) -> None:
         now, reached = await _reached(store, clock, found)
         if now.is_held:
-            held |= {child.path for child in reached if child.limit > now.start}
+            held.update(child.path for child in reached if child.limit > now.start)
+
+    # Others than those that are held never will hold anything again.
+    await run_all([partial(note, found) for found in await held_pins(store)], at_once=AT_ONCE_MAX)
     return held
 
 
@@ -79,11 +85,7 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int, pace: Pace = 
     manifest, named = await paths_named(TreeReader(store=store, clock=clock))
     named |= await paths_pinned(store, clock)
     await clock.sleep(grace_us)
-    dead = set[Pointer | Fragment]()
-    for found in due:
-        _, reached = await _reached(store, clock, found)
-        gone = [child for child in reached if _is_let_go(child, found.pin)]
-        dead |= {child for child in gone if _is_dead(child, manifest) and child.path not in named}
+    dead = await _dead_of(store, clock, due, manifest, named)
     # What is named goes before what names it, or a crash in between would leave it unknown.
     for depth in sorted({_depth_of(child) for child in dead}):
         level = sorted((c for c in dead if _depth_of(c) == depth), key=lambda child: child.start)
@@ -99,6 +101,21 @@ async def sweep_pins(store: Store, clock: Clock, *, grace_us: int, pace: Pace = 
         # If it was let go of further, the next collection goes on from there.
         with suppress(ObjectChanged, OutcomeUnknown):
             await replace_pin(store, clock, found, swept)
+
+
+async def _dead_of(
+    store: Store, clock: Clock, due: Sequence[PinWitness], manifest: Manifest, named: set[str]
+) -> set[Pointer | Fragment]:
+    """Return what pins have let go of, and that nothing holds or names any more."""
+    dead = set[Pointer | Fragment]()
+
+    async def note(found: PinWitness) -> None:
+        _, reached = await _reached(store, clock, found)
+        gone = [child for child in reached if _is_let_go(child, found.pin)]
+        dead.update(c for c in gone if _is_dead(c, manifest) and c.path not in named)
+
+    await run_all([partial(note, found) for found in due], at_once=AT_ONCE_MAX)
+    return dead
 
 
 async def reached_by(store: Store, clock: Clock, pin: Pin) -> AsyncIterator[Pointer | Fragment]:
