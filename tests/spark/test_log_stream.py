@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+import tidelog
+from kit.doc_blocks import run_block
 from kit.lake_logs import append, batches_of, collect, folder_of, make, on_log, records, roll_up
 from tidelog.clock import SystemClock
 from tidelog.spark.datasource import TidelogDataSource
@@ -133,6 +136,29 @@ def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
         TidelogDataSource(given).streamReader(LOG_SCHEMA)
     with pytest.raises(SourceError, match="a stream has no end"):
         TidelogDataSource({**given, "kind": "log", "limit": "9"}).streamReader(LOG_SCHEMA)
+
+
+def test_the_way_that_the_docs_show_appends_each_batch_at_least_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whole, with its number: one whose commit was lost comes again, and can be told by that."""
+    make(tmp_path, "orders", "slot")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"flight": "1"}\n{"flight": "2"}\n')
+    check = tmp_path / "check"
+    names = {
+        "tidelog": tidelog,
+        "url": str(tmp_path),
+        "events": spark.readStream.schema("flight string").json(str(tmp_path / "in")),
+        "checkpoint": str(check),
+    }
+    run_block("docs/log.md", "foreachBatch", location=tmp_path, **names)
+    (check / "commits" / "0").unlink()
+    run_block("docs/log.md", "foreachBatch", location=tmp_path, **names)
+
+    found = records(tmp_path, "orders").column("body").to_pylist()
+    once = [{"batch_id": 0, "flight": "1"}, {"batch_id": 0, "flight": "2"}]
+    assert [json.loads(body) for body in found if body is not None] == 2 * once
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
