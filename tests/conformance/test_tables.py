@@ -50,7 +50,8 @@ def complaints_of(text: str, here: Path) -> Iterator[str]:
                 yield f"{scenario}: {name} is no test"
                 continue
             file = HERE.parent / found["file"] if found["file"] else here
-            if not file.exists() or f"\ndef {found['test']}(" not in file.read_text():
+            defined = re.compile(rf"^(async )?def {found['test']}\(", re.MULTILINE)
+            if not file.exists() or not defined.search(file.read_text()):
                 yield f"{scenario}: there is no {name}"
 
 

@@ -47,7 +47,10 @@ from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.epoch import EPOCHS
+from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.logs import Logs
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.writer import SlotWriter
@@ -107,6 +110,28 @@ async def until(predicate: Callable[[], bool]) -> None:
             if predicate():
                 return
             await asyncio.sleep(MOMENT_S)  # Threads need the interpreter, too.
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "opening"])
+@pytest.mark.parametrize(("protocol", "puts"), [("slot", EPOCHS), ("manifest", FRAGMENTS)])
+async def test_short_patience_keeps_what_the_store_said(
+    protocol: str, puts: str, is_open: bool
+) -> None:
+    """A put is sent again for seconds: who does not wait for the last try is told of the others."""
+    gate = Gate(f"log/a/{puts}", LocationError("the disk is full: free some space"))
+    store = Interposed(MemoryStore(), before=gate)
+    logs = Logs(store=store, clock=SystemClock(), writer="w")
+    log = await logs.create("a", protocol=protocol, batching=Batching(patience_us=PATIENCE_US))
+    if is_open:
+        await log.append([b"1"])
+
+    gate.is_shut = True
+    async with within():
+        with pytest.raises(LocationError, match="the disk is full"):
+            await log.append([b"2"])
+    assert gate.met > 1
+    with suppress(TidelogError):
+        await log.close()
 
 
 @pytest.mark.parametrize(

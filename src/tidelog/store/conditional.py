@@ -15,7 +15,8 @@ Source: icechunk's note on conditional updates; wal3, "Interacting with Object S
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from tidelog.clock import Clock, backoff_us
 from tidelog.errors import (
@@ -39,13 +40,15 @@ class Resend:
 
     Units: attempts, the first included; microseconds between two, doubling; ``patience_us``: no
     attempt begins later than that after the first. The defaults outlast a server that restarts
-    for 3 seconds, and give up on one that is gone in about 8.
+    for 3 seconds, and give up on one that is gone in about 8. ``heard`` is told of each attempt
+    that failed, for those who do not wait for the last.
     """
 
     attempts: int = 16
     first_us: int = 50_000
     most_us: int = 1_000_000
     patience_us: int = 7_000_000
+    heard: Callable[[TidelogError], None] = field(default=lambda _: None, compare=False)
 
     def __post_init__(self) -> None:
         require(self.attempts >= 1, "a put is sent at least once", attempts=self.attempts)
@@ -226,6 +229,7 @@ class _Write:
 
     def _note(self, error: TidelogError) -> None:
         self._last = error
+        self._resend.heard(error)
         self._in_doubt = self._in_doubt or error.outcome is not Outcome.NOT_APPLIED
         if isinstance(error, ObjectExists | ObjectChanged):
             self._is_unseen = True

@@ -126,7 +126,7 @@ class BatchWriter(Closing):
             headway = self._queue.headway
         reason = self._queue.trouble
         if not task.done():
-            reason = reason or no_answer(self.batching)
+            reason = reason or no_answer(self.batching, self._queue.heard)
             await self._break_off(task, reason)
         elif not task.cancelled() and (error := task.exception()) is not None:
             raise error

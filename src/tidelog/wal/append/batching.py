@@ -19,7 +19,8 @@ class Batching:
         ``puts_per_second`` batches leave on average, and a second's worth of them at once: fewer
         cost less, and make appends wait longer. Where nothing was acknowledged for ``patience_us``,
         an append that has waited as long and was never sent is refused with the reason; one that
-        was sent is told after twice that time that its outcome is not known. Time does not count
+        was sent is told after twice that time that its outcome is not known. A put is sent again
+        for some 8 s before it counts as refused: less than that cuts it short. Time does not count
         in which nothing is under way, and the next batch waits for these settings; closing waits
         for ``puts_per_second``, too, and not for ``interval_us``.
     """

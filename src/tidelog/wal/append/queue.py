@@ -22,7 +22,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.errors import BusyError, Outcome, TidelogError
+from tidelog.errors import BusyError, LocationError, Outcome, TidelogError
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, size_of
 from tidelog.wal.append.signal import Signal
@@ -61,7 +61,8 @@ class Work:
 class Queue:
     """What was appended and is not settled yet, in the order in which it came.
 
-    ``trouble`` is what the writer met last that keeps it from going on, for those who ask why.
+    ``trouble`` is what the writer met last that keeps it from going on, for those who ask why;
+    ``heard`` is what the store said last of a put that is sent again.
     ``is_resting``: the writer may not send yet, by `Batching`, and waits for nothing else.
     ``unheard`` counts, by whether they were sent, what came to nothing when nobody waited.
     """
@@ -72,6 +73,7 @@ class Queue:
     is_resting: bool = False
     ended_by: BaseException | None = None
     trouble: BaseException | None = None
+    heard: LocationError | None = None
     headway: int = 0  # Batches that were acknowledged.
     unheard: Counter[bool] = field(default_factory=Counter)
     _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
@@ -170,8 +172,13 @@ class Queue:
                 work.done.set_result(position)
             position += len(work.bodies)
         self.headway += 1
-        self.trouble = None
+        self.trouble = self.heard = None
         self._forget(batch)
+
+    def hear(self, error: TidelogError) -> None:
+        """Note what the store said of a put that is sent again."""
+        if isinstance(error, LocationError):  # All else says what is there, not what is wrong.
+            self.heard = error
 
     def fail(self, batch: Iterable[Work], reason: BaseException) -> None:
         """Tell that a batch is not in the log."""
@@ -230,14 +237,14 @@ class Queue:
         if self._quiet_since <= late - LOOKS:
             for work in self._unsettled:
                 if work.is_sent and work.since <= late - LOOKS:
-                    _tell(work, told_sent(self.trouble or no_answer(self.batching)))
+                    _tell(work, told_sent(self.trouble or no_answer(self.batching, self.heard)))
 
     def _refuse(self, late: list[Work]) -> None:
         gone = set(late)
         self._waiting = deque(work for work in self._waiting if work not in gone)
         for work in late:
             self._in_line.pop(work, None)
-        self.fail(late, refusal(self.trouble, self.batching))
+        self.fail(late, refusal(self.trouble or self.heard, self.batching))
 
     def _end(
         self, batch: Iterable[Work], told: Callable[[], BaseException], *, is_sent: bool

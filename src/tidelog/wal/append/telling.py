@@ -92,13 +92,12 @@ def closed() -> HandleError:
     return HandleError("the log's writer is closed: open another")
 
 
-def no_answer(batching: Batching) -> LocationError:
-    """Return the error of a store that says nothing at all."""
-    return LocationError(
-        f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s: look whether it "
-        "can be reached",
-        outcome=Outcome.UNKNOWN,
-    )
+def no_answer(batching: Batching, heard: BaseException | None) -> LocationError:
+    """Return the error of a store that acknowledges nothing; ``heard`` is what it said last."""
+    told = f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s"
+    if heard is None:
+        return LocationError(f"{told}: look whether it can be reached", outcome=Outcome.UNKNOWN)
+    return LocationError(f"{told}, and refused it last", outcome=Outcome.UNKNOWN, reason=heard)
 
 
 def refusal(trouble: BaseException | None, batching: Batching) -> LocationError:

@@ -30,7 +30,7 @@ from tidelog.errors import (
     OutcomeUnknown,
     TidelogError,
 )
-from tidelog.store.conditional import create
+from tidelog.store.conditional import DEFAULT_RESEND, Resend, create
 from tidelog.store.port import Store
 from tidelog.wal.append.telling import not_encoded
 from tidelog.wal.format.fragment import Fragment, fragment_path
@@ -55,12 +55,16 @@ TRIES_MAX: Final = 100
 
 @dataclass(slots=True, kw_only=True)
 class Committer:
-    """Commits one batch after another. ``writer`` is a name for people, in what it writes."""
+    """Commits one batch after another. ``writer`` is a name for people, in what it writes.
+
+    ``resend`` is how long a fragment is sent again.
+    """
 
     store: Store
     clock: Clock
     writer: str
     rollover: Rollover = field(default_factory=Rollover)
+    resend: Resend = DEFAULT_RESEND
     _head: Head | None = None
     _has_looked: bool = False
 
@@ -170,7 +174,7 @@ class Committer:
         except (pa.ArrowException, OverflowError, MemoryError) as error:
             raise not_encoded(error) from error
         try:
-            await create(self.store, fragment.path, data, clock=self.clock)
+            await create(self.store, fragment.path, data, clock=self.clock, resend=self.resend)
         except ObjectExists:
             return None
         return fragment

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +38,10 @@ class Wal3Writer(BatchWriter):
 
     committer: Committer
     _lost: int = 0
+
+    def __post_init__(self) -> None:
+        BatchWriter.__post_init__(self)
+        self.committer.resend = replace(self.committer.resend, heard=self._queue.hear)
 
     async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int:
         """Append records; return the position of the first once all are durable.

@@ -28,7 +28,7 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.store.conditional import Occupied, create_or_read, occupy
+from tidelog.store.conditional import DEFAULT_RESEND, Occupied, Resend, create_or_read, occupy
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Epoch, check_shape, first_epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
@@ -70,13 +70,15 @@ class _Known:
 class Fencer:
     """Ends epochs. ``writer`` is a name for people, in what it writes.
 
-    ``named`` has the names of all epochs that its fences would open, whatever became of them.
+    ``named`` has the names of all epochs that its fences would open, whatever became of them;
+    ``resend`` is how long each fence is sent again.
     """
 
     store: Store
     clock: Clock
     writer: str
     named: set[str] = field(default_factory=set)
+    resend: Resend = DEFAULT_RESEND
 
     async def open(
         self, *, lanes: int, alpha: int, only_over: frozenset[str] | None = None
@@ -222,7 +224,8 @@ class Fencer:
 
     async def _put(self, ending: Epoch, slot: int, fence: FenceLink) -> Occupied:
         data = encode_fence(replace(fence, slot=slot))
-        return await occupy(self.store, ending.path(slot), data, clock=self.clock)
+        path = ending.path(slot)
+        return await occupy(self.store, path, data, clock=self.clock, resend=self.resend)
 
     async def _read_on(
         self, known: _Known, fence: FenceLink | None = None, created: frozenset[int] = frozenset()

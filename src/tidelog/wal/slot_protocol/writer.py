@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -164,7 +164,13 @@ class SlotWriter(BatchWriter):
         Raises:
             Fenced: another has taken over. Otherwise see `Fencer.open`.
         """
-        fencer = Fencer(store=self.store, clock=self.clock, writer=self.writer, named=self._named)
+        fencer = Fencer(
+            store=self.store,
+            clock=self.clock,
+            writer=self.writer,
+            named=self._named,
+            resend=replace(DEFAULT_RESEND, heard=self._queue.hear),
+        )
         only_over = frozenset(self._named) if self._has_held else None
         ended = await fencer.open(
             lanes=self.shape.lanes, alpha=self.shape.alpha, only_over=only_over
@@ -175,7 +181,7 @@ class SlotWriter(BatchWriter):
             store=self.store,
             clock=self.clock,
             writer=self.writer,
-            resend=self.resend,
+            resend=replace(self.resend, heard=self._queue.hear),
             tail=ended.tail,
         )
 
