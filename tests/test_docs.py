@@ -58,6 +58,18 @@ def test_the_awaited_face_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "[b'one', b'two']\n"
 
 
+def test_a_log_in_wal3s_form_is_handled_without_a_location(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is collected, for the cursor stands in the only fragment; and nothing is wrong."""
+    run_block("docs/wal3.md", "Wal3Writer", location=tmp_path)
+
+    first, collected, scrubbed = capsys.readouterr().out.splitlines()
+    assert first == "1"
+    assert "'fragments': 0" in collected
+    assert "'problems': []" in scrubbed
+
+
 def test_a_consumer_goes_on_where_it_was(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second time it has nothing to tell."""
     for told in (["b'one'", "b'two'", "b'three'"], []):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SHOWN_LOCATION = "file:///data/lake"
+_SHOWN_LOCATION = re.compile(r"file:///data/[a-z/]+")
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -20,6 +20,6 @@ def block_with(page: str, words: str) -> str:
 
 def run_block(page: str, words: str, *, location: Path, **names: Any) -> dict[str, Any]:
     """Run a block with the location that it shows replaced; return the names that it leaves."""
-    shown = block_with(page, words).replace(SHOWN_LOCATION, f"file://{location}")
+    shown = _SHOWN_LOCATION.sub(f"file://{location}", block_with(page, words))
     exec(compile(shown, page, "exec"), names)
     return names
