@@ -10,8 +10,14 @@ import pytest
 from cli.conftest import Cli
 from cli.test_log_upkeep import fill, refused
 from kit.goldens import objects
+from kit.protocols import CLOCK
+from kit.stores import Crowd
+from tidelog.cli.log.list import logs_of
+from tidelog.location import open_location
+from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 
 
 def bodies(cli: Cli, name: str) -> list[str]:
@@ -280,3 +286,16 @@ def test_the_whole_tree_is_drawn_if_asked_for(cli: Cli, monkeypatch: pytest.Monk
     assert "├─ snapshot of depth" in flat
     assert len(deep.splitlines()) > len(flat.splitlines())
     assert "│  └─ " in deep
+
+
+async def test_logs_are_described_side_by_side() -> None:
+    """To describe one takes several requests, one after the other."""
+    store = MemoryStore()
+    crowd = Crowd(store, clock=CLOCK, prefix="log/", op="refresh")
+    location = await open_location("memory://", create=True, store=crowd.store)
+    names = [f"log_{number:02}" for number in range(20)]
+    for name in names:
+        await location.create_log(name)
+
+    assert [one.name for one in await logs_of(location)] == names
+    assert crowd.most == AT_ONCE_MAX

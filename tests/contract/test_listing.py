@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from tidelog.errors import UsageError
+from tidelog.store.listing import folders_below
 from tidelog.store.port import Store
 
 MISSING = "missing/object"
@@ -75,6 +76,17 @@ async def test_a_listing_says_what_a_read_says(store: Store) -> None:
     for entry in entries:
         assert (await store.get(entry.key)).e_tag == entry.e_tag
         assert entry.modified_us > 0
+
+
+async def test_folders_have_names(store: Store) -> None:
+    """In the order of keys, whatever lies in them, and how much; objects beside them have none."""
+    keys = ["log/a-b/1", "log/a/1", "log/a/2/3", "log/b", "log/c/d/e/f", "logs/x/1"]
+
+    await put_all(store, keys)
+
+    assert await folders_below(store, "log/") == ["a-b", "a", "c"]
+    assert await folders_below(store, "log/a/") == ["2"]
+    assert await folders_below(store, "missing/") == []
 
 
 async def test_long_listings_come_whole(store: Store) -> None:

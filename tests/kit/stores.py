@@ -70,23 +70,25 @@ async def _nothing(_op: str, _key: str) -> None:
 
 
 class Crowd:
-    """A store over a store that counts the reads below a prefix that are under way at once."""
+    """A store over a store that counts the reads below a prefix that are under way at once.
 
-    def __init__(self, store: Store, *, clock: Clock, prefix: str) -> None:
+    ``op`` is get or refresh.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, prefix: str, op: str = "get") -> None:
         self.most = 0
+        self._op = op
         self._now = 0
         self._clock = clock
         self._prefix = prefix
-        self.store = Interposed(store, before=self._enter, after=self._leave)
+        self.store = Interposed(store, before=self._wait)
 
-    async def _enter(self, op: str, key: str) -> None:
-        if op == "get" and key.startswith(self._prefix):
+    async def _wait(self, op: str, key: str) -> None:
+        if op == self._op and key.startswith(self._prefix):
             self._now += 1
             self.most = max(self.most, self._now)
             await self._clock.sleep(1)  # So that others have their turn.
-
-    async def _leave(self, op: str, key: str) -> None:
-        self._now -= op == "get" and key.startswith(self._prefix)
+            self._now -= 1
 
 
 class Lingering:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from kit.goldens import NAMES, objects
 from kit.named_logs import ALL, append, collect_to, contents, log_of, shelf_on
 from kit.protocols import CLOCK
-from kit.stores import keys_in
+from kit.stores import Crowd, keys_in
 from tidelog.errors import (
     LocationError,
     ManifestLost,
@@ -23,13 +25,17 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
+from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within
+from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Fault, Faulty, Recorded
 from tidelog.testing.faulty import Request
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 
 
 @settings(max_examples=10)
@@ -325,3 +331,35 @@ async def test_text_is_no_id_of_a_stream() -> None:
         await log.open_stream(text)
     with pytest.raises(UsageError, match="bytes, never str: encode it first"):
         await log.append([b"1"], stream=text)
+
+
+async def test_logs_are_named_by_one_look_at_their_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look for each log would make a place of thousands of logs take minutes to list."""
+    store = Metered(LocalStore(tmp_path, clock=CLOCK), clock=CLOCK)  # As a location has it.
+    names = [f"log_{number:02}" for number in range(10)]
+    for name in names:
+        await store.put(f"log/{name}/{MANIFEST}", b"")
+    looks: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: str) -> Any:
+        looks.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+
+    assert await shelf_on(store).names() == names
+    assert looks == [f"{tmp_path}/log/"]
+
+
+async def test_logs_are_looked_at_side_by_side() -> None:
+    """Each takes a request at least."""
+    store = MemoryStore()
+    for number in range(20):
+        await store.put(f"log/log_{number:02}/{MANIFEST}", b"")
+    crowd = Crowd(store, clock=CLOCK, prefix="log/")
+
+    assert len(await shelf_on(crowd.store).names()) == 20
+    assert crowd.most == AT_ONCE_MAX

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidelog.arguments import check_kind, check_whole
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     CursorMoved,
     PositionCollected,
     UsageError,
 )
 from tidelog.ids import check_name
-from tidelog.store.listing import first_entry
+from tidelog.store.listing import first_entry, folders_below
 from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.wal.admin.copy import copy_log
@@ -37,6 +38,7 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.opening import PROTOCOLS, create_log, open_log
 from tidelog.wal.read.bounds import check_range
 from tidelog.wal.read.head import has_manifest, load_head, refuse_slots
+from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.shape import Shape
@@ -108,22 +110,20 @@ class Logs:
         """Return the names of all logs, in order, and whether they have a manifest.
 
         One that has none has records: its manifest was lost, or whoever copied or destroyed the log
-        did not finish. A listing of one page for each.
+        did not finish. Several are looked at side by side.
         """
-        found: dict[str, bool] = {}
-        after: str | None = None
-        while (entry := await first_entry(self.store, LOGS, after=after)) is not None:
-            name, slash, _ = entry.key.removeprefix(LOGS).partition("/")
-            if not slash:
-                after = entry.key
-                continue  # A file beside the folders is no log.
-            folder = Within(self.store, f"{LOGS}{name}")
-            if await has_manifest(folder):
-                found[name] = True
-            elif await first_entry(folder, EPOCHS) or await first_entry(folder, FRAGMENTS):
-                found[name] = False
-            after = f"{LOGS}{name}0"  # "0" follows "/": past the whole folder, whatever lies in it.
-        return dict(sorted(found.items()))
+        names = sorted(await folders_below(self.store, LOGS))
+        looks = [partial(self._is_whole, name) for name in names]
+        found = zip(names, await run_all(looks, at_once=AT_ONCE_MAX), strict=True)
+        return {name: is_whole for name, is_whole in found if is_whole is not None}
+
+    async def _is_whole(self, name: str) -> bool | None:
+        """Say whether a folder has the manifest of a log; None if it has no records either."""
+        folder = Within(self.store, f"{LOGS}{name}")
+        if await has_manifest(folder):
+            return True
+        has_records = await first_entry(folder, EPOCHS) or await first_entry(folder, FRAGMENTS)
+        return False if has_records else None
 
     async def fork(self, source: str, name: str, *, start: int = 0) -> Log:
         """Make a log that begins as another, from ``start`` on, and shares its objects.

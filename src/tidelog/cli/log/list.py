@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +18,7 @@ from tidelog.cli.output import (
     print_table,
     say,
 )
+from tidelog.clock import run_all
 from tidelog.errors import LocationError, ManifestLost, NoSuchLog, TidelogError
 
 if TYPE_CHECKING:
@@ -73,19 +75,24 @@ def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
-    """Describe all logs of a location, in the order of their names.
+    """Describe all logs of a location, several at once, in the order of their names.
 
     Raises:
         LocationError: the store failed.
     """
-    found: list[LogInfo | Unreadable] = []
-    for name in await location.shelf.found():
-        try:
-            found.append(await (await location.log(name)).describe())
-        except LocationError:
-            raise
-        except TidelogError as error:
-            if not isinstance(error, NoSuchLog) or isinstance(error, ManifestLost):
-                found.append(Unreadable(name=name, error=error))
-            # Any other was destroyed.
-    return found
+    from tidelog.wal.read.lookahead import AT_ONCE_MAX
+
+    work = [partial(_described, location, name) for name in await location.shelf.found()]
+    return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]
+
+
+async def _described(location: Location, name: str) -> LogInfo | Unreadable | None:
+    """Describe a log; None if it was destroyed."""
+    try:
+        return await (await location.log(name)).describe()
+    except LocationError:
+        raise
+    except TidelogError as error:
+        if isinstance(error, NoSuchLog) and not isinstance(error, ManifestLost):
+            return None
+        return Unreadable(name=name, error=error)

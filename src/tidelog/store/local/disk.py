@@ -17,6 +17,7 @@ from typing import Literal
 from tidelog.errors import LocationError, ObjectChanged, ObjectExists, ObjectNotFound, Outcome
 from tidelog.store.keys import PRIVATE, check_key
 from tidelog.store.local import files
+from tidelog.store.local.walk import directories
 from tidelog.store.port import Entry, Object
 
 _LEFT_OVER_NS = 24 * 3_600 * 1_000_000_000
@@ -134,6 +135,13 @@ class Disk:
         """Return the next ``count`` entries of a walk."""
         try:
             return list(itertools.islice(entries, count))
+        except OSError as error:
+            raise files.location_error(error, path=error.filename, store=self.url) from error
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names of the directories right below a prefix that ends in ``/``."""
+        try:
+            return directories(self.root, prefix)
         except OSError as error:
             raise files.location_error(error, path=error.filename, store=self.url) from error
 

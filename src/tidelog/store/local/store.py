@@ -111,6 +111,14 @@ class LocalStore:
                 return
             page_entries = min(4 * page_entries, _PAGE_ENTRIES_MAX)
 
+    async def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names of the directories right below a prefix, in one look at it.
+
+        Raises:
+            LocationError: it cannot be read.
+        """
+        return await self._clock.offload(partial(self._disk.folders, prefix))
+
 
 class _Patience:
     """Waits for the lock of a key, within limits.

@@ -33,6 +33,18 @@ def walk(root: str, prefix: str, after: str | None) -> Iterator[Entry]:
         yield from _walk(root, top, prefix, after, (identity,))
 
 
+def directories(root: str, prefix: str) -> list[str]:
+    """Return the names of the directories right below a prefix that is empty or ends in ``/``.
+
+    Raises:
+        OSError: the directory cannot be looked at.
+    """
+    if not may_begin_key(prefix):
+        return []
+    keys = sorted(_wanted(root, prefix, prefix, None))
+    return [key[len(prefix) : -1] for key in keys if key.endswith("/")]
+
+
 def _walk(
     root: str, above: str, prefix: str, after: str | None, ancestors: tuple[_Identity, ...]
 ) -> Iterator[Entry]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from tidelog.clock import Clock
 from tidelog.errors import ContentionError, CorruptionError, LocationError
 from tidelog.metrics import observe_store_request
+from tidelog.store.listing import ListsFolders
 from tidelog.store.port import Entry, Object, Store
 
 # Dollars for one request. A deletion is free on S3 itself, but not everywhere.
@@ -143,6 +144,14 @@ class Metered:
                 self._count("list", 1)
             entries_count += 1
             yield entry
+
+    async def folders(self, prefix: str) -> Sequence[str] | None:
+        """Return the names of the folders right below a prefix, if the store below knows them."""
+        if not isinstance(self._store, ListsFolders):
+            return None
+        self._count("list", 1)
+        with self._watch("list"):
+            return await self._store.folders(prefix)
 
     @contextmanager
     def _watch(self, kind: str) -> Iterator[_Moved]:
