@@ -48,6 +48,7 @@ from tidelog.wal.manifest_protocol.stored_fragment import (
 )
 from tidelog.wal.read.head import Head, load_past, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore
+from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 100
@@ -253,11 +254,15 @@ class Committer:
     async def _orphan_after(self, manifest: Manifest) -> Fragment | None:
         """Return the fragment that was stored under the next number, if there is one."""
         path = fragment_path(manifest.next_seq_no)
-        try:
+
+        async def once() -> Fragment:
             data = (await self.store.get(path)).data
+            return await self.clock.offload(partial(describe_orphan, data, manifest.next_seq_no))
+
+        try:
+            fragment = await read_again(once)
         except ObjectNotFound:
             return None
-        fragment = await self.clock.offload(partial(describe_orphan, data, manifest.next_seq_no))
         if fragment.start != manifest.next:
             raise CorruptionError(
                 f"a fragment that no manifest names starts at {fragment.start}, where the log "

@@ -16,6 +16,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, PastEpochs
 from tidelog.wal.format.epoch_list import EpochList, decode_epoch_list
+from tidelog.wal.read.read_again import read_again
 
 READS_MAX: Final = 8
 
@@ -92,10 +93,12 @@ async def _load(store: Store, pointers: Sequence[PastEpochs]) -> dict[PastEpochs
 
 
 async def _load_one(store: Store, pointer: PastEpochs) -> EpochList:
+    async def once() -> EpochList:
+        return decode_epoch_list((await store.get(pointer.path)).data, pointer)
+
     try:
-        data = (await store.get(pointer.path)).data
+        return await read_again(once)
     except ObjectNotFound as error:
         raise CorruptionError(
             f"the log names a list of epochs that is not there: restore it ({error})"
         ) from error
-    return decode_epoch_list(data, pointer)

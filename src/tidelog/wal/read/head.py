@@ -23,6 +23,7 @@ from tidelog.wal.format.manifest import (
     decode_manifest,
     problems_of_manifest,
 )
+from tidelog.wal.read.read_again import read_again
 
 TOLD_MAX: Final = 5  # Of its problems; scrub tells them all.
 
@@ -90,11 +91,15 @@ async def read_head(store: Store) -> Head:
     Raises:
         NoSuchLog, LocationError: see `load_head`. CorruptionError: it cannot be read.
     """
-    try:
+
+    async def once() -> Head:
         found = await store.get(MANIFEST)
+        return Head(decode_manifest(found.data), found.e_tag)
+
+    try:
+        return await read_again(once)
     except ObjectNotFound:
         raise no_such_log(store) from None
-    return Head(decode_manifest(found.data), found.e_tag)
 
 
 async def renew_head(store: Store, head: Head) -> Head:
@@ -103,11 +108,16 @@ async def renew_head(store: Store, head: Head) -> Head:
     Raises:
         NoSuchLog, CorruptionError, LocationError: see `load_head`.
     """
-    try:
+
+    async def once() -> Head:
         found = await store.refresh(MANIFEST, head.e_tag)
+        return head if found is None else Head(decode_manifest(found.data), found.e_tag)
+
+    try:
+        newer = await read_again(once)
     except ObjectNotFound:
         raise no_such_log(store) from None
-    return head if found is None else _checked(Head(decode_manifest(found.data), found.e_tag))
+    return head if newer is head else _checked(newer)
 
 
 def _checked(head: Head) -> Head:

@@ -11,7 +11,6 @@ Source: wal3, "Write Path"; design page 3.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +34,6 @@ from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.read.named_objects import store_named
 
 TRIES_MAX: Final = 100
-LOADS_MAX: Final = 3
 WAIT_MOST_US: Final = 100_000
 
 
@@ -56,16 +54,7 @@ class ManifestStore:
     resend: Resend = DEFAULT_RESEND
 
     async def load(self) -> Head:
-        """Read the manifest; a body that was cut short on the way is read again.
-
-        Raises:
-            NoSuchLog: there is none. CorruptionError: it cannot be read. LocationError: the store
-            failed.
-        """
-        for attempt in range(LOADS_MAX - 1):
-            with suppress(CorruptionError):
-                return await load_head(self.store)
-            await self.clock.sleep(backoff_us(attempt, self.clock))
+        """Read the manifest; see `load_head`."""
         return await load_head(self.store)
 
     async def create(self, manifest: Manifest) -> Head:

@@ -24,6 +24,7 @@ from tidelog.wal.read.head import collected, load_past
 from tidelog.wal.read.limits import Limits, Spent, spend
 from tidelog.wal.read.lookahead import BYTES_MAX, in_order
 from tidelog.wal.read.pace import ScanPace
+from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
 
 
@@ -109,6 +110,9 @@ class RecordReader:
                 yield leaf.fragment, records
 
     async def _records(self, leaf: Leaf, pace: ScanPace) -> pa.Table:
+        return await read_again(partial(self._records_once, leaf, pace))
+
+    async def _records_once(self, leaf: Leaf, pace: ScanPace) -> pa.Table:
         clock, data = self.tree.clock, leaf.data
         begun_us = clock.monotonic_us()
         if data is None:

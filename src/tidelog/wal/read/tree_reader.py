@@ -28,6 +28,7 @@ from tidelog.wal.format.snapshot import (
 )
 from tidelog.wal.read.head import load_head, read_head, refuse_destroyed
 from tidelog.wal.read.lookahead import AT_ONCE_MAX, cancelled
+from tidelog.wal.read.read_again import read_again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,12 @@ class TreeReader:
         Raises:
             ObjectNotFound: it is gone. CorruptionError: it is not.
         """
-        data = (await self.store.get(pointer.path)).data
-        found = decode_snapshot(data, where=pointer.path)
+
+        async def once() -> Snapshot:
+            data = (await self.store.get(pointer.path)).data
+            return decode_snapshot(data, where=pointer.path)
+
+        found = await read_again(once)
         if problems := problems_of_snapshot(found, pointer):
             raise CorruptionError(
                 f"a snapshot is not what was written ({'; '.join(problems)}): restore it",

@@ -24,13 +24,14 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.pin import PINS, decode_pin, pin_name, problems_of_pin
-from tidelog.wal.format.slot_object import decode_data, decode_link, problems_of_data
+from tidelog.wal.format.slot_object import decode_data, problems_of_data
 from tidelog.wal.gc.pin_reach import reached_by
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epochs_of
 from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
 from tidelog.wal.scrub.tree_scrub import StartScrub, TreeScrub, scrub_again
 from tidelog.wal.slot_protocol.chain import chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.link_reader import read_link
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 
@@ -161,7 +162,7 @@ async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Se
     path = ending.path(slot)
     run.named.add(path)
     try:
-        link = decode_link((await run.reader.store.get(path)).data, path=path)
+        link, _ = await read_link(run.reader.store, path)
     except ObjectNotFound:
         run.tell(path, "the fence that ended the epoch is not there")
     except CorruptionError as error:
@@ -229,7 +230,7 @@ async def _is_there(run: TreeScrub, path: str) -> bool:
 async def _is_proof(run: TreeScrub, path: str, slot: int, tail: Tail) -> bool:
     """Say whether an object of the last epoch proves that the log once went past ``tail``."""
     try:
-        link = decode_link((await run.reader.store.get(path)).data, path=path)
+        link, _ = await read_link(run.reader.store, path)
     except ObjectNotFound:
         return False
     except CorruptionError:

@@ -15,6 +15,7 @@ Source: wal3, "Scrub"; docs/wal3.md.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
@@ -34,6 +35,7 @@ from tidelog.wal.format.snapshot import (
 from tidelog.wal.format.wal3_records import decode_fragment, problems_of_fragment
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.head import collected
+from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
 
@@ -200,13 +202,16 @@ class TreeScrub:
         await self.children([*deep, *snapshot.fragments], before)
 
     async def _snapshot(self, pointer: Pointer) -> Snapshot:
-        try:
+        async def once() -> Snapshot:
             found = await self.reader.store.get(pointer.path)
+            self.found.snapshots += pointer.path not in self.named
+            self.named.add(pointer.path)
+            return decode_snapshot(found.data, where=pointer.path)
+
+        try:
+            return await read_again(once)
         except ObjectNotFound as error:
             raise _Missing(pointer) from error
-        self.found.snapshots += pointer.path not in self.named
-        self.named.add(pointer.path)
-        return decode_snapshot(found.data, where=pointer.path)
 
     async def fragment(self, fragment: Fragment, before: Before) -> None:
         """Check a fragment."""
@@ -220,20 +225,28 @@ class TreeScrub:
         """Wait for what is checked elsewhere; here nothing is."""
 
     async def bytes_of(self, fragment: Fragment, data: bytes, before: Before) -> None:
-        """Check a fragment's bytes."""
+        """Check a fragment's bytes; where they are damaged, those that a second read gives."""
         self.found.fragments += 1
         self.found.bytes_read += len(data)
-        try:
-            work = partial(self.check, data, fragment, before)
-            problems, records = await self.reader.clock.offload(work)
-        except CorruptionError as error:
-            self.tell(fragment.path, str(error))
-            return
+        problems, records = await self._checked(data, fragment, before)
+        if problems:
+            with suppress(ObjectNotFound):
+                again = (await self.reader.store.get(fragment.path)).data
+                if again != data:
+                    problems, records = await self._checked(again, fragment, before)
         for why in problems:
             self.tell(fragment.path, why)
         if not problems:
             self.found.records += records
             self.found.setsum = self.found.setsum + fragment.setsum
+
+    async def _checked(
+        self, data: bytes, fragment: Fragment, before: Before
+    ) -> tuple[list[str], int]:
+        try:
+            return await self.reader.clock.offload(partial(self.check, data, fragment, before))
+        except CorruptionError as error:
+            return [str(error)], 0
 
     async def others(self) -> None:
         """Check cursors and garbage, and tell of objects that the log does not name.

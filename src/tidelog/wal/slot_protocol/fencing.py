@@ -34,11 +34,12 @@ from tidelog.wal.format.epoch import Epoch, check_shape, first_epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
-from tidelog.wal.format.slot_object import decode_link, encode_fence
+from tidelog.wal.format.slot_object import encode_fence
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to_fence
 from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.link_reader import read_link
 from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 
 TRIES_MAX: Final = 100
@@ -205,8 +206,8 @@ class Fencer:
 
         async def has_ended() -> int:
             with suppress(ObjectNotFound):
-                data = (await self.store.get(tail.path)).data
-                return isinstance(decode_link(data, path=tail.path), FenceLink)
+                link, _ = await read_link(self.store, tail.path)
+                return isinstance(link, FenceLink)
             return False
 
         async def first_free() -> int:
@@ -258,9 +259,8 @@ class Fencer:
 
     async def _is_ours(self, ending: Epoch, seal: Seal, fence: FenceLink) -> bool:
         """Say whether a seal is the one that was put here."""
-        path = ending.path(seal.slot)
         with suppress(ObjectNotFound):
-            link = decode_link((await self.store.get(path)).data, path=path)
+            link, _ = await read_link(self.store, ending.path(seal.slot))
             return isinstance(link, FenceLink) and link.id == fence.id
         return False
 

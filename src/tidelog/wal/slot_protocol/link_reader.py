@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.store.port import Store
 from tidelog.wal.format.link import Link
 from tidelog.wal.format.parquet_meta import footer_bytes
 from tidelog.wal.format.slot_object import decode_link
+from tidelog.wal.read.read_again import read_again
 
 END_BYTES: Final = 16 * 1024  # Holds the link of nearly every slot's object.
 
@@ -22,6 +24,10 @@ async def read_link(store: Store, path: str, size_bytes: int = 0) -> tuple[Link,
     Raises:
         ObjectNotFound: it is gone. CorruptionError: it has no link, or a changed one.
     """
+    return await read_again(partial(_read_once, store, path, size_bytes))
+
+
+async def _read_once(store: Store, path: str, size_bytes: int) -> tuple[Link, int]:
     start = max(0, size_bytes - END_BYTES)
     end = (await store.get(path, start=start)).data
     if start + len(end) == size_bytes and footer_bytes(end) > len(end) and start:

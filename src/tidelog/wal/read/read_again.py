@@ -1,0 +1,28 @@
+"""Reading again what seems damaged, before anybody is told: a body may be cut short on the way.
+
+Not every store says so where that happens, and what is damaged as it lies is so each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from tidelog.errors import CorruptionError
+
+T = TypeVar("T")
+
+READS_MAX: Final = 3
+
+
+async def read_again(read: Callable[[], Awaitable[T]]) -> T:
+    """Return what a read gives that fetches and decodes; one that finds damage is done again.
+
+    Raises:
+        CorruptionError: each of them found some. Whatever else the read raises.
+    """
+    for _ in range(READS_MAX - 1):
+        with suppress(CorruptionError):
+            return await read()
+    return await read()
