@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -109,6 +111,24 @@ async def test_an_e_tag_never_comes_twice(tmp_path: Path) -> None:
         clock.wall_us -= number % 3
         e_tags.append(await store.put("head", b"same", if_match=e_tags[-1]))
         e_tags.append(await store.put("head", b"same"))
+    assert len(set(e_tags)) == len(e_tags)
+
+
+async def test_the_witness_of_a_deleted_object_does_not_fit_the_next(tmp_path: Path) -> None:
+    """Nothing is left of the first to be dated after, and the clock may stand still, or go back."""
+    clock = StuckClock()
+    lots = itertools.count(2**64, 7)
+    store = LocalStore(tmp_path, clock=clock)
+
+    e_tags = []
+    with patch.object(clock, "unique", lambda: f"{next(lots):032x}"):
+        for number in range(20):
+            e_tags.append(await store.put("cursor", b"same", if_absent=number % 2 == 0))
+            await store.delete(["cursor"])
+        await store.put("cursor", b"same", if_absent=True)
+        for e_tag in e_tags:
+            with pytest.raises(ObjectChanged):
+                await store.put("cursor", b"moved", if_match=e_tag)
     assert len(set(e_tags)) == len(e_tags)
 
 

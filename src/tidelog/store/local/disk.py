@@ -1,7 +1,8 @@
 """What `tidelog.store.local.store` does on the disk: read, put, delete. Everything here blocks.
 
-Invariants: an e_tag never comes twice for a key, unless the key is deleted in between and the
-clock set back by exactly the right time; reading, and deleting what is missing, creates nothing.
+Invariants: an e_tag never comes twice for a key: a file is dated later than the one it replaces,
+and by a part that is drawn by lot, since nothing is left of one that was deleted before (see
+`Put.date_ns`); reading, and deleting what is missing, creates nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from tidelog.errors import LocationError, ObjectChanged, ObjectExists, ObjectNotFound, Outcome
 from tidelog.store.keys import PRIVATE, check_key
@@ -22,6 +23,7 @@ from tidelog.store.port import Entry, Object
 
 _LEFT_OVER_NS = 24 * 3_600 * 1_000_000_000
 _TRIES_MAX = 4
+LOT_NS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,16 @@ class Put:
     if_match: str | None
     now_ns: int
     unique: str
+
+    @property
+    def date_ns(self) -> int:
+        """Return what the new file is dated: now, and up to a millisecond that is drawn by lot.
+
+        A clock may stand still, or be set back, while a key is deleted and created again; the
+        witness of the deleted object would fit the new one, were both dated alike. So it does once
+        in a million such times; on a file system that cuts times to microseconds, in a thousand.
+        """
+        return self.now_ns + int(self.unique, 16) % LOT_NS
 
 
 class Disk:
@@ -185,7 +197,7 @@ class Disk:
         temporary = os.path.join(self._temporary, wanted.unique)
         try:
             e_tag = files.write_temporary(
-                temporary, wanted.data, now_ns=wanted.now_ns, after_ns=after_ns
+                temporary, wanted.data, now_ns=wanted.date_ns, after_ns=after_ns
             )
             if after_ns is None:
                 os.link(temporary, path)

@@ -47,7 +47,8 @@ def tag_of(status: os.stat_result) -> str:
     """Return the e_tag of a file: its modification time and its size.
 
     The inode would add nothing, since file systems give freed inode numbers out again; and the
-    time is never the kernel's, which may stand still for 10 ms: it is set by `write_temporary`.
+    time is never the kernel's, which may stand still for 10 ms: it is set by `write_temporary`, to
+    what `Put.date_ns` says.
     """
     return f"{status.st_mtime_ns:x}-{status.st_size:x}"
 
