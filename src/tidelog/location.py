@@ -278,7 +278,7 @@ async def open_location(
         if not create:
             raise NoSuchLocation(
                 f"there is no location at {metered.url}: 'tidelog source create' or "
-                "'tidelog log create' makes one"
+                "'tidelog log create' makes one, and in Python connect(url, create=True)"
             ) from None
         found = await _make(metered, clock)
     mark = read_mark(found, where=metered.url)

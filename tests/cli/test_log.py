@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Cli
+from tidelog.errors import Fenced
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
@@ -291,6 +292,31 @@ def refused(cli: Cli, status: int, *arguments: str, stdin: bytes | None = None) 
     return said.err if stdin else said.complaint
 
 
+def test_who_is_ousted_while_appending_is_told_what_to_run(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command has no handle that could be opened again."""
+    cli.done("log", "create", "a")
+
+    async def oust(*_: object) -> None:
+        raise Fenced("another writer took over the log: open it again to go on", slot=5)
+
+    monkeypatch.setattr("tidelog.cli.log.feed.Feed.lines", oust)
+    said = cli.run("--location", cli.location, "log", "append", "a", given=b"1\n")
+    assert said.status == 1
+    assert "run this again to take over from it (slot=5)" in said.err
+    assert "open it again" not in said.err
+
+
+def test_a_location_that_is_a_file_is_a_mistake(cli: Cli) -> None:
+    """Of whoever named it, not of the store."""
+    path = cli.folder / "file"
+    path.write_text("")
+
+    said = cli.run("--location", str(path), "log", "create", "a")
+    assert (said.status, said.complaint) == (2, f"{path} is a file: name a directory")
+
+
 def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times as people write them, and a tree for the manifest."""
     cli.done("log", "create", "t")
@@ -344,7 +370,7 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
     ]
     assert "open already" in refused(cli, 2, "stream", "open", "s", "a")
     cli.done("log", "stream", "close", "s", "a")
-    assert "open it first" in refused(cli, 2, "stream", "close", "s", "a")
+    assert "nothing to close" in refused(cli, 2, "stream", "close", "s", "a")
     assert "open it first" in refused(cli, 2, "stream", "meta", "s", "a", "x")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert cli.done("log", "stream", "list", "s").out.splitlines()[2].split() == ["Yv8=", "2"]

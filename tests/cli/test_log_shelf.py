@@ -192,7 +192,7 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fork", "nosuch", "b"], "no log"),
+        (["fork", "nosuch", "b"], "no log 'nosuch' at"),
         (["fork", "a", "a"], "already"),
         (["fork", "a", "b-c"], "cannot be the name of a fork"),
         (["fork", "a", "../b"], "cannot be the name of a log"),
@@ -211,7 +211,8 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["rebuild", "a", "--start", "0"], "count from 1"),
         (["rebuild", ".x"], "cannot be the name of a log"),
         (["destroy", "a"], "--yes"),
-        (["destroy", "nosuch", "--yes", "--grace", "0"], "no log"),
+        (["destroy", "nosuch", "--yes", "--grace", "0"], "'tidelog log list' shows those"),
+        (["copy", "a", "a"], "there is a log at the target already"),
         (["destroy", "a", "--yes", "--grace", "-1"], "no time"),
         (["adopt", "memory://x", "b"], "ends with the command"),
         (["adopt", "ftp://host/x", "b"], "not known here"),

@@ -59,6 +59,8 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
     held = await log.create_cursor("c", 2)
     with pytest.raises(UsageError, match="whole number"):
         await log.save_cursor(held, wrong)
+    with pytest.raises(UsageError, match="0 is no position: they count from 1"):
+        await log.create_cursor("d", 0)
     assert (await log.load_cursor("c")).position == 2
 
 

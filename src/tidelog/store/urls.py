@@ -45,7 +45,8 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
     ``memory://`` is a new store each time. Who wants a place shared keeps the store.
 
     Raises:
-        UsageError: the URL is of no known form; the sentence says which are.
+        UsageError: the URL is of no known form, and the sentence says which are; or it is that of a
+        file.
     """
     url = url_text(url)
     scheme = _scheme_of(url)
@@ -56,7 +57,10 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
         from tidelog.store.cloud.open import open_cloud
 
         return open_cloud(url, clock=clock)
-    return LocalStore(Path(_path_of(url)), clock=clock)
+    path = _path_of(url)
+    if os.path.isfile(path):
+        raise UsageError(f"{path} is a file: name a directory")
+    return LocalStore(Path(path), clock=clock)
 
 
 def split_query(url: str) -> tuple[str, str]:

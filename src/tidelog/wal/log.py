@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, check_whole
+from tidelog.arguments import check_kind
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
@@ -38,7 +38,7 @@ from tidelog.wal.gc.orphans import Swept, sweep
 from tidelog.wal.gc.pin_objects import PinWitness
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
-from tidelog.wal.read.bounds import Bounds
+from tidelog.wal.read.bounds import Bounds, check_position
 from tidelog.wal.read.head import load_head, load_living
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.read.stream_selection import select
@@ -235,7 +235,7 @@ class Log(Closing):
             came up only now, a cursor was made, and stands where the log begins.
             OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.
         """
-        check_whole(position, "the position of a cursor")
+        check_position(position)
         return await self._cursors().create(name, position)
 
     async def save_cursor(
@@ -252,7 +252,7 @@ class Log(Closing):
             OutcomeUnknown: the store failed after the cursor was moved, or may have been: load it.
         """
         check_kind(witness, Witness, "witness is a tidelog.Witness, as load_cursor returns it")
-        check_whole(position, "the position of a cursor")
+        check_position(position)
         return await self._cursors().save(witness, position, allow_back=allow_back)
 
     async def delete_cursor(self, name: str) -> None:

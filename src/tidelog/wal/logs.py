@@ -14,6 +14,7 @@ from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     CursorMoved,
+    NoSuchLog,
     PositionCollected,
     UsageError,
 )
@@ -35,7 +36,7 @@ from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.opening import PROTOCOLS, create_log, open_log
+from tidelog.wal.opening import PROTOCOLS, create_log, log_missing, open_log
 from tidelog.wal.read.bounds import check_range
 from tidelog.wal.read.head import has_manifest, load_head, refuse_slots
 from tidelog.wal.read.lookahead import AT_ONCE_MAX
@@ -135,7 +136,10 @@ class Logs:
         check_range(start)
         within = self.within(source)
         fork = Fork(store=within, source=source, name=name, clock=self.clock, writer=self.writer)
-        await fork.make(start=start)
+        try:
+            await fork.make(start=start)
+        except NoSuchLog as error:
+            raise await _told_by_name(within, source, error) from error
         return await self.open(name)
 
     async def copy(
@@ -190,9 +194,13 @@ class Logs:
             it again.
         """
         check_whole(grace_us, "grace_us")
-        return await destroy_log(
-            self.within(name), clock=self.clock, writer=self.writer, grace_us=grace_us
-        )
+        folder = self.within(name)
+        try:
+            return await destroy_log(
+                folder, clock=self.clock, writer=self.writer, grace_us=grace_us
+            )
+        except NoSuchLog as error:
+            raise await _told_by_name(folder, name, error) from error
 
     async def rebuild(self, name: str, *, start: int | None = None) -> Log:
         """Make the lost manifest of a log again; see `rebuild_log`."""
@@ -230,6 +238,15 @@ class Logs:
             UsageError: the name will not do.
         """
         return Within(self.store, log_folder(name))
+
+
+async def _told_by_name(folder: Within, name: str, error: NoSuchLog) -> NoSuchLog:
+    """Return the error of a log that is not there in words of whoever named it.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    return error if await has_manifest(folder) else await log_missing(folder, name)
 
 
 def _check_settings(shape: Shape | None, batching: Batching | None) -> None:

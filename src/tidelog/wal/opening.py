@@ -98,7 +98,7 @@ async def open_log(
     try:
         manifest = (await read_head(store)).manifest
     except NoSuchLog:
-        raise await _no_such_log(store, name) from None
+        raise await log_missing(store, name) from None
     if manifest.chain is not None and manifest.chain.is_destroyed:
         raise NoSuchLog(f"the log {name!r} was destroyed")
     kind = ManifestLog if manifest.chain is None else SlotLog
@@ -112,7 +112,7 @@ async def open_log(
     )
 
 
-async def _no_such_log(store: Store, name: str) -> NoSuchLog:
+async def log_missing(store: Store, name: str) -> NoSuchLog:
     """Return the error of a log that is not there, or whose manifest alone is not, and what to do.
 
     Raises:

@@ -13,7 +13,7 @@ from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.feed import Feed, FeedResult
 from tidelog.cli.log.options import stream_id
 from tidelog.cli.output import choose_format, count_text, print_json, say
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import Fenced, TidelogError, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -55,8 +55,15 @@ def append(
             feed = Feed(log, stream_id(stream))
             try:
                 return await (feed.whole if whole else feed.lines)(files or [])
-            except TidelogError:
+            except TidelogError as error:
                 say(f"{count_text(feed.done.records, 'record')} had been appended before it failed")
+                if isinstance(error, Fenced):
+                    raise Fenced(
+                        f"another process appends to the log {name!r} now: run this again to take "
+                        "over from it",
+                        outcome=error.outcome,
+                        **error.facts,
+                    ) from error
                 raise
 
     found = on_location(context, work)

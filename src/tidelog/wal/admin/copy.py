@@ -136,6 +136,11 @@ def _demand_kept(manifest: Manifest, start: int) -> None:
 
 def taken(target: Store, key: str) -> NameTaken:
     """Return the error of a target at which something else lies."""
+    if key == MANIFEST:
+        return NameTaken(
+            "there is a log at the target already: copy to another name, or to an empty place",
+            target=target.url,
+        )
     return NameTaken(
         "there is something at the target that is not of this copy: copy to an empty place",
         target=target.url,

@@ -99,6 +99,10 @@ def refusal(open_now: Mapping[bytes, StreamInfo], control: Control) -> UsageErro
         return UsageError(
             f"a log has at most {STREAMS_MAX} streams open at once: close some, or use more logs"
         )
+    if control.op == CLOSE and not is_open:
+        return NoSuchStream(
+            "the stream is not open: there is nothing to close", stream=control.stream
+        )
     return None if control.op == OPEN or is_open else no_such_stream(control.stream)
 
 

@@ -9,6 +9,7 @@ from tidelog.arguments import check_kind, check_whole
 from tidelog.errors import UsageError
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import FIRST_POSITION
 
 POLL_FIRST_US: Final = 10_000
 POLL_MOST_US: Final = 1_000_000
@@ -30,6 +31,17 @@ def check_fragment(fragment: Fragment) -> None:
         UsageError: so it is.
     """
     check_kind(fragment, Fragment, "a fragment is one that Log.fragments() returned")
+
+
+def check_position(position: int) -> None:
+    """Refuse what is no position at which a cursor can stand, in whatever log.
+
+    Raises:
+        UsageError: it is no whole number from 1 on.
+    """
+    check_whole(position, "a position")
+    if position < FIRST_POSITION:
+        raise UsageError(f"{position} is no position: they count from 1")
 
 
 def check_range(start: int, limit: int | None = None) -> None:
