@@ -53,7 +53,7 @@ async def fences_of(within: Within) -> set[str]:
 
 
 async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
-    """With its cursors, and what no manifest names; of a slot log its fences stay, and a stone."""
+    """With its cursors, and what no manifest names; a stone stays, and of a slot log its fences."""
     within, neighbour = await written(kind, store, "a", 20), await written(kind, store, "ab", 4)
     log = await shelf_on(store).open("a")
     await log.create_cursor("x", 2)
@@ -62,20 +62,17 @@ async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
     await within.put(dangling, (await within.get(data)).data)
     beside = await contents(kind, neighbour)
     found = await shelf_on(store).destroy("a", grace_us=0)
-    stone = {MANIFEST, GARBAGE} if kind is SLOTS else set()
-    assert await keys(within) == (await fences_of(within) | stone if stone else set())
+    fences = await fences_of(within) if kind is SLOTS else set()
+    assert await keys(within) == {MANIFEST, GARBAGE} | fences
     assert found.deleted > 20
     assert found.foreign == []
     with pytest.raises(NoSuchLog):
         await shelf_on(store).open("a")
     assert await contents(kind, neighbour) == beside
-    # The name of a slot log stays taken, for writers who have slept.
-    if kind is SLOTS:
+    # The name stays taken, for whoever has slept.
+    for protocol in ("slot", "manifest"):
         with pytest.raises(NameTaken, match="stays taken"):
-            await shelf_on(store).create("a")
-    else:
-        await written(kind, store, "a", 2)
-        assert list((await contents(kind, within)).values()) == [b"0-0", b"1-0"]
+            await shelf_on(store).create("a", protocol=protocol)
 
 
 async def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:

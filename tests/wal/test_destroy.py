@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from kit.clocks import SwiftClock
 from kit.named_logs import SHAPE, contents, log_of, shelf_on
 from kit.stores import Interposed, keys_in
 from tidelog.errors import (
@@ -22,7 +23,9 @@ from tidelog.testing.faulty import Request
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.log import Log
+from tidelog.wal.logs import Logs
 
 
 async def test_a_destroyed_log_leaves_its_fences() -> None:
@@ -80,7 +83,7 @@ async def test_a_fork_that_another_log_forestalls_lets_go_of_its_source() -> Non
     made: list[Log] = []
 
     async def before(op: str, key: str) -> None:
-        if (op, key) == ("put", f"log/b/{MANIFEST}"):
+        if op == "put" and key.startswith("log/b/") and not made:
             made.append(await shelf_on(store).create("b"))
 
     with pytest.raises(NameTaken, match="just now"):
@@ -177,7 +180,7 @@ async def test_a_pin_that_becomes_sure_while_its_log_is_destroyed_is_kept(
 
 
 async def test_a_log_in_wal3s_form_goes_whole() -> None:
-    """Its name is free again; what is not of a log stops it before anything is deleted."""
+    """What is not of a log stops it before anything is deleted."""
     store = MemoryStore()
     await log_of(store, "a", 6, protocol="manifest")
     await store.put("log/a/notes.txt", b"?")
@@ -187,18 +190,18 @@ async def test_a_log_in_wal3s_form_goes_whole() -> None:
     assert set(store.objects) == keys
     await store.delete(["log/a/notes.txt"])
     await shelf_on(store).destroy("a", grace_us=0)
-    assert await keys_in(store, "log/a/") == []
-    with pytest.raises(NoSuchLog):
-        await shelf_on(store).destroy("a", grace_us=0)
-    await log_of(store, "a", 1, protocol="manifest")
-    assert await contents(store, "a") == {1: b"a 0"}
+    assert await keys_in(store, "log/a/") == [f"log/a/{GARBAGE}", f"log/a/{MANIFEST}"]
+    assert (await shelf_on(store).destroy("a", grace_us=0)).deleted == 0
+    with pytest.raises(NameTaken, match="stays taken"):
+        await log_of(store, "a", 1, protocol="manifest")
 
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool) -> None:
-    """Its manifest goes first: what is left without one is still deleted by destroying it again."""
+    """Its name is taken first: to destroy it again finishes it, and it is never half a log."""
     start = MemoryStore()
     await log_of(start, "a", 5, protocol="manifest")
+    before = await contents(start, "a")
     counted = Recorded(MemoryStore(objects=dict(start.objects), puts_count=start.puts_count))
     await shelf_on(counted).destroy("a", grace_us=0)
     for number in range(len(counted.records)):
@@ -211,8 +214,9 @@ async def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool
         with pytest.raises(LocationError):
             await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
         with suppress(NoSuchLog):
-            await shelf_on(store).destroy("a", grace_us=0)
-        assert store.objects == {}
+            assert await contents(store, "a") == before
+        await shelf_on(store).destroy("a", grace_us=0)
+        assert set(store.objects) == {f"log/a/{GARBAGE}", f"log/a/{MANIFEST}"}
 
 
 async def test_slots_without_a_manifest_are_not_destroyed() -> None:
@@ -249,3 +253,70 @@ async def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
         await shelf_on(store).destroy("a", grace_us=0)
         left = {key.rpartition("/")[2] for key in store.objects}
         assert left == {key.rpartition("/")[2] for key in smooth.objects}
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+async def test_no_log_comes_to_lie_where_another_is_being_destroyed(protocol: str) -> None:
+    """Whoever destroys waits a grace, and then deletes what is there: it would be the new log's."""
+    store = MemoryStore()
+    await log_of(store, "a", 3, protocol="manifest")
+    tried: list[str] = []
+
+    class Waiting(SwiftClock):
+        async def sleep(self, duration_us: int) -> None:
+            if duration_us == GRACE_US:
+                with pytest.raises(NameTaken, match="stays taken"):
+                    await shelf_on(store).create("a", protocol=protocol)
+                with pytest.raises(NameTaken):
+                    await shelf_on(store).copy("other", "a", protocol=protocol)
+                tried.append(protocol)
+            await super().sleep(duration_us)
+
+    await log_of(store, "other", 2)
+    for _ in range(2):  # The second finds a log that was destroyed.
+        await Logs(store=store, clock=Waiting(), writer="me").destroy("a")
+    assert len(tried) == 2
+    assert set(await keys_in(store, "log/a/")) == {f"log/a/{GARBAGE}", f"log/a/{MANIFEST}"}
+
+
+@pytest.mark.parametrize("how", ["fork", "copy to slots", "copy to wal3's form"])
+async def test_what_is_being_made_is_destroyed_and_its_maker_is_told(how: str) -> None:
+    """Else a manifest would come to name what was deleted, and be told as made."""
+    store = MemoryStore()
+    await log_of(store, "a", 12)
+    destroyed: list[str] = []
+
+    async def before(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/b/{MANIFEST}") and not destroyed:
+            destroyed.append(key)
+            await shelf_on(store).destroy("b", grace_us=0)
+
+    logs = shelf_on(Interposed(store, before=before))
+    if how == "fork":
+        making = logs.fork("a", "b")
+    else:
+        making = logs.copy("a", "b", protocol="slot" if "slots" in how else "manifest")
+    with pytest.raises(NameTaken):
+        await making
+    assert destroyed
+    assert set(await keys_in(store, "log/b/")) == {f"log/b/{GARBAGE}", f"log/b/{MANIFEST}"}
+    with pytest.raises(NoSuchLog, match="was destroyed"):
+        await shelf_on(store).open("b")
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+@pytest.mark.parametrize("kind", ["cursor", "fragment", "snapshot", "slot"])
+async def test_no_log_is_made_over_what_is_left_of_another(kind: str, protocol: str) -> None:
+    """A cursor would hold what it never read; a fragment be brought in; slots could be rebuilt."""
+    store = MemoryStore()
+    await log_of(store, "a", 12, protocol="manifest" if kind == "fragment" else "slot")
+    await (await shelf_on(store).open("a")).create_cursor("c", 2)
+    folder = {"cursor": "cursor/", "fragment": "log/", "snapshot": "snapshot/", "slot": "epoch/"}
+    for key in await keys_in(store, "log/a/"):
+        if not key.startswith(f"log/a/{folder[kind]}"):
+            await store.delete([key])
+    left = await keys_in(store)
+    assert left
+    with pytest.raises(UsageError, match="still lie there"):
+        await shelf_on(store).create("a", protocol=protocol)
+    assert await keys_in(store) == left

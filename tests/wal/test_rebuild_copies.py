@@ -6,6 +6,7 @@ import pytest
 
 from kit import named_logs
 from kit.named_logs import ALL, shelf_on
+from kit.protocols import CLOCK
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -23,6 +24,7 @@ from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import chain_of
+from tidelog.wal.slot_protocol.fencing import make_log
 
 COPY = "log/copy"
 
@@ -150,10 +152,14 @@ async def broken_off(store: MemoryStore) -> None:
 
 
 async def test_what_a_copy_that_was_broken_off_says_is_taken_for_no_other_logs() -> None:
-    """Another log in its place has cursors, and is rebuilt as it was, or not at all."""
+    """Another log in its place has cursors, and is rebuilt as it was, or not at all.
+
+    It was made by one who had seen an empty place a moment before the copy began.
+    """
     store = await source_with_a_stream()
     await broken_off(store)
-    async with await shelf_on(store).create("copy") as log:
+    assert await make_log(shelf_on(store).within("copy"), clock=CLOCK, writer="me")
+    async with await shelf_on(store).open("copy") as log:
         with pytest.raises(NoSuchStream):
             await log.append([b"x"], stream=b"s")
     manifest = await store.get(f"{COPY}/{MANIFEST}")

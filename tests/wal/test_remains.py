@@ -213,3 +213,20 @@ async def test_a_copy_keeps_away_from_a_log_that_lost_its_manifest() -> None:
         await shelf_on(store).destroy("b", grace_us=0)
     await shelf_on(store).rebuild("b")
     assert await contents(store, "b") == before
+
+
+async def test_a_copier_that_came_second_leaves_nothing() -> None:
+    """Were the manifest lost, a rebuild would find two logs, or take his for the log."""
+    store, done = MemoryStore(), list[str]()
+    await log_of(store, "a", 12)
+
+    async def forestall(op: str, key: str) -> None:
+        if (op, key) == ("put", f"log/b/{MANIFEST}") and not done:
+            done.append(key)
+            await copy(store, "a", "b")
+            done.extend(await keys_in(store, "log/b/"))
+
+    with pytest.raises(NameTaken):
+        await copy(Interposed(store, before=forestall), "a", "b")
+    assert await keys_in(store, "log/b/") == done[1:]
+    assert (await (await shelf_on(store).open("b")).sweep(grace_us=0)).deleted == []

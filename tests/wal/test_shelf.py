@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.goldens import NAMES, objects
 from kit.named_logs import ALL, append, collect_to, contents, log_of, shelf_on
 from kit.protocols import CLOCK
 from kit.stores import Crowd, keys_in
@@ -210,35 +209,6 @@ async def test_records_of_many_times_become_fragments_of_one() -> None:
     rows = [row async for table in found.scan() for row in table.to_pylist()]
     assert [row["timestamp_us"] for row in rows] == times
     assert 3 <= (await found.scrub()).fragments <= 4
-
-
-async def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
-    """To the byte, but for the manifest, which lists all fragments itself; and its cursors."""
-    for name in NAMES:
-        source, store = MemoryStore(), MemoryStore()
-        for key, data in objects(name).items():
-            await source.put(key, data)
-        theirs = [t async for t in Wal3Reader(store=source, clock=CLOCK).scan()]
-        log = await shelf_on(store).adopt(source, "mine")
-        ours = [t async for t in log.scan()]
-        assert [r["body"] for t in ours for r in t.to_pylist()] == [
-            r["body"] for t in theirs for r in t.to_pylist()
-        ]
-        assert (await log.scrub()).problems == []
-        cursors = [key for key in objects(name) if key.startswith("cursor/")]
-        assert len((await log.cursors()).cursors) == len(cursors)
-        back = MemoryStore()
-        await shelf_on(store).export("mine", back)
-        fragments = {k: v for k, v in objects(name).items() if k in back.objects}
-        assert all(
-            back.objects[key].data == data
-            for key, data in fragments.items()
-            if key.startswith("log/")
-        )
-        again = [t async for t in Wal3Reader(store=back, clock=CLOCK).scan()]
-        assert [r["body"] for t in again for r in t.to_pylist()] == [
-            r["body"] for t in theirs for r in t.to_pylist()
-        ]
 
 
 async def test_a_slot_log_is_exported_as_wal3_reads_it() -> None:

@@ -5,7 +5,7 @@ Source: wal3, "Copy" and "Destroy"; design page 3, "Manifest tree, setsum, curso
 
 from __future__ import annotations
 
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -13,9 +13,7 @@ from typing import Final
 from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock, run_all
 from tidelog.errors import (
-    CursorMoved,
     NoSuchLog,
-    PositionCollected,
     UsageError,
 )
 from tidelog.ids import check_name
@@ -28,6 +26,7 @@ from tidelog.wal.admin.fork import Fork
 from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.cursor import check_length
 from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.streams import Streams
@@ -169,17 +168,16 @@ class Logs:
         """Copy the log that wal3 wrote at the root of another store, and its cursors.
 
         Raises:
-            NoSuchLog: there is none. UsageError: it is no log in wal3's form. Otherwise see `copy`.
+            NoSuchLog: there is none. UsageError: it is no log in wal3's form, or a cursor's name is
+            too long. CorruptionError: a cursor, or the log, cannot be read. Otherwise see `copy`.
         """
         target = self.within(name)
         refuse_slots((await load_head(source)).manifest)
-        manifest = await copy_log(Wal3Reader(store=source, clock=self.clock), target)
-        theirs = await Cursors(store=source, clock=self.clock, writer=self.writer).list()
-        ours = Cursors(store=target, clock=self.clock, writer=self.writer)
-        for cursor, place in theirs.cursors.items():
-            position = min(max(place.position, manifest.oldest), manifest.next)
-            with suppress(CursorMoved, PositionCollected):
-                await ours.create(cursor, position)
+        cursors = Cursors(store=source, clock=self.clock, writer=self.writer)
+        theirs = (await cursors.list()).cursors
+        for cursor in theirs:
+            check_length(cursor, of="cursor")
+        await copy_log(Wal3Reader(store=source, clock=self.clock), target, cursors=theirs)
         return await self.open(name)
 
     async def destroy(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:

@@ -23,7 +23,7 @@ from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds, check_fragment, check_range
-from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.head import Head, load_living
 from tidelog.wal.read.limits import Limits, check_limits, check_time_us
 from tidelog.wal.read.record_reader import limited
 from tidelog.wal.scrub.report import Scrubbed
@@ -99,7 +99,7 @@ class ManifestLog(Log):
         return self._follow(start)
 
     async def _follow(self, start: int) -> AsyncIterator[pa.Table]:
-        head = await load_head(self.store)
+        head = await load_living(self.store)
         reached, wait_us = start or head.manifest.oldest, POLL_FIRST_US
         while True:
             async for after, records in self._reader.records.scan(head.manifest, reached):
@@ -125,7 +125,7 @@ class ManifestLog(Log):
         try:
             return as_log_records(await self._reader.records.fetch(fragment))
         except ObjectNotFound:
-            await load_head(self.store)  # It says so where there is no log any more.
+            await load_living(self.store)  # It says so where there is no log any more.
             raise
 
     async def position_at(self, time_us: int) -> int:
@@ -169,7 +169,7 @@ class ManifestLog(Log):
         # A manifest that is still the same is not sent again.
         if await self.store.refresh(MANIFEST, head.e_tag) is None:
             return head
-        return await load_head(self.store)
+        return await load_living(self.store)
 
 
 async def _all_as_log_records(

@@ -38,17 +38,16 @@ async def create_log(
     """Make a log at the root of a store, and open it; see `Logs.open`.
 
     Raises:
-        UsageError: there is no such protocol. NameTaken: there is a log already.
+        UsageError: there is no such protocol, or objects of another log lie there. NameTaken: there
+        is a log already, or one was destroyed.
     """
     if protocol not in PROTOCOLS:
         raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
-    made = False
+    await _refuse_remains(store, name)
     if protocol == "slot":
         made = await make_log(store, clock=clock, writer=writer)
     else:
-        await _refuse_remains(store, name)
-        committer = Committer(store=store, clock=clock, writer=writer)
-        made = await committer.make()
+        made = await Committer(store=store, clock=clock, writer=writer).make()
     if not made:
         manifest = (await read_head(store)).manifest
         if manifest.chain is not None and manifest.chain.is_destroyed:
@@ -63,20 +62,21 @@ async def create_log(
 
 
 async def _refuse_remains(store: Store, name: str) -> None:
-    """Refuse to make a log in wal3's form over what is left of one that was destroyed.
+    """Refuse to make a log over what is left of another.
 
-    A writer that slept through that may have stored a fragment since. If the new log came to its
-    number and position, it would be taken for one whose writer died, and be brought in.
+    A log that lost its manifest could not be rebuilt any more; a fragment in wal3's form would be
+    taken for one whose writer died, and be brought in; a cursor would hold back what it never read.
 
     Raises:
-        UsageError: there is such a fragment.
+        UsageError: something lies there, and no manifest.
     """
-    entry = await first_entry(store, FRAGMENTS)
+    entry = await first_entry(store, "")
     if entry is None or await has_manifest(store):
         return
     raise UsageError(
-        f"records of a log {name!r} that was destroyed, or lost its manifest, still lie there: "
-        "destroy it again, or choose another name",
+        f"objects of another log {name!r} still lie there, which lost its manifest, or was copied "
+        f"or forked and not finished: 'tidelog log rebuild {name}', copy or fork again, or choose "
+        "another name",
         key=entry.key,
     )
 

@@ -30,7 +30,7 @@ def destroy(
 ) -> None:
     """Destroy a log, with all records, cursors and pins; to do it again finishes what was begun.
 
-    The name of a slot log stays taken: writers who slept through it must not take it for another.
+    Its name stays taken: whoever slept through it must not take another log for it.
     """
     grace_us = grace_us_of(grace)
     check_log(name)

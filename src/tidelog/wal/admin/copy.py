@@ -2,29 +2,34 @@
 
 The copy has the source's positions, numbers and times, and the bytes of its fragments. It lists
 them all in its manifest, without snapshots, and knows nothing of what was collected before; cursors
-are not copied. From then on the two have nothing to do with each other.
+are copied only if that is asked for. From then on the two have nothing to do with each other.
 
 Invariants: until its manifest is written, the copy is no log; a copy that was broken off is taken
-up by copying again. Each fragment has been read and checked before it is stored.
+up by copying again. Each fragment has been read and checked before it is stored. Cursors are there
+before the log is: a collection of it meets them all.
 Source: wal3, "Copy"; docs/wal3.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tidelog.clock import run_all
+from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     NameTaken,
+    ObjectChanged,
     ObjectExists,
     ObjectNotFound,
     PositionCollected,
 )
 from tidelog.setsum import Setsum
+from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
+from tidelog.wal.format.cursor import Cursor, cursor_path, encode_cursor
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import check_manifest
@@ -60,11 +65,18 @@ def manifest_of_copy(source: Manifest, fragments: Sequence[Fragment]) -> Manifes
     )
 
 
-async def copy_log(source: Wal3Reader, target: Store, *, start: int = 0) -> Manifest:
+async def copy_log(
+    source: Wal3Reader,
+    target: Store,
+    *,
+    start: int = 0,
+    cursors: Mapping[str, Cursor] | None = None,
+) -> Manifest:
     """Copy the fragments that hold ``start`` and all after it; return the manifest of the copy.
 
     Start 0 is the oldest record that is left. The fragment in which ``start`` lies is copied whole.
-    A cursor at ``start`` should hold the source meanwhile.
+    A cursor at ``start`` should hold the source meanwhile. The copy has these ``cursors``; they
+    were read before this call, so none of them is further than the source's is.
 
     Raises:
         NoSuchLog: there is no source. NameTaken: there is a log at the target, or another's
@@ -86,6 +98,9 @@ async def copy_log(source: Wal3Reader, target: Store, *, start: int = 0) -> Mani
             _demand_kept(newer, start or manifest.oldest)
         raise missing(error) from error
     await _demand_nothing_else(target, fragments)
+    for name, cursor in (cursors or {}).items():
+        position = min(max(cursor.position, copied.oldest), copied.next)
+        await _carry_cursor(target, name, replace(cursor, position=position), source.clock)
     try:
         await ManifestStore(store=target, clock=source.clock).create(copied)
     except ObjectExists as error:
@@ -102,6 +117,20 @@ async def _copy_fragment(source: Wal3Reader, fragment: Fragment, target: Store) 
         # A copy that was broken off has left it, or it is something else.
         if (await target.get(fragment.path)).data != data:
             raise taken(target, fragment.path) from error
+
+
+async def _carry_cursor(target: Store, name: str, cursor: Cursor, clock: Clock) -> None:
+    path, data = cursor_path(name), encode_cursor(cursor)
+    try:
+        await create(target, path, data, clock=clock, replaceable=True)
+    except ObjectExists:
+        # A copy that was broken off has left it. The source's may have been set back since.
+        found = await target.get(path)
+        await demand_no_log(target)
+        try:
+            await conditional.replace(target, path, data, e_tag=found.e_tag, clock=clock)
+        except ObjectChanged as error:
+            raise taken(target, path) from error
 
 
 async def demand_no_log(target: Store) -> None:

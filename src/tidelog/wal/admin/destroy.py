@@ -1,14 +1,14 @@
 """Destroying a log. Who has slept through it must still come to know.
 
-A slot log is sealed first, then its manifest is replaced by one that has nothing left, and only
-then everything else is deleted but the fences that ended its epochs, that manifest, and a plan
-which says that all was deleted: fences keep a writer who wakes up later from taking an empty slot
-for its own, and the plan keeps the log from being rebuilt. So its name stays taken. A log in wal3's
-form loses its manifest first, and then all the rest; a writer finds nothing to replace.
+First the log's name is taken for good, by a manifest that has nothing left: it replaces the log's
+own, and of what lies there without one, it is the first. Only then all else is deleted, but the
+fences that ended a slot log's epochs and a plan which says that all was deleted: fences keep a
+writer who wakes up later from taking an empty slot for its own, and the plan keeps the log from
+being rebuilt. Since no log ever comes to lie there again, nobody who is late can hit it: another
+who destroys, a collector, a copier, or whoever makes a fork.
 
-To destroy again what was destroyed in part finishes it. Of a copy that was broken off, a slot log
-is made that is destroyed, so that a copier who is still at work finds the name taken.
-Source: wal3, "Destroy"; design page 3, "Open for writing".
+To destroy again what was destroyed in part finishes it.
+Source: wal3, "Destroy"; design page 3, "Open for writing"; docs/decisions/0013.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tidelog.wal.gc.orphans import SNAPSHOT, OrphanVerdict, judge_fragment
 from tidelog.wal.gc.pin_objects import each_pin, held_pins, replace_pin
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.read.epoch_history import with_all_epochs
-from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.head import load_head, no_such_log
 from tidelog.wal.read.manifest_store import Change, ManifestStore
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
@@ -81,45 +81,68 @@ async def destroy_log(
         again.
     """
     try:
-        manifest = (await load_head(store)).manifest
+        chain = (await load_head(store)).manifest.chain
     except NoSuchLog:
-        keys = [key async for key in _keys(store, "")]
-        places = [place_of(key) for key in keys if key.startswith(EPOCHS)]
-        if not places and any(map(_is_of_a_log, keys)):
-            # One in wal3's form that lost its manifest first; or snapshots of a fork that never
-            # came to be.
-            return await _destroy_wal3(store, clock, grace_us)
-        if not places or any(place is None or place.number for place in places):
-            raise  # Slots to which somebody has written could still be made a log again.
-        # Nobody but a copier puts records into a first epoch: it was broken off, or is at work.
-        manifest = await _taken(store, clock, writer)
-    if manifest.chain is None:
-        return await _destroy_wal3(store, clock, grace_us)
-    if not manifest.chain.is_destroyed:
-        await _refuse_forks(store)
-        with suppress(LogSealed):
-            await Fencer(store=store, clock=clock, writer=writer).seal()
-        await _bury(store, clock, writer)
+        await _take(store, clock, writer)
+    else:
+        if chain is None:
+            await _refuse_foreign(store)
+            await _bury(store, clock, writer)
+        elif not chain.is_destroyed:
+            await _refuse_forks(store)
+            with suppress(LogSealed):
+                await Fencer(store=store, clock=clock, writer=writer).seal()
+            await _bury(store, clock, writer)
     await _let_go_of_pins(store, clock, writer)
     await clock.sleep(grace_us)
     if isinstance(store, Within):
         await let_go_of_origin(store, clock=clock, writer=writer)
-    return await _delete_slots(store, clock)
+    return await _delete_all(store, clock)
 
 
-async def _taken(store: Store, clock: Clock, writer: str) -> Manifest:
-    """Take the name of a slot log that is none yet, by a manifest that says it was destroyed.
+async def _take(store: Store, clock: Clock, writer: str) -> None:
+    """Take the name of what is no log, by a manifest that says it was destroyed.
+
+    It is what is left of a log in wal3's form, of a copy, or of a fork; or it is still being made:
+    then whoever makes it finds the name taken.
 
     Raises:
+        NoSuchLog: nothing of a log lies there; or slots to which somebody has written, which could
+        still be made a log again. UsageError: there are objects beside it that are none of it.
         ContentionError: there is a log now.
     """
-    genesis = first_epoch(id=clock.unique()[:16], opener=writer)
-    chain = Chain(epochs=(genesis,), is_closed=True, is_destroyed=True)
-    manifest = Manifest(writer=f"{writer} {clock.unique()}", chain=chain)
+    keys = [key async for key in _keys(store, "")]
+    places = [place_of(key) for key in keys if key.startswith(EPOCHS)]
+    if any(place is None or place.number for place in places):
+        raise no_such_log(store)  # Nobody but a copier puts records into a first epoch.
+    if not places:
+        if not any(map(_is_of_a_log, keys)):
+            raise no_such_log(store)
+        await _refuse_foreign(store)
+    manifest = _of_nothing(writer, clock, Manifest(writer=""))
     try:
-        return (await ManifestStore(store=store, clock=clock).create(manifest)).manifest
+        await ManifestStore(store=store, clock=clock).create(manifest)
     except (ObjectExists, OutcomeUnknown) as error:
         raise ContentionError("a log of the name was made just now: destroy it again") from error
+
+
+def _of_nothing(writer: str, clock: Clock, before: Manifest) -> Manifest:
+    """Return the manifest of a destroyed log which had no epochs."""
+    genesis = first_epoch(id=clock.unique()[:16], opener=writer)
+    return tombstone(
+        changed(before, chain=Chain(epochs=(genesis,), is_closed=True)),
+        writer=f"{writer} {clock.unique()}",
+    )
+
+
+async def _refuse_foreign(store: Store) -> None:
+    foreign = [k async for k in _keys(store, "") if not _is_of_a_log(k) and k != MANIFEST]
+    if foreign:
+        raise UsageError(
+            "there are objects beside the log that are none of it: move them away, then destroy it",
+            key=foreign[0],
+            count=len(foreign),
+        )
 
 
 async def _refuse_forks(store: Store) -> None:
@@ -136,11 +159,15 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
     Whoever makes a pin looks at it afterwards, so from now on no fork comes about.
     """
     for _ in range(TRIES_MAX):
-        await roll_up_tail(store, clock=clock, writer=writer)
         head = await load_head(store)
-        change = Change(tombstone(head, writer=f"{writer} {clock.unique()}"))
+        if head.manifest.chain is None:
+            stone = _of_nothing(writer, clock, head.manifest)
+        else:
+            await roll_up_tail(store, clock=clock, writer=writer)
+            head = await load_head(store)
+            stone = tombstone(head.manifest, writer=f"{writer} {clock.unique()}")
         with suppress(ManifestMoved, OutcomeUnknown):
-            await ManifestStore(store=store, clock=clock).replace(head, change)
+            await ManifestStore(store=store, clock=clock).replace(head, Change(stone))
             return
     raise ContentionError("others replaced the manifest at every try to destroy the log")
 
@@ -164,9 +191,8 @@ async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
     raise ContentionError("others changed the log's pins at every try to destroy it")
 
 
-def tombstone(head: Head, *, writer: str) -> Manifest:
+def tombstone(manifest: Manifest, *, writer: str) -> Manifest:
     """Return the manifest of a log that is destroyed: its sums, its end, its epochs. Pure."""
-    manifest = head.manifest
     return changed(
         manifest,
         collected=manifest.setsum,
@@ -179,8 +205,16 @@ def tombstone(head: Head, *, writer: str) -> Manifest:
     )
 
 
-async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
+async def _delete_all(store: Store, clock: Clock) -> Destroyed:
+    """Delete all that lay there while the name was taken, but what has to stay.
+
+    Raises:
+        ContentionError: the name is no longer taken: somebody wrote a manifest over all that.
+    """
+    keys = [key async for key in _keys(store, "")]
     manifest = (await load_head(store)).manifest
+    if not chain_of(manifest).is_destroyed:
+        raise ContentionError("the log was written to while it was destroyed: destroy it again")
     # Where fences stand that have to stay, the lists of old epochs say, which stay for that.
     known = await with_all_epochs(store, chain_of(manifest))
     manifest = changed(manifest, chain=known.chain)
@@ -188,7 +222,7 @@ async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
     pinned = await paths_pinned(store, clock)
     held = {key async for key in _keys(store, "pin/")} if pinned else set[str]()
     found, doomed = Destroyed(), list[str]()
-    async for key in _keys(store, ""):
+    for key in keys:
         if key in (MANIFEST, GARBAGE) or key in pinned or key in held or key in known.paths:
             found.kept += key not in (MANIFEST, GARBAGE)
         elif key.startswith("epoch/"):
@@ -206,24 +240,6 @@ async def _delete_slots(store: Store, clock: Clock) -> Destroyed:
         await store.delete(doomed)
     found.deleted = len(doomed)
     return found
-
-
-async def _destroy_wal3(store: Store, clock: Clock, grace_us: int) -> Destroyed:
-    keys = [key async for key in _keys(store, "")]
-    foreign = [key for key in keys if not _is_of_a_log(key) and key != MANIFEST]
-    if foreign:
-        raise UsageError(
-            "there are objects beside the log that are none of it: move them away, then destroy it",
-            key=foreign[0],
-            count=len(foreign),
-        )
-    if MANIFEST in keys:  # Else a log that was made just now would lose its own.
-        await store.delete([MANIFEST])
-    await clock.sleep(grace_us)
-    rest = [key async for key in _keys(store, "") if _is_of_a_log(key)]
-    if rest:
-        await store.delete(rest)
-    return Destroyed(deleted=(MANIFEST in keys) + len(rest))
 
 
 def _is_of_a_log(key: str) -> bool:

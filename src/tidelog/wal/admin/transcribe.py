@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     LocationError,
+    NameTaken,
     ObjectChanged,
     ObjectExists,
     ObjectNotFound,
@@ -107,10 +108,13 @@ class Transcriber:
         manifest, snapshots = roll(manifest, self.rollover)
         for one in snapshots:
             await store_named(self.target, object_of(one), clock=self.clock)
-        await self._say_begin(begun, epoch)
-        manifest = await self._finish(manifest)
-        with suppress(LocationError):  # What is left is deleted by a sweep.
-            await self._delete_others(epoch)
+        try:
+            await self._say_begin(begun, epoch)
+            manifest = await self._finish(manifest)
+        except NameTaken:
+            await self._delete(lambda made: made == epoch.id)
+            raise
+        await self._delete(lambda made: made != epoch.id)
         return manifest
 
     async def _demand_no_slots(self) -> None:
@@ -123,18 +127,20 @@ class Transcriber:
         async for entry in self.target.list(EPOCHS, after=f"{FIRST_EPOCHS}\U0010ffff"):
             raise taken(self.target, entry.key)
 
-    async def _delete_others(self, epoch: Epoch) -> None:
-        """Delete what copies have left that were broken off, or came too late.
+    async def _delete(self, is_doomed: Callable[[str], bool]) -> None:
+        """Delete what copies have stored whose first epoch has such an id.
 
-        Nothing will ever name it, now that there is a manifest. Were that lost, a rebuild would
-        find two logs.
+        Nothing will ever name it, now that there is a manifest: that of another copy. Were that
+        lost, a rebuild would find two logs. What is left is deleted by a sweep.
         """
-        slots = [entry.key async for entry in self.target.list(FIRST_EPOCHS)]
-        doomed = [key for key in slots if not key.startswith(f"{EPOCHS}{epoch.name}/")]
-        snapshots = [entry.key async for entry in self.target.list("snapshot/")]
-        doomed += [key for key in snapshots if maker_of(key) not in (None, epoch.id)]
-        if doomed:
-            await self.target.delete(doomed)
+        with suppress(LocationError):
+            slots = [entry.key async for entry in self.target.list(FIRST_EPOCHS)]
+            doomed = [key for key in slots if is_doomed(_id_of_epoch(key))]
+            snapshots = [entry.key async for entry in self.target.list("snapshot/")]
+            made = [(key, maker_of(key)) for key in snapshots]
+            doomed += [key for key, maker in made if maker is not None and is_doomed(maker)]
+            if doomed:
+                await self.target.delete(doomed)
 
     async def to_wal3(self, records: AsyncIterator[pa.Table], *, start: int) -> Manifest:
         """Write a log in wal3's form; see `to_slots`.
@@ -238,6 +244,10 @@ class Transcriber:
         except ObjectExists as error:
             raise taken(self.target, MANIFEST) from error
         return manifest
+
+
+def _id_of_epoch(key: str) -> str:
+    return key.removeprefix(FIRST_EPOCHS).partition("/")[0]
 
 
 def runs_of_one_time(records: pa.Table) -> Iterator[pa.Table]:

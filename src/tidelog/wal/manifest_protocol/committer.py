@@ -198,7 +198,12 @@ class Committer:
             return await self._manifests.update(partial(self._naming, fragment, more))
 
     def _naming(self, fragment: Fragment, rollover: Rollover, manifest: Manifest) -> Change | None:
-        """Return the manifest that names a fragment too; None if its number is past. Pure."""
+        """Return the manifest that names a fragment too; None if its number is past. Pure.
+
+        Raises:
+            NoSuchLog: the log was destroyed.
+        """
+        refuse_slots(manifest)
         if manifest.next_seq_no > fragment.seq_no:
             return None
         added = add_fragment(manifest, fragment, writer=self.writer)

@@ -166,8 +166,10 @@ def refuse_slots(manifest: Manifest) -> Manifest:
     """Return a manifest back if it is that of a log in wal3's form.
 
     Raises:
-        UsageError: it is that of a log of slot commits.
+        NoSuchLog: the log was destroyed. UsageError: it is that of a log of slot commits.
     """
+    if manifest.chain is not None and manifest.chain.is_destroyed:
+        raise NoSuchLog("the log was destroyed, with all its records")
     if manifest.chain is not None:
         raise UsageError("this is a log of slot commits, not one in wal3's form: open it as such")
     return manifest

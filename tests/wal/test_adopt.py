@@ -1,0 +1,91 @@
+"""Adopting a log that wal3 wrote: its records, and its cursors, from the first moment on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from kit.goldens import NAMES, objects
+from kit.named_logs import shelf_on
+from kit.protocols import CLOCK
+from tidelog.errors import CorruptionError, LocationError, NameTaken, UsageError
+from tidelog.store.memory import MemoryStore
+from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing.faulty import Request
+from tidelog.wal.format.cursor import Cursor, encode_cursor
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.manifest_protocol.reader import Wal3Reader
+
+
+async def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
+    """To the byte, but for the manifest, which lists all fragments itself; and its cursors."""
+    for name in NAMES:
+        source, store = MemoryStore(), MemoryStore()
+        for key, data in objects(name).items():
+            await source.put(key, data)
+        theirs = [t async for t in Wal3Reader(store=source, clock=CLOCK).scan()]
+        log = await shelf_on(store).adopt(source, "mine")
+        ours = [t async for t in log.scan()]
+        assert [r["body"] for t in ours for r in t.to_pylist()] == [
+            r["body"] for t in theirs for r in t.to_pylist()
+        ]
+        assert (await log.scrub()).problems == []
+        cursors = [key for key in objects(name) if key.startswith("cursor/")]
+        assert len((await log.cursors()).cursors) == len(cursors)
+        back = MemoryStore()
+        await shelf_on(store).export("mine", back)
+        fragments = {k: v for k, v in objects(name).items() if k in back.objects}
+        assert all(
+            back.objects[key].data == data
+            for key, data in fragments.items()
+            if key.startswith("log/")
+        )
+        again = [t async for t in Wal3Reader(store=back, clock=CLOCK).scan()]
+        assert [r["body"] for t in again for r in t.to_pylist()] == [
+            r["body"] for t in theirs for r in t.to_pylist()
+        ]
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_an_adoption_may_die_at_any_request(happened: bool) -> None:
+    """What is a log then has all cursors of its source: a collection erases nothing they hold."""
+    source = MemoryStore()
+    for key, data in objects("b_snapshots").items():
+        await source.put(key, data)
+    for number, position in enumerate((2, 9, 5)):
+        await Cursors(store=source, clock=CLOCK, writer="them").create(f"c{number}", position)
+    theirs = (await Cursors(store=source, clock=CLOCK, writer="them").list()).cursors
+    wanted = {name: cursor.position for name, cursor in theirs.items()}
+    counted = Recorded(MemoryStore())
+    await shelf_on(counted).adopt(source, "a")
+    for number in range(len(counted.records)):
+        store = MemoryStore()
+
+        def toss(request: Request, last: int = number) -> Fault:
+            alive = request.index < last
+            return Fault(happened=alive or (happened and request.index == last), told=alive)
+
+        with suppress(LocationError):
+            await shelf_on(Faulty(store, toss=toss)).adopt(source, "a")
+        with suppress(NameTaken):
+            await shelf_on(store).adopt(source, "a")
+        log = await shelf_on(store).open("a")
+        found = (await log.cursors()).cursors
+        assert {name: cursor.position for name, cursor in found.items()} == wanted
+
+
+async def test_cursors_that_cannot_be_carried_stop_an_adoption_before_it_begins() -> None:
+    """A log without them would be collected past them."""
+    source, store = MemoryStore(), MemoryStore()
+    for key, data in objects("b_snapshots").items():
+        await source.put(key, data)
+    data = encode_cursor(Cursor(position=2, epoch_us=1, writer="them"))
+    await source.put(f"cursor/{'z' * 140}.json", data)
+    with pytest.raises(UsageError, match="too long"):
+        await shelf_on(store).adopt(source, "a")
+    await source.delete([f"cursor/{'z' * 140}.json"])
+    await source.put("cursor/zz.json", b"{")
+    with pytest.raises(CorruptionError):
+        await shelf_on(store).adopt(source, "a")
+    assert store.objects == {}
