@@ -133,3 +133,8 @@ def test_the_command_says_the_same_on_spark(
     assert said[0] == said[1]
     assert said[0][0] == int(is_hurt)
     assert spark.range(3).count() == 3
+
+
+async def test_a_log_is_scrubbed_in_a_notebook(spark: SparkSession, lake: Path) -> None:
+    """Its cells run within a loop, in which no other can be run."""
+    assert scrub_log(spark, str(lake), "slot").problems == []

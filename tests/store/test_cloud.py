@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -186,3 +188,28 @@ async def test_the_environment_says_what_the_url_does_not(
         with pytest.raises(ObjectNotFound):
             await store.get("x")
         monkeypatch.delenv(variable)
+
+
+def test_a_process_that_was_forked_from_one_with_a_cloud_store_is_told() -> None:
+    """The client's threads are not there in the child, whose first request would hang for ever."""
+    script = (
+        "import os, sys\n"
+        "from tidelog.clock import SystemClock\n"
+        "from tidelog.errors import UsageError\n"
+        "from tidelog.store.urls import open_store\n"
+        "open_store(sys.argv[1], clock=SystemClock())\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        open_store(sys.argv[1], clock=SystemClock())\n"
+        "    except UsageError as error:\n"
+        "        os._exit(7 if 'spawn' in str(error) else 2)\n"
+        "    os._exit(1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "open_store(sys.argv[1], clock=SystemClock())\n"
+    )
+    place = "s3://tide/lake?region=us-east-1"
+    command = [sys.executable, "-W", "ignore", "-c", script, place]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from tidelog.clock import SystemClock, run_all
 from tidelog.errors import TidelogError
 from tidelog.location import open_location
+from tidelog.portal import Portal
 from tidelog.spark.job import live_context, portable, run_job
 from tidelog.spark.log_share import SHARE_BYTES, LogPlace, groups_of
 from tidelog.spark.place import url_for_executors
@@ -41,7 +43,8 @@ def scrub_log(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
             be read, so that nothing says what there should be. LocationError: the store failed, or
             Spark.
     """
-    return asyncio.run(_scrub(spark, location_url, name))
+    with closing(Portal()) as portal:  # A notebook has a loop of its own, which runs already.
+        return portal.run(_scrub(spark, location_url, name))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote
 
@@ -60,8 +61,14 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
     """Open the store at a URL; nothing is sent yet.
 
     Raises:
-        UsageError: a parameter is not known, or wrong, or the URL names no bucket.
+        UsageError: a parameter is not known, or wrong, or the URL names no bucket; or the process
+            was forked from one that had opened such a store.
     """
+    if _first_process() != os.getpid():
+        raise UsageError(
+            "this process was forked from one that uses a cloud store, whose threads are not here: "
+            "start it by spawn, as multiprocessing.get_context('spawn') does"
+        )
     place, _, query = url.partition("?")
     scheme, _, path = place.partition("://")
     name, _, prefix = path.partition("/")
@@ -95,6 +102,15 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
     atexit.unregister(_await_threads)
     atexit.register(_await_threads)
     return CloudStore(bucket, clock=clock)
+
+
+@cache
+def _first_process() -> int:
+    """Return the process that opened a cloud store first: this one, or one that it is a fork of.
+
+    obstore's threads do not come along in a fork, and a request would wait for them for ever.
+    """
+    return os.getpid()
 
 
 def _await_threads() -> None:
