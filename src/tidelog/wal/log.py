@@ -50,12 +50,13 @@ from tidelog.wal.slot_protocol.shape import Shape
 LOG_RECORDS: Final = SLOT_RECORDS
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, weakref_slot=True, kw_only=True)
 class Log(Closing):
     """A log that was opened; what it costs to have one is its manifest, read once.
 
     ``writer`` is a name for people, in what is written. The log is opened for writing by its first
-    append.
+    append. A handle that is dropped ends as one that is closed does, but nobody is told what came
+    to nothing.
     """
 
     protocol: ClassVar[str]

@@ -45,6 +45,7 @@ class ManifestLog(Log):
             store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
         )
         self._writer = Wal3Writer(committer=committer, batching=self.batching)
+        self._writer.end_with(self)
         self._reader = Wal3Reader(store=self.store, clock=self.clock)
 
     async def append_arrow(

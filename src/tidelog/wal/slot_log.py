@@ -54,6 +54,7 @@ class SlotLog(Log):
             shape=self.shape,
             batching=self.batching,
         )
+        self._writer.end_with(self)
         self._reader = SlotReader(store=self.store, clock=self.clock)
 
     async def append_arrow(

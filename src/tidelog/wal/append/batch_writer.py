@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -60,6 +62,16 @@ class BatchWriter(Closing):
         await asyncio.wait({self._closing})
         if (error := self._closing.exception()) is not None:
             raise copy_of(error) from error.__cause__
+
+    def end_with(self, handle: object) -> None:
+        """Have the task end as if this were closed, once nobody has a handle on it any more."""
+        weakref.finalize(handle, self._let_go).atexit = False
+
+    def _let_go(self) -> None:
+        # In whatever thread the handle was collected, and perhaps after the loop was closed.
+        if self._task is not None:
+            with suppress(RuntimeError):
+                self._task.get_loop().call_soon_threadsafe(self._queue.close)
 
     @abc.abstractmethod
     async def _serve(self) -> None:

@@ -151,7 +151,7 @@ class SlotWriter(BatchWriter):
         """Open the log; None if that cannot be, and all that waits was told why."""
         try:
             return await self._open()
-        except Fenced as error:
+        except (Fenced, LogSealed) as error:
             self._queue.abandon(error)
         except TidelogError as error:
             self._queue.trouble = error

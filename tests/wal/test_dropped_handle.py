@@ -1,0 +1,72 @@
+"""Handles that nobody closed: no task stays behind, and the loop has nothing to complain of."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kit.clocks import SwiftClock
+from tidelog.errors import LogSealed
+from tidelog.store.memory import MemoryStore
+from tidelog.wal.log import Log
+from tidelog.wal.opening import create_log, open_log
+
+
+def writers() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "wal writer"]
+
+
+@asynccontextmanager
+async def without_complaints() -> AsyncIterator[None]:
+    """Fail if a writer's task is left at the end of the body, or the loop was told of an error."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    yield
+    async with asyncio.timeout(60):
+        for _ in itertools.count():
+            gc.collect()
+            if not writers():
+                break
+            await asyncio.sleep(0)
+    assert told == []
+
+
+async def read(log: Log) -> list[Any]:
+    return [body async for table in log.scan() for body in table["body"].to_pylist()]
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+async def test_a_handle_that_is_dropped_ends_its_task(protocol: str) -> None:
+    """What was appended is written first, though whoever appended it has gone, too."""
+    store, clock = MemoryStore(), SwiftClock()
+    log = await create_log(store, name="x", clock=clock, writer="w", protocol=protocol)
+    async with without_complaints():
+        await log.append([b"one"])
+        assert len(writers()) == 1
+        call = asyncio.create_task(log.append([b"two"]))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        del log, call
+
+    left = await open_log(store, name="x", clock=clock, writer="r")
+    assert await read(left) == [b"one", b"two"]
+
+
+async def test_a_log_that_is_sealed_keeps_no_task() -> None:
+    """Nothing more can come of it, whether anybody closes the handle or not."""
+    store, clock = MemoryStore(), SwiftClock()
+    log = await create_log(store, name="x", clock=clock, writer="w")
+    await (await open_log(store, name="x", clock=clock, writer="other")).seal()
+
+    async with without_complaints():
+        for _ in range(2):
+            with pytest.raises(LogSealed):
+                await log.append([b"late"])
+    await log.close()
