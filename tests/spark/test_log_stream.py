@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -27,6 +27,7 @@ from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.opening import PROTOCOLS
 
 WIDE = Rollover()
+QUERY_STARTS_MAX = 5
 
 
 def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
@@ -35,7 +36,21 @@ def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
 
 
 def run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
-    """Write all that there is into files, from the checkpoint on; return each batch's progress."""
+    """Write all that there is into files, from the checkpoint on; return each batch's progress.
+
+    Spark gives the Python process of a query ten seconds to start, and no setting for it: where the
+    machine is too busy for that, the query is started again.
+    """
+    for _ in range(QUERY_STARTS_MAX - 1):
+        try:
+            return _run_once(frame, place)
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return _run_once(frame, place)
+
+
+def _run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "check"))
     query = writer.trigger(availableNow=True).start(str(place / "out"))
     try:
