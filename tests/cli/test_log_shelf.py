@@ -300,3 +300,12 @@ async def test_logs_are_described_side_by_side() -> None:
 
     assert [one.name for one in await logs_of(location)] == names
     assert crowd.most == AT_ONCE_MAX
+
+
+def test_a_local_path_is_told_whole(cli: Cli) -> None:
+    """A ? is a part of a path, and not where keys begin that nobody is to see."""
+    fill(cli, "a", 1)
+    place = f"{cli.folder}/b?x=1"
+
+    assert cli.done("log", "export", "a", place).object["to"] == place
+    assert "cannot be the name of a log" in cli("log", "adopt", place).complaint

@@ -44,6 +44,8 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
         ({**HERE, "start": "-1"}, UsageError, "'-1' is neither a position"),
         ({**HERE, "start": "soon"}, UsageError, "earliest or latest"),
         ({**HERE, "limit": "ten"}, UsageError, "whole number from 0 on"),
+        ({**HERE, "limit": "9" * 5_000}, UsageError, "whole number from 0 on"),
+        ({**HERE, "start": "9" * 5_000}, UsageError, "neither a position"),
         ({**HERE, "limit": str(2**63)}, UsageError, "whole number from 0 on"),
         ({**HERE, "start": "9", "limit": "5"}, UsageError, "ends before it starts"),
         ({**HERE, "maxRecordsPerBatch": "0"}, UsageError, "whole number from 1 on"),

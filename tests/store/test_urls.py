@@ -57,6 +57,8 @@ def test_a_stores_url_opens_the_same_store(tmp_path: Path) -> None:
         ("", "an empty URL"),
         ("file://relative/path", "write file:///some/where"),
         ("file://", "write file:///some/where"),
+        ("file:rel/y", "write file:// with two slashes"),
+        ("S3:bucket/x", "write s3:// with two slashes"),
         ("ftp://host/x", "memory://, file://, s3://, gs://, az://"),
         ("s3:/bucket/x", "two slashes"),
         ("s3://", "names no bucket"),

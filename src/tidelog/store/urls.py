@@ -69,6 +69,12 @@ def split_query(url: str) -> tuple[str, str]:
     return (url, "") if found is None else (url[: found.start()], found.group(1))
 
 
+def without_secrets(url: str) -> str:
+    """Return a URL without its query, which may hold keys; a path is whole, whatever is in it."""
+    scheme = url.partition(":")[0].lower()
+    return url.partition("?")[0] if scheme in CLOUD_SCHEMES else url
+
+
 def split_glob(url_or_path: str) -> tuple[str, str]:
     """Split a source's files into the URL of a store and the pattern of the keys in it.
 
@@ -107,6 +113,12 @@ def _scheme_of(url: str) -> str | None:
         raise UsageError(f"an empty URL names no place: use a path or {_known()}")
     found = _SCHEME.match(url)
     if found is None:
+        scheme = url.partition(":")[0].lower()
+        if scheme != url and scheme in SCHEMES:
+            raise UsageError(
+                f"write {scheme}:// with two slashes, or ./ before a path that begins so",
+                url=without_secrets(url),
+            )
         return None
     scheme = found.group(1).lower()
     if scheme not in SCHEMES:

@@ -55,9 +55,9 @@ async def _adopt(url: str, place: str, name: str) -> LogInfo:
 
 
 def _name_of(place: str) -> str:
-    from tidelog.store.urls import split_query
+    from tidelog.store.urls import without_secrets
 
-    name = split_query(place)[0].rstrip("/").rpartition("/")[2]
+    name = without_secrets(place).rstrip("/").rpartition("/")[2]
     if not name or name.endswith(":"):
         raise UsageError(f"{place} does not end in a name: write one after it")
     return name

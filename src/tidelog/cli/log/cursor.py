@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.format.cursor import Cursor
     from tidelog.wal.log import Log
+
+DIGITS_MAX: Final = 40  # More than any position has.
 
 CursorName = Annotated[
     str, typer.Argument(metavar="CURSOR", help="A cursor's name: letters, digits and _.")
@@ -214,8 +216,8 @@ def _check_at(at: str) -> None:
             time_us_of(at, "--at")
         except UsageError as error:
             raise _no_place(at) from error
-    elif int(at) < 1:
-        raise _no_place(at)
+    elif len(at) > DIGITS_MAX or int(at) < 1:  # Python itself refuses to read thousands of digits.
+        raise _no_place(at[:DIGITS_MAX])
 
 
 def _is_number(at: str) -> bool:

@@ -33,11 +33,13 @@ def export(
 
     NAME stays as it is; what has streams cannot be exported, for wal3 has none.
     """
+    from tidelog.store.urls import without_secrets
+
     check_start(start)
     check_log(name)
     check_place(place)
     # Without the keys that a URL may hold; a path need not be text.
-    shown = place.partition("?")[0].encode(errors="backslashreplace").decode()
+    shown = without_secrets(place).encode(errors="backslashreplace").decode()
 
     async def work(location: Location) -> LogInfo:
         from tidelog.store.urls import open_store
