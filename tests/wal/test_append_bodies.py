@@ -74,11 +74,11 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "RECORD_BYTES_MAX", 100)
     monkeypatch.setattr(sizes, "APPEND_BYTES_MAX", 1_000)
 
-    assert checked(pa.array([bytes(100)] * 9, pa.binary()))
+    assert checked(pa.array([bytes(100)] * 10, pa.binary())), "what is said, and not a byte less"
     with pytest.raises(UsageError, match="a record is over 100 bytes"):
         checked(pa.array([b"x", bytes(101)], pa.binary()))
     with pytest.raises(UsageError, match="over 1000 bytes in all"):
-        checked(pa.array([bytes(100)] * 10, pa.binary()))
+        checked(pa.array([*[bytes(100)] * 10, b"x"], pa.binary()))
 
 
 def test_more_than_one_array_can_hold_is_refused() -> None:

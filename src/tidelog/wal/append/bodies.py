@@ -100,8 +100,10 @@ def _check_size(bodies: pa.BinaryArray) -> None:
                 "name them",
                 size_bytes=largest,
             )
-    if bodies.nbytes > APPEND_BYTES_MAX:
-        raise _too_large(bodies.nbytes)
+    if bodies.nbytes > APPEND_BYTES_MAX:  # That has the offsets, too.
+        size_bytes = pc.sum(pc.binary_length(bodies)).as_py()
+        if size_bytes > APPEND_BYTES_MAX:
+            raise _too_large(size_bytes)
 
 
 def size_of(bodies: pa.BinaryArray, stream: bytes | None) -> int:
