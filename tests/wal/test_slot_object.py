@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tidelog.errors import CorruptionError, UsageError
@@ -28,6 +30,7 @@ from tidelog.wal.format.slot_object import (
     place_slot_records,
     problems_of_data,
 )
+from tidelog.wal.format.wal3_records import RECORDS, encode_fragment
 from tidelog.wal.read.codec import checked_data
 from tidelog.wal.slot_protocol.chain import tail_of
 
@@ -51,6 +54,29 @@ def encoded(records: pa.Table) -> tuple[DataLink, bytes]:
 
 def named(link: DataLink, data: bytes) -> Fragment:
     return fragment_of(link, PATH, len(data))
+
+
+def test_what_is_written_does_not_follow_a_library_s_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Smaller pages, or more groups of rows, would be acknowledged, and refused by readers."""
+
+    class Other(pq.ParquetWriter):
+        """A writer of a pyarrow to come."""
+
+        def write_table(self, table: pa.Table, row_group_size: int | None = 7) -> None:
+            super().write_table(table, row_group_size)
+
+    records = placed([b"%d" % n for n in range(1_000)])
+    rows = [range(1, 1_001), [7] * 1_000, [b"%d" % n for n in range(1_000)]]
+    theirs = pa.table([list(column) for column in rows], schema=RECORDS)
+    before = [encoded(records)[1], encode_fragment(theirs, write_id="w")]
+    monkeypatch.setattr(pq, "ParquetWriter", partial(Other, data_page_size=100))
+    write = partial(pq.write_table, data_page_size=100, row_group_size=7)
+    monkeypatch.setattr(pq, "write_table", write)
+
+    assert encoded(records)[1] == before[0]
+    assert encode_fragment(theirs, write_id="w") == before[1]
 
 
 def test_reads_compare_columns_and_scrub_the_setsum_too() -> None:

@@ -38,6 +38,10 @@ from tidelog.wal.format.parquet_meta import (
 RECORDS_MAX: Final = 2**23  # In one object.
 BYTES_MIN: Final = 128 * 1024 * 1024
 RATIO_MAX: Final = 32  # Snappy, which both protocols write, makes at most 22 bytes of one.
+# How both protocols write: what readers allow of groups and pages must hold whatever a later
+# library would choose by itself.
+GROUP_ROWS: Final = 2**20
+PAGE_BYTES: Final = 2**20
 _LIST_MAX: Final = 4_096
 _LEAST: Final = {INT64: 8, BYTE_ARRAY: 4}  # Bytes that a value takes at least.
 # Where each value stands itself, or is a number in a dictionary.

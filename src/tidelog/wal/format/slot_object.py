@@ -28,7 +28,7 @@ from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import parse, render
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
-from tidelog.wal.format.parquet import RecordFile, open_records
+from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, RecordFile, open_records
 from tidelog.wal.format.record_items import has_positions, items_of, positions_from
 from tidelog.wal.format.stream_set import StreamSet, stream_set_of
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
@@ -271,8 +271,9 @@ def _encode(records: pa.Table, link: Link) -> bytes:
         # reading them took as long as decoding, and the sum of the columns finds what they find.
         write_statistics=False,
         store_schema=False,
+        data_page_size=PAGE_BYTES,
     ) as writer:
-        writer.write_table(records)
+        writer.write_table(records, row_group_size=GROUP_ROWS)
         writer.add_key_value_metadata(
             {LINK.decode(): text.decode(), CHECK.decode(): _check_of(text).decode()}
         )

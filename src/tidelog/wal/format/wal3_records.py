@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.setsum import Setsum, setsum_of
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.parquet import open_records
+from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, open_records
 from tidelog.wal.format.record_items import POSITION_MAX, has_positions, items_of, positions_from
 
 OFFSET: Final = "offset"
@@ -67,6 +67,8 @@ def encode_fragment(records: pa.Table, *, write_id: str) -> bytes:
         # dictionary of bodies that differ is written in vain.
         write_statistics=False,
         use_dictionary=False,
+        row_group_size=GROUP_ROWS,
+        data_page_size=PAGE_BYTES,
     )
     return sink.getvalue().to_pybytes()
 
