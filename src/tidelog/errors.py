@@ -169,7 +169,7 @@ class LocationError(TidelogError):
 
 
 class StoreRefused(LocationError):
-    """The store refused the credentials, or does not keep the promises that tidelog needs."""
+    """The store refused us, as it will again, or does not keep the promises that tidelog needs."""
 
 
 class DeadlineExceeded(LocationError):

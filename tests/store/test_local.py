@@ -6,7 +6,7 @@ import errno
 import itertools
 import os
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -18,6 +18,7 @@ from tidelog.errors import (
     ObjectExists,
     ObjectNotFound,
     Outcome,
+    StoreRefused,
 )
 from tidelog.store import conditional
 from tidelog.store.local import disk as local_disk
@@ -211,6 +212,27 @@ async def test_a_full_or_closed_disk_is_a_sentence(
         await store.put("a", b"new")
     assert failed.value.outcome is Outcome.NOT_APPLIED
     assert (await store.get("a")).data == b"old"
+
+
+@pytest.mark.parametrize("why", ["a directory", "a link loop", "read-only", "denied"])
+async def test_what_no_wait_changes_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """A put that is sent again for seconds keeps the user from the sentence that helps."""
+    if why == "a directory":
+        (tmp_path / "a").mkdir()
+    elif why == "a link loop":
+        (tmp_path / "a").symlink_to("a")
+    else:
+        code = errno.EROFS if why == "read-only" else errno.EACCES
+        fail = Mock(side_effect=OSError(code, os.strerror(code)))
+        monkeypatch.setattr(local_files, "write_temporary", fail)
+    clock = SwiftClock()
+
+    with pytest.raises(StoreRefused) as failed:
+        await conditional.create(LocalStore(tmp_path, clock=clock), "a", b"1", clock=clock)
+    assert failed.value.outcome is Outcome.NOT_APPLIED
+    assert clock.slept_us == 0
 
 
 async def test_a_failed_last_sync_leaves_doubt(

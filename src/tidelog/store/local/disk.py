@@ -15,7 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tidelog.errors import LocationError, ObjectChanged, ObjectExists, ObjectNotFound, Outcome
+from tidelog.errors import (
+    LocationError,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    Outcome,
+    StoreRefused,
+)
 from tidelog.store.keys import PRIVATE, check_key
 from tidelog.store.local import files
 from tidelog.store.local.walk import directories
@@ -254,8 +261,8 @@ class Disk:
         name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         return os.path.join(self._locks, name)
 
-    def _conflict(self, key: str) -> LocationError:
-        return LocationError(
+    def _conflict(self, key: str) -> StoreRefused:
+        return StoreRefused(
             "something that is no file has the name of this object: use another key",
             key=key,
             store=self.url,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from tidelog.errors import CorruptionError, LocationError, Outcome
+from tidelog.errors import CorruptionError, LocationError, Outcome, StoreRefused
 
 _SENTENCES = {
     errno.ENOSPC: "the disk is full: free some space, then try again",
@@ -25,9 +25,14 @@ _SENTENCES = {
     errno.EXDEV: "the directory lies on another file system than the root: use it as the root",
     errno.ENOTDIR: "a file stands where a directory is needed: use another key, or remove the file",
     errno.EISDIR: "a directory has the name of this object: use another key",
+    errno.ELOOP: "a symbolic link leads to itself: remove it, or use another key",
     errno.EMFILE: "this process has too many files open: raise its limit (ulimit -n)",
     errno.EIO: "the disk reports an input/output error: check the disk",
 }
+# What no wait changes, so that to try again would only keep the user from the sentence.
+_LASTING: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.EISDIR, errno.ENOTDIR}
+)
 _COARSE_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 # No file is dated later, whatever the clock says: some file systems can keep no later time, and
 # would then take no newer object in its place.
@@ -40,7 +45,8 @@ def location_error(
 ) -> LocationError:
     """Return what to raise for a failure of the file system."""
     sentence = _SENTENCES.get(error.errno or 0, "the file system failed")
-    return LocationError(sentence, outcome=outcome, reason=error.strerror or str(error), **facts)
+    kind = StoreRefused if error.errno in _LASTING else LocationError
+    return kind(sentence, outcome=outcome, reason=error.strerror or str(error), **facts)
 
 
 def tag_of(status: os.stat_result) -> str:
