@@ -374,12 +374,12 @@ def test_commands_that_are_wrong(
     refused(cli(*arguments), MISUSED, *words)
 
 
-def test_a_directory_that_cannot_be_written(cli: Cli) -> None:
-    """A local disk is a store like any other, and fails like one."""
+def test_a_location_that_is_a_file(cli: Cli) -> None:
+    """It is the name that is wrong, not the disk."""
     files = cli.write_lines("events/1.jsonl", *EVENTS)
     (cli.folder / "lake").write_text("a file in the way")
 
-    refused(cli("source", "create", "events", "--files", files), STORE_FAILED)
+    refused(cli("source", "create", "events", "--files", files), MISUSED, "name a directory")
     assert (cli.folder / "lake").read_text() == "a file in the way"
 
 
