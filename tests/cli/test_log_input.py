@@ -43,6 +43,8 @@ def typed_by(monkeypatch: pytest.MonkeyPatch, *, blocking: bool = True) -> Itera
 def test_an_append_that_waits_for_input_is_interrupted(cli: Cli) -> None:
     """By one Ctrl-C, though whoever holds the other end of the pipe writes nothing, nor closes."""
     cli.done("log", "create", "quiet")
+    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [*COMMAND, "--location", cli.location, "log", "append", "quiet"],
         stdin=subprocess.PIPE,

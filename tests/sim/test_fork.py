@@ -18,7 +18,7 @@ from tidelog.errors import TidelogError
 @pytest.mark.parametrize("day", days())
 def test_what_is_shared_is_read_and_goes_when_nobody_needs_it(day: str, tally: Tally) -> None:
     """Whoever collects, pins, forks a fork, destroys, or dies over it."""
-    total = tally(simulate_fork(seed) for seed in seeds_of(day, 5))
+    total = tally(simulate_fork(seed) for seed in seeds_of(day, 8))
 
     # Runs in which nothing happens would prove nothing.
     assert total["forks"] > 0

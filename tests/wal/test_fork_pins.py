@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kit.named_logs import contents, log_of, shelf_on
+from kit.protocols import CLOCK
 from kit.stores import Interposed, keys_in
 from tidelog.errors import (
     ContentionError,
@@ -17,8 +18,10 @@ from tidelog.errors import (
     OutcomeUnknown,
 )
 from tidelog.store.memory import MemoryStore
+from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.plan import Keep
+from tidelog.wal.slot_protocol.fencing import make_log
 
 
 async def let_go(store: MemoryStore) -> None:
@@ -95,7 +98,7 @@ async def test_a_fork_that_was_collected_at_once_is_no_loss() -> None:
 async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
     """It lets go of its pin; snapshots that it stored are named by nothing, nor found by others.
 
-    A log of the name that is made meanwhile keeps its manifest.
+    A manifest of the name that is stored just before keeps whoever would destroy them away.
     """
     store = MemoryStore()
     await log_of(store, "a", 12)
@@ -108,15 +111,18 @@ async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
     with pytest.raises(LocationError):
         await shelf_on(Interposed(store, before=refuse)).fork("a", "b")
 
-    deletions: list[str] = []
+    left = await keys_in(store, "log/b/")
 
     async def made(op: str, key: str) -> None:
-        if op == "delete" and not deletions:
-            deletions.append(key)
-            await store.put(f"log/b/{MANIFEST}", store.objects[f"log/a/{MANIFEST}"].data)
+        if (op, key) == ("put", f"log/b/{MANIFEST}"):
+            await store.put(key, store.objects[f"log/a/{MANIFEST}"].data)
 
-    await shelf_on(Interposed(store, before=made)).destroy("b", grace_us=0)
-    assert await keys_in(store, "log/b/") == [f"log/b/{MANIFEST}"]
+    with pytest.raises(ContentionError, match="made just now"):
+        await shelf_on(Interposed(store, before=made)).destroy("b", grace_us=0)
+    assert await keys_in(store, "log/b/") == sorted([*left, f"log/b/{MANIFEST}"])
+    await store.delete([f"log/b/{MANIFEST}"])
+    await shelf_on(store).destroy("b", grace_us=0)
+    assert await keys_in(store, "log/b/") == [f"log/b/{GARBAGE}", f"log/b/{MANIFEST}"]
 
 
 async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
@@ -125,7 +131,7 @@ async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
     await log_of(store, "a", 12)
 
     async def act() -> None:
-        await shelf_on(store).create("b")
+        assert await make_log(shelf_on(store).within("b"), clock=CLOCK, writer="another")
 
     with pytest.raises(NameTaken):
         await shelf_on(meddled(store, "before", act)).fork("a", "b")
