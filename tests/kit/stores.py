@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.store.port import Entry, Object, Store
+from tidelog.testing.faulty import Fault, Faulty, Request
 
 T = TypeVar("T")
 
@@ -16,6 +17,19 @@ T = TypeVar("T")
 async def keys_in(store: Store, prefix: str = "") -> list[str]:
     """Return the keys that begin so, in their order."""
     return [entry.key async for entry in store.list(prefix)]
+
+
+def dying(store: Store, last: int, *, happened: bool) -> Faulty:
+    """Return a store whose client dies at a request: at this one, by its number.
+
+    ``happened`` says whether that request still did what it was to do; nobody is told.
+    """
+
+    def toss(request: Request) -> Fault:
+        is_alive = request.index < last
+        return Fault(happened=is_alive or (happened and request.index == last), told=is_alive)
+
+    return Faulty(store, toss=toss)
 
 
 class Interposed:

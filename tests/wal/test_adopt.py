@@ -9,10 +9,10 @@ import pytest
 from kit.goldens import NAMES, objects
 from kit.named_logs import shelf_on
 from kit.protocols import CLOCK
+from kit.stores import dying
 from tidelog.errors import CorruptionError, LocationError, NameTaken, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Fault, Faulty, Recorded
-from tidelog.testing.faulty import Request
+from tidelog.testing import Recorded
 from tidelog.wal.format.cursor import Cursor, encode_cursor
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
@@ -62,12 +62,8 @@ async def test_an_adoption_may_die_at_any_request(happened: bool) -> None:
     for number in range(len(counted.records)):
         store = MemoryStore()
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with suppress(LocationError):
-            await shelf_on(Faulty(store, toss=toss)).adopt(source, "a")
+            await shelf_on(dying(store, number, happened=happened)).adopt(source, "a")
         with suppress(NameTaken):
             await shelf_on(store).adopt(source, "a")
         log = await shelf_on(store).open("a")

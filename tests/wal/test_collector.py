@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit.goldens import NAMES, golden, objects
 from kit.protocols import CLOCK, WAL3, contents, wal3_reader
-from kit.stores import keys_in
+from kit.stores import dying, keys_in
 from kit.wal3_logs import append, log_of
 from tidelog.errors import (
     CorruptionError,
@@ -315,12 +315,8 @@ async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
     for number in range(len(counted.records)):
         store = copy_of(start)
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with pytest.raises(LocationError):
-            await collector_on(Faulty(store, toss=toss)).collect()
+            await collector_on(dying(store, number, happened=happened)).collect()
         await collector_on(store).collect()
         assert bytes_of(store) == left, f"after a death at {counted.records[number]}"
         visited += 1

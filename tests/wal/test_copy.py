@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kit.goldens import NAMES, expected, golden, objects
 from kit.protocols import CLOCK, WAL3, contents, wal3_reader
-from kit.stores import keys_in
+from kit.stores import dying, keys_in
 from kit.wal3_logs import append, log_of
 from tidelog.errors import (
     CorruptionError,
@@ -20,8 +20,7 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-from tidelog.testing import Fault, Faulty, Recorded
-from tidelog.testing.faulty import Request
+from tidelog.testing import Recorded
 from tidelog.wal.admin.copy import copy_log
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import MANIFEST
@@ -110,12 +109,8 @@ async def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
     for number in range(len(whole.records)):
         target = MemoryStore()
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with pytest.raises(LocationError):
-            await copy_log(wal3_reader(source), Faulty(target, toss=toss))
+            await copy_log(wal3_reader(source), dying(target, number, happened=happened))
         if MANIFEST in target.objects:
             with pytest.raises(NameTaken):
                 await copy_log(wal3_reader(source), target)

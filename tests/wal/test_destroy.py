@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from kit.clocks import SwiftClock
 from kit.named_logs import SHAPE, contents, log_of, shelf_on
-from kit.stores import Interposed, keys_in
+from kit.stores import Interposed, dying, keys_in
 from tidelog.errors import (
     ContentionError,
     LocationError,
@@ -18,14 +19,14 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Fault, Faulty, Recorded
-from tidelog.testing.faulty import Request
+from tidelog.testing import Recorded
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.gc_plan import GARBAGE
-from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.manifest import MANIFEST, encode_manifest
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
+from tidelog.wal.read.head import load_head
 
 
 async def test_a_destroyed_log_leaves_its_fences() -> None:
@@ -207,12 +208,8 @@ async def test_whoever_destroys_a_wal3_log_may_die_at_any_request(happened: bool
     for number in range(len(counted.records)):
         store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with pytest.raises(LocationError):
-            await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+            await shelf_on(dying(store, number, happened=happened)).destroy("a", grace_us=0)
         with suppress(NoSuchLog):
             assert await contents(store, "a") == before
         await shelf_on(store).destroy("a", grace_us=0)
@@ -242,12 +239,8 @@ async def test_whoever_destroys_may_die_at_any_request(happened: bool) -> None:
     for number in range(len(counted.records)):
         store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with pytest.raises(LocationError):
-            await shelf_on(Faulty(store, toss=toss)).destroy("a", grace_us=0)
+            await shelf_on(dying(store, number, happened=happened)).destroy("a", grace_us=0)
         with suppress(NoSuchLog):
             assert await contents(store, "a") == before
         await shelf_on(store).destroy("a", grace_us=0)
@@ -319,4 +312,24 @@ async def test_no_log_is_made_over_what_is_left_of_another(kind: str, protocol: 
     assert left
     with pytest.raises(UsageError, match="still lie there"):
         await shelf_on(store).create("a", protocol=protocol)
+    assert await keys_in(store) == left
+
+
+async def test_what_chromas_writer_goes_on_with_is_not_deleted() -> None:
+    """Its code passes over what makes a tombstone: to it the log is empty, and goes on."""
+    store = MemoryStore()
+    await log_of(store, "a", 3, protocol="manifest")
+    left: list[str] = []
+
+    class Waiting(SwiftClock):
+        async def sleep(self, duration_us: int) -> None:
+            if duration_us == GRACE_US:
+                stone = (await load_head(shelf_on(store).within("a"))).manifest
+                taken = encode_manifest(replace(stone, chain=None, writer="chroma"))
+                await store.put(f"log/a/{MANIFEST}", taken)
+                left.extend(await keys_in(store))
+            await super().sleep(duration_us)
+
+    with pytest.raises(ContentionError, match="written to while it was destroyed"):
+        await Logs(store=store, clock=Waiting(), writer="me").destroy("a")
     assert await keys_in(store) == left

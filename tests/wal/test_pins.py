@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, SLOTS, contents, make_slots, slot_writer
-from kit.stores import Crowd, Interposed, keys_in
+from kit.stores import Crowd, Interposed, dying, keys_in
 from tidelog.errors import (
     BusyError,
     CorruptionError,
@@ -26,8 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty, Recorded
-from tidelog.testing.faulty import Request
+from tidelog.testing import Recorded
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin
 from tidelog.wal.gc.orphans import sweep
@@ -226,12 +225,8 @@ async def test_whoever_makes_a_pin_may_die_at_any_request(happened: bool) -> Non
     for number in range(len(counted.records)):
         store = await log_of(20)
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with pytest.raises(LocationError):
-            await log_on(Faulty(store, toss=toss)).create_pin("p", start=9, limit=14)
+            await log_on(dying(store, number, happened=happened)).create_pin("p", start=9, limit=14)
         await collect_to(store, 18)
         with suppress(BusyError, NoSuchPin):
             assert await pinned(store, "p") == [9, 10, 11, 12, 13]

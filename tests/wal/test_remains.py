@@ -10,12 +10,11 @@ import pytest
 
 from kit.named_logs import contents, log_of, shelf_on
 from kit.protocols import CLOCK
-from kit.stores import Interposed, keys_in
+from kit.stores import Interposed, dying, keys_in
 from tidelog.errors import CorruptionError, LocationError, NameTaken, NoSuchLog
 from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing.faulty import Fault, Faulty, Request
 from tidelog.testing.recorded import Recorded
 from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.format.fragment import Fragment
@@ -154,12 +153,8 @@ async def test_a_copy_to_slots_that_was_broken_off_is_made_again(happened: bool)
     for number in range(len(counted.records)):
         store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with suppress(LocationError):
-            await copy(Faulty(store, toss=toss), "a", "b")
+            await copy(dying(store, number, happened=happened), "a", "b")
         if f"log/b/{MANIFEST}" not in store.objects:
             await copy(store, "a", "b")
             assert (await (await shelf_on(store).open("b")).scrub()).unnamed == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kit.named_logs import ALL, append, collect_to, contents, log_of, shelf_on
 from kit.protocols import CLOCK
-from kit.stores import Crowd, keys_in
+from kit.stores import Crowd, dying, keys_in
 from tidelog.errors import (
     LocationError,
     ManifestLost,
@@ -28,8 +28,7 @@ from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within
 from tidelog.store.wrappers.metered import Metered
-from tidelog.testing import Fault, Faulty, Recorded
-from tidelog.testing.faulty import Request
+from tidelog.testing import Recorded
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
@@ -105,12 +104,8 @@ async def test_whoever_forks_may_die_at_any_request(happened: bool) -> None:
     for number in range(len(counted.records)):
         store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with pytest.raises(LocationError):
-            await shelf_on(Faulty(store, toss=toss)).fork("a", "b", start=3)
+            await shelf_on(dying(store, number, happened=happened)).fork("a", "b", start=3)
         await collect_to(store, "a", 10)
         try:
             found = await contents(store, "b")

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, SLOTS, contents, make_slots, opener_on, slot_writer
+from kit.stores import dying
 from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, LogSealed, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty, Recorded
-from tidelog.testing.faulty import Request
+from tidelog.testing import Recorded
 from tidelog.wal.format.epoch import place_of
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.link import FenceLink
@@ -156,12 +156,8 @@ async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
     for number in range(len(counted.records)):
         store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-        def toss(request: Request, last: int = number) -> Fault:
-            alive = request.index < last
-            return Fault(happened=alive or (happened and request.index == last), told=alive)
-
         with pytest.raises(LocationError):
-            await log_on(Faulty(store, toss=toss)).collect(keep=ALL, grace_us=0)
+            await log_on(dying(store, number, happened=happened)).collect(keep=ALL, grace_us=0)
         await log_on(store).collect(keep=ALL, grace_us=0)
         assert await _said(store) == left, f"after a death at {counted.records[number]}"
         rows = [r["position"] async for t in log_on(store).scan_pin("held") for r in t.to_pylist()]

@@ -50,7 +50,7 @@ async def create_log(
         made = await Committer(store=store, clock=clock, writer=writer).make()
     if not made:
         manifest = (await read_head(store)).manifest
-        if manifest.chain is not None and manifest.chain.is_destroyed:
+        if manifest.is_destroyed:
             raise NameTaken(
                 f"a log {name!r} was destroyed, and its name stays taken, for writers who have not "
                 "heard of it yet: choose another"
@@ -99,7 +99,7 @@ async def open_log(
         manifest = (await read_head(store)).manifest
     except NoSuchLog:
         raise await log_missing(store, name) from None
-    if manifest.chain is not None and manifest.chain.is_destroyed:
+    if manifest.is_destroyed:
         raise NoSuchLog(f"the log {name!r} was destroyed")
     kind = ManifestLog if manifest.chain is None else SlotLog
     return kind(

@@ -13,7 +13,7 @@ Source: wal3, "Destroy"; design page 3, "Open for writing"; docs/decisions/0013.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -86,7 +86,7 @@ async def destroy_log(
         await _take(store, clock, writer)
     else:
         if chain is None:
-            await _refuse_foreign(store)
+            _refuse_foreign([key async for key in _keys(store, "")])
             await _bury(store, clock, writer)
         elif not chain.is_destroyed:
             await _refuse_forks(store)
@@ -118,7 +118,7 @@ async def _take(store: Store, clock: Clock, writer: str) -> None:
     if not places:
         if not any(map(_is_of_a_log, keys)):
             raise no_such_log(store)
-        await _refuse_foreign(store)
+        _refuse_foreign(keys)
     manifest = _of_nothing(writer, clock, Manifest(writer=""))
     try:
         await ManifestStore(store=store, clock=clock).create(manifest)
@@ -135,9 +135,8 @@ def _of_nothing(writer: str, clock: Clock, before: Manifest) -> Manifest:
     )
 
 
-async def _refuse_foreign(store: Store) -> None:
-    foreign = [k async for k in _keys(store, "") if not _is_of_a_log(k) and k != MANIFEST]
-    if foreign:
+def _refuse_foreign(keys: Sequence[str]) -> None:
+    if foreign := [key for key in keys if not _is_of_a_log(key) and key != MANIFEST]:
         raise UsageError(
             "there are objects beside the log that are none of it: move them away, then destroy it",
             key=foreign[0],
@@ -213,7 +212,7 @@ async def _delete_all(store: Store, clock: Clock) -> Destroyed:
     """
     keys = [key async for key in _keys(store, "")]
     manifest = (await load_head(store)).manifest
-    if not chain_of(manifest).is_destroyed:
+    if not manifest.is_destroyed:
         raise ContentionError("the log was written to while it was destroyed: destroy it again")
     # Where fences stand that have to stay, the lists of old epochs say, which stay for that.
     known = await with_all_epochs(store, chain_of(manifest))

@@ -74,6 +74,11 @@ class Manifest:
         return max(limits, default=self.initial_offset or FIRST_POSITION)
 
     @property
+    def is_destroyed(self) -> bool:
+        """Say whether it is what was left of a log."""
+        return self.chain is not None and self.chain.is_destroyed
+
+    @property
     def next_seq_no(self) -> int:
         """Return the number that the next fragment will have."""
         numbers = [fragment.seq_no for fragment in self.fragments]

@@ -80,7 +80,7 @@ def refuse_destroyed(manifest: Manifest, store: Store) -> Manifest:
     Raises:
         NoSuchLog: it is.
     """
-    if manifest.chain is not None and manifest.chain.is_destroyed:
+    if manifest.is_destroyed:
         raise NoSuchLog(f"the log at {store.url} was destroyed, with all its records")
     return manifest
 
@@ -168,7 +168,7 @@ def refuse_slots(manifest: Manifest) -> Manifest:
     Raises:
         NoSuchLog: the log was destroyed. UsageError: it is that of a log of slot commits.
     """
-    if manifest.chain is not None and manifest.chain.is_destroyed:
+    if manifest.is_destroyed:
         raise NoSuchLog("the log was destroyed, with all its records")
     if manifest.chain is not None:
         raise UsageError("this is a log of slot commits, not one in wal3's form: open it as such")
