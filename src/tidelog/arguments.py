@@ -11,6 +11,7 @@ from typing import Final
 from tidelog.errors import UsageError
 
 WHOLE_MAX: Final = 2**64 - 1
+DIGITS_MAX: Final = 40  # More than any position has; Python refuses to read thousands of them.
 
 
 def check_kind(value: object, kind: type, told: str) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.arguments import DIGITS_MAX
 from tidelog.errors import UsageError
 from tidelog.spark.options import location_told, told_options
 from tidelog.wal.read.bounds import check_range
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-_DIGITS_MAX: Final = 40  # More than any position has.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +82,16 @@ def _start(text: str) -> int:
         return _whole("start", text, least=0)
     except UsageError:
         raise UsageError(
-            f"start {text[:_DIGITS_MAX]!r} is neither a position (they count from 1) nor "
+            f"start {text[:DIGITS_MAX]!r} is neither a position (they count from 1) nor "
             f"{EARLIEST} or {LATEST}"
         ) from None
 
 
 def _whole(name: str, text: str, *, least: int) -> int:
-    # Python itself refuses to read a number of thousands of digits.
-    is_number = text.strip().isdecimal() and len(text) <= _DIGITS_MAX
+    is_number = text.strip().isdecimal() and len(text) <= DIGITS_MAX
     found = int(text) if is_number else -1
     if not least <= found < 2**63:
         raise UsageError(
-            f"the option {name!r} is a whole number from {least} on", given=text[:_DIGITS_MAX]
+            f"the option {name!r} is a whole number from {least} on", given=text[:DIGITS_MAX]
         )
     return found

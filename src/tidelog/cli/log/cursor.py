@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog.arguments import DIGITS_MAX
 from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.options import time_us_of
 from tidelog.cli.output import (
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.format.cursor import Cursor
     from tidelog.wal.log import Log
-
-DIGITS_MAX: Final = 40  # More than any position has.
 
 CursorName = Annotated[
     str, typer.Argument(metavar="CURSOR", help="A cursor's name: letters, digits and _.")
@@ -216,7 +215,7 @@ def _check_at(at: str) -> None:
             time_us_of(at, "--at")
         except UsageError as error:
             raise _no_place(at) from error
-    elif len(at) > DIGITS_MAX or int(at) < 1:  # Python itself refuses to read thousands of digits.
+    elif len(at) > DIGITS_MAX or int(at) < 1:
         raise _no_place(at[:DIGITS_MAX])
 
 

@@ -46,7 +46,7 @@ from tidelog.wal.manifest_protocol.stored_fragment import (
     describe_orphan,
     fragment_over,
 )
-from tidelog.wal.read.head import Head, load_past, refuse_slots
+from tidelog.wal.read.head import Head, load_head, load_past, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore
 from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
@@ -86,7 +86,7 @@ class Committer:
         """
         if make:
             await self.make()
-        head = await self._manifests.load()
+        head = await load_head(self.store)
         refuse_slots(head.manifest)
         if not self._has_looked:
             head = await self._looked_at(head)
@@ -248,7 +248,7 @@ class Committer:
                 data = (await self.store.get(newest.path)).data
             except ObjectNotFound as error:
                 await load_past(self.store, manifest, error)
-                head = await self._manifests.load()
+                head = await load_head(self.store)
                 manifest = head.manifest
                 continue
             check_count(newest, data)

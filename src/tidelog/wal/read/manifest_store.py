@@ -53,10 +53,6 @@ class ManifestStore:
     clock: Clock
     resend: Resend = DEFAULT_RESEND
 
-    async def load(self) -> Head:
-        """Read the manifest; see `load_head`."""
-        return await load_head(self.store)
-
     async def create(self, manifest: Manifest) -> Head:
         """Make the log, whose first manifest this is.
 
@@ -108,7 +104,8 @@ class ManifestStore:
         an error is believed. ``before_again`` may look around before each next try, and raise.
 
         Raises:
-            whatever ``decide`` or ``before_again`` raises; NoSuchLog, CorruptionError: as `load`.
+            whatever ``decide`` or ``before_again`` raises; NoSuchLog, CorruptionError: see
+            `load_head`.
             ContentionError: others were first at every try. NOT_APPLIED. OutcomeUnknown: a manifest
             may have been ours, and nothing more can be read or written. LocationError: the store
             failed; ``outcome`` says whether the change may have landed.
@@ -133,7 +130,7 @@ class _Update:
 
     async def run(self, head: Head | None) -> Head:
         is_fresh = head is None
-        head = head or await self._manifests.load()
+        head = head or await load_head(self._manifests.store)
         for attempt in range(TRIES_MAX):
             change = self._decided(head, is_fresh=is_fresh)
             if change is None and is_fresh:
@@ -171,7 +168,7 @@ class _Update:
         if attempt:
             await clock.sleep(backoff_us(attempt - 1, clock, most_us=WAIT_MOST_US))
         try:
-            head = await self._manifests.load()
+            head = await load_head(self._manifests.store)
             if self._before_again is not None:
                 await self._before_again(head)
         except (LocationError, CorruptionError) as error:

@@ -110,6 +110,8 @@ class RecordReader:
                 yield leaf.fragment, records
 
     async def _records(self, leaf: Leaf, pace: ScanPace) -> pa.Table:
+        if leaf.data is not None:  # The same bytes decode no better the next time.
+            return await self._records_once(leaf, pace)
         return await read_again(partial(self._records_once, leaf, pace))
 
     async def _records_once(self, leaf: Leaf, pace: ScanPace) -> pa.Table:

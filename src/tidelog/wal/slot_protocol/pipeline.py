@@ -27,7 +27,7 @@ from tidelog.wal.format.link import DataLink, Tail
 from tidelog.wal.format.slot_object import decode_link, encode_data, place_slot_records
 from tidelog.wal.format.streams import CONTROL
 from tidelog.wal.read.epoch_history import with_epochs_of
-from tidelog.wal.read.manifest_store import ManifestStore
+from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import Step, chain_of, has_slot, step
 from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fence
 
@@ -190,7 +190,7 @@ class Pipeline:
         self._void_from = slot if self._void_from is None else min(slot, self._void_from)
 
     async def _has_landed(self, slot: int) -> bool:
-        manifest = (await ManifestStore(store=self.store, clock=self.clock).load()).manifest
+        manifest = (await load_head(self.store)).manifest
         chain = await with_epochs_of(self.store, chain_of(manifest), slot)
         return has_slot(replace(manifest, chain=chain), self._epoch, slot)
 
