@@ -11,9 +11,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Much of the time is waiting for servers and for killed processes: a worker more than two cores
+# Much of the time is waiting for servers and for killed processes: two workers more than two cores
 # can use. A file stays with one worker; in the order of names those that take long come first.
-PYTEST_WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST_WORKERS ?= -n 4 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 FUZZ_ARGS ?=

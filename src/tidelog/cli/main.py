@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Annotated, Final
 
 import typer
@@ -145,9 +146,13 @@ def status_of(error: TidelogError) -> int:
     return STORE_FAILED if isinstance(error, LocationError) else FAILED
 
 
+# Typer takes a tenth of a second to make it of the app.
+_command = cache(partial(typer.main.get_command, app))
+
+
 def _run(arguments: list[str]) -> None:
     # Not by calling the app: that turns a closed pipe, and Ctrl-C, into exits of its own.
-    command = typer.main.get_command(app)
+    command = _command()
     with command.make_context("tidelog", arguments) as context:
         command.invoke(context)
 

@@ -18,6 +18,12 @@ from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 
 LOOK_US: Final = 50_000  # How often it looks whether there is enough to roll up.
+BEHIND_MAX: Final = 8  # Roll-ups by which the manifest may be late before appends wait for it.
+# A collector or a fork reads the manifest and then replaces it. Where gets take longer than puts a
+# busy writer would be ahead at every try: so once in so many roll-ups it leaves it alone so long,
+# unless it is late by then.
+BREATH_EVERY: Final = 8
+BREATH_US: Final = 500_000
 WAIT_FIRST_US: Final = 50_000
 WAIT_MOST_US: Final = 5_000_000
 BROKEN_MAX: Final = 5  # So often in a row, what cannot be read was not cut short on the way.
@@ -35,11 +41,17 @@ class ManifestKeeper:
     _head: Head | None = None
     _steps: list[Step] = field(default_factory=list)
     _broken: int = 0
+    _rolled: int = 0
 
     @property
     def behind(self) -> int:
         """Return how many slots the manifest is late by."""
         return len(self._steps)
+
+    @property
+    def behind_max(self) -> int:
+        """Return how many slots the manifest may be late by before appends are to wait for it."""
+        return BEHIND_MAX * self.slots
 
     def begin(self, head: Head, steps: list[Step]) -> None:
         """Go on from a manifest that was read, and what is known to come after it."""
@@ -64,12 +76,13 @@ class ManifestKeeper:
             failures += 1
 
     async def _until_due(self) -> None:
-        due_us = self.clock.monotonic_us() + self.interval_us
-        while len(self._steps) < self.slots:
-            left_us = due_us - self.clock.monotonic_us()
-            if left_us <= 0:
+        begun_us = self.clock.monotonic_us()
+        breath_us = BREATH_US if self._rolled % BREATH_EVERY == 0 else 0
+        while (waited_us := self.clock.monotonic_us() - begun_us) < self.interval_us:
+            most = self.behind_max * 3 // 4 if waited_us < breath_us else self.slots
+            if self.behind >= most:
                 return
-            await self.clock.sleep(min(left_us, LOOK_US))
+            await self.clock.sleep(min(self.interval_us - waited_us, LOOK_US))
 
     async def roll_up(self, *, closing: Tail | None = None) -> bool:
         """Roll up what is committed, once; False if it could not be, and the queue has the reason.
@@ -92,5 +105,6 @@ class ManifestKeeper:
             self.queue.trouble = error
             return False
         self._broken = 0
+        self._rolled += 1
         del self._steps[: len(steps)]
         return True

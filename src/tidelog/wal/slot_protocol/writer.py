@@ -46,7 +46,6 @@ from tidelog.wal.slot_protocol.shape import Shape
 
 RESOLVE_MAX: Final = 16  # Tries to read how an epoch ended.
 SHARES_MAX: Final = 2  # Into so many batches a long queue is parted, if so many puts may go out.
-BEHIND_MAX: Final = 4  # Roll-ups by which the manifest may be late before appends wait for it.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,7 +199,7 @@ class SlotWriter(BatchWriter):
 
     async def _is_to_send(self, pipeline: Pipeline) -> bool:
         """Wait until there is work and room for it; False if the epoch is over instead."""
-        queue, behind_max = self._queue, BEHIND_MAX * self.shape.rollup_slots
+        queue, behind_max = self._queue, self._keeper.behind_max
 
         def has_end() -> bool:
             return pipeline.is_over or (queue.is_closing and not queue and not pipeline.under_way)
