@@ -20,11 +20,13 @@ from kit.sim_days import Tally, caught, days, has_struck
 from sim.__main__ import SCENARIOS, main
 from sim.canaries.builds import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary
 from sim.canaries.log import FOR_LOGS
+from sim.canaries.mended import IN_COLLECTIONS, IN_LOGS, IN_SLOTS
 from sim.canaries.slot import FOR_SLOTS
 from sim.checkers.invariants import Violated
 from sim.checkers.linear import NotLinear
 from sim.checkers.linear_log import NotLinearLog
 from sim.kernel.weather import seeds_of
+from sim.workloads.collect import simulate_collect_slots
 from sim.workloads.consensus import simulate_consensus
 from sim.workloads.ingest import simulate_ingest
 from sim.workloads.log import simulate_log
@@ -153,6 +155,20 @@ def test_a_broken_log_is_caught(canary: Canary) -> None:
 def test_a_broken_slot_log_is_caught(canary: Canary) -> None:
     """The checker would see it, had we such a bug."""
     _must_fail(canary, simulate_slots)
+
+
+@pytest.mark.parametrize(
+    ("simulate", "canary"),
+    [
+        *((simulate_slots, canary) for canary in IN_SLOTS),
+        *((simulate_log, canary) for canary in IN_LOGS),
+        *((simulate_collect_slots, canary) for canary in IN_COLLECTIONS),
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_a_fault_of_once_is_caught(simulate: Callable[[int], object], canary: Canary) -> None:
+    """Nobody saw it when it was there: today's simulator would."""
+    _must_fail(canary, simulate)
 
 
 def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:

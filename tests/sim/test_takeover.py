@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from sim.canaries.mended import opener_starts_over_where_it_began
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from sim.takeover import WORK, Case, Net, main, measure
@@ -32,6 +33,16 @@ def test_a_takeover_of_a_busy_writer_ends(put_ms: int, get_ms: int, alpha: int) 
     assert found.requests <= 4 * alpha + 20
     assert found.trips <= ROUND_TRIPS_MAX
     assert found.seconds <= ROUND_TRIPS_MAX * max(put_ms, get_ms) / 1_000 * 1.2  # Jitter.
+
+
+def test_an_opener_that_goes_no_farther_never_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever fences again and again where the writer has been: the table would show it."""
+    monkeypatch.setattr("sim.takeover.PATIENCE_S", 3)
+
+    with opener_starts_over_where_it_began():
+        found = measure(Case(put_ms=20, get_ms=100, alpha=1), WORK["takeover"])
+
+    assert found is None
 
 
 def test_slots_that_the_manifest_does_not_name_are_walked() -> None:
