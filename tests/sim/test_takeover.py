@@ -55,14 +55,6 @@ def test_slots_that_the_manifest_does_not_name_are_walked() -> None:
     assert found.trips <= ROUND_TRIPS_MAX + -(-found.walked // LINKS_MAX)
 
 
-def test_a_collection_beside_a_busy_writer_ends() -> None:
-    """Though its gets take five times as long as the puts: the writer lets others have a turn."""
-    found = measure(Case(put_ms=20, get_ms=100, alpha=32), WORK["collect"])
-
-    assert found is not None, "the collection never ended"
-    assert found.trips <= 120
-
-
 def test_round_trips_are_the_longest_chain_of_requests() -> None:
     """What is sent at once counts once, and what waits for the slowest of them counts on top."""
 

@@ -1,0 +1,99 @@
+"""How often a busy writer rolls up: often enough for readers, and not always before all others.
+
+In virtual time; the store is not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from sim.kernel.clock import SimClock
+from sim.kernel.loop import run
+from tidelog.wal.append.batching import Batching
+from tidelog.wal.append.queue import Queue
+from tidelog.wal.format.link import Tail
+from tidelog.wal.read.head import Head
+from tidelog.wal.slot_protocol.chain import Step
+from tidelog.wal.slot_protocol.checkpoint import Checkpointer
+from tidelog.wal.slot_protocol.manifest_keeper import BREATH_EVERY, ManifestKeeper
+
+SLOTS = 64
+PUT_US = 20_000
+A_STEP = cast(Step, None)  # Nobody looks at it.
+
+
+class Told(Checkpointer):
+    """Notes when the manifest was replaced, and how late it was then."""
+
+    clock: SimClock
+    at_us: list[int]
+    late: list[int]
+
+    def __init__(self, clock: SimClock) -> None:
+        object.__setattr__(self, "clock", clock)
+        object.__setattr__(self, "at_us", [])
+        object.__setattr__(self, "late", [])
+
+    async def roll_up(
+        self, head: Head, steps: Sequence[Step], *, closing: Tail | None = None
+    ) -> Head:
+        await self.clock.sleep(PUT_US)
+        self.at_us.append(self.clock.monotonic_us())
+        self.late.append(len(steps))
+        return head
+
+
+def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
+    """Return when the manifest is replaced while slots are committed at a steady rate."""
+    found: list[Told] = []
+
+    async def main() -> None:
+        clock, queue = SimClock(1), Queue(batching=Batching())
+        told = Told(clock)
+        keeper = ManifestKeeper(
+            checkpointer=told, queue=queue, clock=clock, slots=SLOTS, interval_us=1_000_000
+        )
+        keeper.begin(cast(Head, object()), [])
+        keeping = asyncio.create_task(keeper.run())
+        for _ in range(int(slots_a_second * seconds)):
+            await clock.sleep(1_000_000 // slots_a_second)
+            keeper.add(A_STEP)
+            queue.changed.notify()
+        keeping.cancel()
+        found.append(told)
+
+    run(main, 1)
+    return found[0]
+
+
+@pytest.mark.parametrize("slots_a_second", [400, 1_600])
+def test_others_have_a_turn_at_the_manifest(slots_a_second: int) -> None:
+    """A collector needs 180 ms where its gets take 100 ms: so long it stays as it is, often."""
+    at_us = rolled_up(slots_a_second=slots_a_second, seconds=8).at_us
+
+    apart_us = [after - before for before, after in itertools.pairwise(at_us)]
+    turns = [at for at, wait_us in enumerate(apart_us) if wait_us >= 180_000]
+    assert len(turns) >= 3
+    assert max(b - a for a, b in itertools.pairwise(turns)) <= BREATH_EVERY
+
+
+def test_it_is_never_so_late_that_appends_would_wait() -> None:
+    """Others' turn costs the writer nothing: what is due by then is rolled up in time."""
+    told = rolled_up(slots_a_second=1_600, seconds=5)
+
+    assert max(told.late) < 8 * SLOTS
+    assert sum(told.late) > 5 * 1_600 - 8 * SLOTS
+
+
+def test_a_slow_writer_rolls_up_once_a_second() -> None:
+    """What few slots there are is not left for later than that."""
+    at_us = rolled_up(slots_a_second=10, seconds=10).at_us
+
+    apart_us = [after - before for before, after in itertools.pairwise(at_us)]
+    assert len(at_us) >= 9
+    assert max(apart_us) <= 1_300_000
