@@ -73,11 +73,11 @@ def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
 
 @pytest.mark.parametrize("slots_a_second", [400, 1_600])
 def test_others_have_a_turn_at_the_manifest(slots_a_second: int) -> None:
-    """A collector needs 180 ms where its gets take 100 ms: so long it stays as it is, often."""
+    """Whose gets take longer than the puts: twice as long as a roll-up's turn, and often."""
     at_us = rolled_up(slots_a_second=slots_a_second, seconds=8).at_us
 
     apart_us = [after - before for before, after in itertools.pairwise(at_us)]
-    turns = [at for at, wait_us in enumerate(apart_us) if wait_us >= 180_000]
+    turns = [at for at, wait_us in enumerate(apart_us) if wait_us >= 150_000]
     assert len(turns) >= 3
     assert max(b - a for a, b in itertools.pairwise(turns)) <= BREATH_EVERY
 

@@ -21,8 +21,8 @@ LOOK_US: Final = 50_000  # How often it looks whether there is enough to roll up
 BEHIND_MAX: Final = 8  # Roll-ups by which the manifest may be late before appends wait for it.
 # A collector or a fork reads the manifest and then replaces it. Where gets take longer than puts a
 # busy writer would be ahead at every try: so once in so many roll-ups it leaves it alone so long,
-# unless it is late by then.
-BREATH_EVERY: Final = 8
+# unless it is half as late as it may be.
+BREATH_EVERY: Final = 4
 BREATH_US: Final = 500_000
 WAIT_FIRST_US: Final = 50_000
 WAIT_MOST_US: Final = 5_000_000
@@ -77,9 +77,9 @@ class ManifestKeeper:
 
     async def _until_due(self) -> None:
         begun_us = self.clock.monotonic_us()
-        breath_us = BREATH_US if self._rolled % BREATH_EVERY == 0 else 0
+        breath_us = 0 if (self._rolled + 1) % BREATH_EVERY else BREATH_US
         while (waited_us := self.clock.monotonic_us() - begun_us) < self.interval_us:
-            most = self.behind_max * 3 // 4 if waited_us < breath_us else self.slots
+            most = self.behind_max // 2 if waited_us < breath_us else self.slots
             if self.behind >= most:
                 return
             await self.clock.sleep(min(self.interval_us - waited_us, LOOK_US))
