@@ -1,12 +1,13 @@
 """Casts: values of one type as another, exactly or not at all. Pure.
 
-What becomes of a value depends on it alone: a column is cast at once, and only where that fails is
-it halved until each value that does not fit stands alone. Nothing is rounded, cut or wrapped, and
-what does not fit inside of a list or a struct makes the whole of it unfit.
+What becomes of a value depends on it alone: a column is cast at once, but for the values that do
+not fit, each of which is tried alone. Nothing is rounded, cut or wrapped, and what does not fit
+inside of a list or a struct makes the whole of it unfit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.collection.doubt_casts import as_mask, doubt_cast
+from tidelog.collection.sift import Int64s, Sieve
 from tidelog.collection.types import sql_type
 from tidelog.persist.duck import duck
 
@@ -21,33 +24,41 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Array: TypeAlias = "pa.Array[Any]"
 
 _INTEGER: Final = "[+-]?[0-9]+"
+_JOINED_BYTES_MAX: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table of the wanted types, where each row fits, and for those that do not, the column."""
+    """A table of the wanted types, which rows fit, and by row the first column that does not."""
 
     table: pa.Table
     fits: Bools
-    misfit: list[str | None]
+    misfit: Mapping[int, str]
 
 
 def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
     """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
     fits = np.ones(wire.num_rows, dtype=np.bool_)
-    misfit: list[str | None] = [None] * wire.num_rows
+    misfit: dict[int, str] = {}
     columns: list[pa.ChunkedArray[Any]] = []
     for field in wanted:
         column = wire.column(field.name)
         if column.type != field.type:
+            column = _joined(column)
             cast = [cast_values(chunk, field.type) for chunk in column.chunks]
             column = pa.chunked_array([values for values, _ in cast], field.type)
             unfit = np.concatenate([_no_values(), *(unfit for _, unfit in cast)])
-            for row in np.flatnonzero(unfit & fits):
-                misfit[int(row)] = field.name
+            misfit.update((row, field.name) for row in np.flatnonzero(unfit & fits).tolist())
             fits &= ~unfit
         columns.append(column)
     return Fitted(pa.table(columns, schema=wanted), fits, misfit)
+
+
+def _joined(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Return a column in one piece, if that can be: each piece costs a query."""
+    if column.num_chunks <= 1 or column.nbytes > _JOINED_BYTES_MAX:
+        return column
+    return pa.chunked_array([pa.concat_arrays(column.chunks)])
 
 
 def cast_values(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
@@ -88,26 +99,54 @@ def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp(array.type.unit))  # The day of UTC, not of a zone's clock.
     try:
-        cast = array.cast(dtype)
+        return _checked(array, array.cast(dtype))
     except pa.ArrowNotImplementedError:
         return _unfit_all(array, dtype)
     except pa.ArrowInvalid:
-        if len(array) == 1:
-            return _unfit_all(array, dtype)
-        half = len(array) // 2
-        parts = [_cast_exactly(piece, dtype) for piece in (array[:half], array[half:])]
-        return (
-            pa.concat_arrays([values for values, _ in parts]),
-            np.concatenate([unfit for _, unfit in parts]),
-        )
+        return _cast_sifted(array, dtype)
+
+
+def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
+    """Find the values that Arrow casts though they do not fit."""
+    dtype = cast.type
     unfit = np.zeros(len(array), dtype=np.bool_)
     if pa.types.is_floating(dtype) and pa.types.is_floating(array.type):
         # A narrower float rounds, as all floats do; but what it cannot hold is not infinite.
-        unfit = _mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
+        unfit = as_mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
     if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
         # Arrow drops the time of day: that is no exact cast, but for midnights.
-        unfit = _mask(pc.not_equal(cast.cast(pa.timestamp(array.type.unit)), array))
+        unfit = as_mask(pc.not_equal(cast.cast(pa.timestamp(array.type.unit)), array))
     return _without(cast, unfit), unfit
+
+
+def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    """Cast values of which at least one does not fit."""
+    count = len(array)
+    if count == 1:
+        return _unfit_all(array, dtype)
+    doubtful = doubt_cast(array, dtype)
+
+    def cast_all(rows: Int64s) -> tuple[Array, Bools] | None:
+        some = array.take(rows)
+        try:
+            return _checked(some, some.cast(dtype))
+        except pa.ArrowInvalid:
+            return None
+
+    def guess(rows: Int64s) -> Bools:
+        return doubtful[rows]
+
+    sieve = Sieve(cast_all, [guess], asked=guess)
+    sieve.take(np.arange(count, dtype=np.int64))
+    found, rows, _ = sieve.ordered()
+    unfit = np.ones(count, dtype=np.bool_)
+    unfit[rows] = np.concatenate([_no_values(), *(mask for _, mask in found)])
+    nothing: Array = pa.nulls(1, dtype)  # type: ignore[call-overload]
+    # Each value's place among those that were cast; of one that does not fit, that of the null.
+    places = np.zeros(count, dtype=np.int64)
+    places[rows] = np.arange(1, len(rows) + 1)
+    values: Array = pa.concat_arrays([nothing, *(values for values, _ in found)])
+    return values.take(places), unfit
 
 
 def _cast_text(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
@@ -133,7 +172,7 @@ def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:
         found: pa.Table = connection.sql(f"SELECT {sql} AS x FROM wire ORDER BY n").to_arrow_table()
     read = found.column("x").cast(dtype)
     values: Array = pa.concat_arrays([pa.array([], dtype), *read.chunks])
-    return values, _mask(pc.and_(values.is_null(), array.is_valid()))
+    return values, as_mask(pc.and_(values.is_null(), array.is_valid()))
 
 
 def _parsing(dtype: pa.DataType) -> str:
@@ -171,7 +210,7 @@ def _cast_lists(array: pa.ListArray[Any], dtype: pa.ListType[Any]) -> tuple[Arra
     unfit = np.zeros(len(array), dtype=np.bool_)
     unfit[pc.list_parent_indices(lists).to_numpy()[unfit_values]] = True
     cast = pa.ListArray.from_arrays(
-        lists.offsets, values, type=dtype, mask=pa.array(_mask(array.is_null()) | unfit)
+        lists.offsets, values, type=dtype, mask=pa.array(as_mask(array.is_null()) | unfit)
     )
     return cast, unfit
 
@@ -193,13 +232,13 @@ def _cast_structs(array: pa.StructArray, dtype: pa.StructType) -> tuple[Array, B
         else:
             child = pa.nulls(len(array), field.type)
         children.append(child)
-    mask = pa.array(_mask(array.is_null()) | unfit)
+    mask = pa.array(as_mask(array.is_null()) | unfit)
     return pa.StructArray.from_arrays(children, fields=list(dtype), mask=mask), unfit
 
 
 def _unfit_all(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     nulls: Array = pa.nulls(len(array), dtype)  # type: ignore[call-overload]
-    return nulls, _mask(array.is_valid())
+    return nulls, as_mask(array.is_valid())
 
 
 def _without(array: Array, unfit: Bools) -> Array:
@@ -207,11 +246,6 @@ def _without(array: Array, unfit: Bools) -> Array:
         return array
     kept: Array = pc.if_else(pa.array(unfit), pa.scalar(None, array.type), array)
     return kept
-
-
-def _mask(booleans: Array) -> Bools:
-    """Return booleans as numpy has them; null is false."""
-    return np.asarray(booleans.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _no_values() -> Bools:

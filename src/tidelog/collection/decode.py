@@ -52,20 +52,21 @@ def decode_range(
     records = _parse(data, found, wanted, format=format, counted=counted)
     fitted = fit(records.table.select(wanted.names), wanted)
     offsets = records.offsets
-    misfits = list(records.misfits)
+    reasons = {row: f"column {name!r} does not fit its type" for row, name in fitted.misfit.items()}
     good = fitted.fits.copy()
-    reasons = {
-        int(row): f"column {fitted.misfit[int(row)]!r} does not fit its type"
-        for row in np.flatnonzero(~good)
-    }
     for name in required:
         there = np.asarray(fitted.table.column(name).is_valid().to_numpy(), dtype=np.bool_)
-        for row in np.flatnonzero(good & ~there):
-            reasons[int(row)] = f"column {name!r} is null"
+        for row in np.flatnonzero(good & ~there).tolist():
+            reasons[row] = f"column {name!r} is null"
         good &= there
-    misfits.extend(
-        Misfit(int(offsets[row]), why, records.text(row)) for row, why in reasons.items()
-    )
+    texts = records.texts(np.fromiter(reasons, np.int64, len(reasons))) if reasons else []
+    misfits = [
+        *records.misfits,
+        *(
+            Misfit(int(offsets[row]), why, text)
+            for (row, why), text in zip(reasons.items(), texts, strict=True)
+        ),
+    ]
     rows = fitted.table.append_column(OFFSET, pa.array(offsets, pa.int64()))
     if reasons:
         rows = rows.filter(pa.array(good))

@@ -72,7 +72,7 @@ def decode_csv(data: bytes, wanted: pa.Schema, *, base: int, header: bytes) -> R
     return Records(
         pa.table(columns, names=wanted.names),
         base + skip + starts[rows],
-        lambda row: shown(body[starts[rows[row]] : ends[rows[row]]]),
+        lambda some: [shown(body[starts[row] : ends[row]]) for row in rows[some].tolist()],
         misfits,
         {n: c for n, c in dropped.items() if c},
     )

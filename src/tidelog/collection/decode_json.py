@@ -8,20 +8,27 @@ those crashes it too.
 
 from __future__ import annotations
 
-import io
-import json
-from typing import Any, Final, Literal
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tidelog.collection.lines import outer_bytes, split_records
-from tidelog.collection.records import Int64s, Misfit, Records, gather, shown
-from tidelog.collection.types import json_wire, sql_type
+from tidelog.collection.doubt_json import Check, doubt_lines, fault_of, line_checkers
+from tidelog.collection.lines import are_text, outer_bytes, split_records
+from tidelog.collection.records import Int64s, Misfit, Records, blocks_of, gather, shown
+from tidelog.collection.sift import Bools, Guess, Sieve
+from tidelog.collection.types import json_wire
 from tidelog.persist.duck import duck
 
+BLOCK_BYTES: Final = 1 << 20
+STOP_ROWS: Final = 128
 _MARK: Final = b"\xef\xbb\xbf"  # What some editors put at the beginning of a file of UTF-8.
+# Signs of errors that are not those of unknown fields: without them a bad block is read twice.
+_BAD_ANYHOW: Final = (" in row ", "couldn't parse", "Failed to convert")
+_ROW: Final = re.compile(r" in row ([0-9]+)$")
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 
@@ -35,73 +42,105 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = Tr
         data = b" " * len(_MARK) + data[len(_MARK) :]
     starts, ends = split_records(data, quoted=False)
     wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
-    tables: list[pa.Table] = []
-    kept: list[Int64s] = []
-    misfits: list[Misfit] = []
-    dropped: dict[str, int] | None = {} if counted else None
-
-    def parse(rows: Int64s) -> None:
-        """Parse some lines; where they do not parse together, parse each half."""
-        if not len(rows):
-            return
-        chunk = gather(data, starts, ends, rows)
-        found = _parse_chunk(chunk, wire, len(rows), dropped)
-        if found is not None:
-            tables.append(found)
-            kept.append(rows)
-        elif len(rows) == 1:
-            where = base + int(starts[rows[0]])
-            misfits.append(Misfit(where, _reason(chunk, wanted), shown(chunk)))
-        else:
-            middle = len(rows) // 2
-            parse(rows[:middle])
-            parse(rows[middle:])
-
+    lines = _Lines(data, starts, ends, wanted, wire, {} if counted else None)
+    guesses = [lines.guess_by(check) for check in line_checkers(wire)]
+    sieve = Sieve(lines.parse, [*guesses, lines.guess_by_stops])
     if len(starts):
         first, last = outer_bytes(data, starts, ends)
-        whole = (first == _OPEN) & (last == _CLOSE)
-        parse(np.flatnonzero(whole))
-        for row in np.flatnonzero(~whole):
-            line = data[starts[row] : ends[row]]
-            misfits.append(Misfit(base + int(starts[row]), _reason(line, wanted), shown(line)))
-    rows = np.concatenate(kept) if kept else np.zeros(0, np.int64)
+        whole = (first == _OPEN) & (last == _CLOSE) & are_text(data, ends)
+        sieve.bad.extend(np.flatnonzero(~whole).tolist())
+        for rows in blocks_of(starts, np.flatnonzero(whole), BLOCK_BYTES):
+            sieve.take(rows)
+    tables, rows, order = sieve.ordered()
     table = pa.concat_tables(tables) if tables else wire.empty_table()
+    if order is not None:
+        table, rows = table.take(order), rows[order]
+    misfits = [
+        Misfit(base + int(starts[row]), lines.fault(row), shown(lines.line(row)))
+        for row in sieve.bad
+    ]
     return Records(
         table,
         base + starts[rows],
-        lambda row: shown(data[starts[rows[row]] : ends[rows[row]]]),
+        lambda some: [shown(lines.line(row)) for row in rows[some].tolist()],
         misfits,
-        dropped or {},
+        lines.dropped or {},
     )
 
 
-def _parse_chunk(
-    chunk: bytes, wire: pa.Schema, records: int, dropped: dict[str, int] | None
-) -> pa.Table | None:
-    """Parse lines at once; None if one of them is bad. Counts fields that the schema lacks."""
-    try:
-        chunk.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    # Most chunks have no unknown field, and those that do show it in their first lines.
-    table = None if dropped is None else _read(chunk, wire, unknown="error")
-    if table is None:
-        table = _read(chunk, wire, unknown="ignore")
-        if dropped is not None and table is not None and table.num_rows == records:
-            _count_unknown(chunk, wire, dropped)
-    return None if table is None or table.num_rows != records else table.select(wire.names)
+@dataclass(slots=True)
+class _Lines:
+    """The lines of a range, and how some of them are parsed, or doubted."""
+
+    data: bytes
+    starts: Int64s
+    ends: Int64s
+    wanted: pa.Schema
+    wire: pa.Schema
+    dropped: dict[str, int] | None
+    _has_unknown: bool = False
+
+    def line(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.ends[row]]
+
+    def parse(self, rows: Int64s) -> pa.Table | None:
+        """Parse lines at once; None if one is bad. Count the fields that the schema lacks."""
+        chunk = gather(self.data, self.starts, self.ends, rows)
+        if self.dropped is None or self._has_unknown:
+            found = _read(chunk, self.wire, unknown="ignore")
+        else:
+            # Most files have no unknown field, and those that do have it in most of their lines.
+            found = _read(chunk, self.wire, unknown="error")
+            if isinstance(found, str) and not any(sign in found for sign in _BAD_ANYHOW):
+                found = _read(chunk, self.wire, unknown="ignore")
+                self._has_unknown = not isinstance(found, str)
+        if isinstance(found, str) or found.num_rows != len(rows):
+            return None
+        if self.dropped is not None and self._has_unknown:
+            _count_unknown(chunk, self.wire, self.dropped)
+        return found.select(self.wire.names)
+
+    def guess_by(self, check: Check) -> Guess:
+        """Doubt the lines that a parser of one line refuses: it is quick, but not Arrow's."""
+
+        def guess(rows: Int64s) -> Bools:
+            bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
+            return np.array(doubt_lines((self.data[a:b] for a, b in bounds), check), np.bool_)
+
+        return guess
+
+    def guess_by_stops(self, rows: Int64s) -> Bools:
+        """Doubt the lines at which the reader says that it stopped."""
+        doubted = np.zeros(len(rows), dtype=np.bool_)
+        at = 0
+        while at < len(rows):
+            few = rows[at : at + STOP_ROWS]
+            chunk = gather(self.data, self.starts, self.ends, few)
+            found = _read(chunk, self.wire, unknown="ignore")
+            stop = _ROW.search(found) if isinstance(found, str) else None
+            if stop is None:
+                at += STOP_ROWS
+                continue
+            # Two objects in one line before it would move it; but such lines are doubted already.
+            place = min(at + int(stop.group(1)), len(rows) - 1)
+            doubted[place] = True
+            at = place + 1
+        return doubted
+
+    def fault(self, row: int) -> str:
+        return fault_of(self.line(row), self.wanted, self.wire)
 
 
-def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"]) -> pa.Table | None:
-    """Parse lines; None if one is bad."""
+def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"]) -> pa.Table | str:
+    """Parse lines; where one is bad, return what the reader says."""
     try:
         return pj.read_json(
-            io.BytesIO(chunk),
+            pa.BufferReader(chunk),  # type: ignore[arg-type]
             read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
             parse_options=pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior=unknown),
         )
-    except pa.ArrowInvalid:
-        return None
+    except pa.ArrowInvalid as error:
+        return str(error)
 
 
 def _count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> None:
@@ -117,27 +156,3 @@ def _count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> No
     for name, count in counted:
         if name not in wire.names:
             dropped[name] = dropped.get(name, 0) + count
-
-
-def _reason(line: bytes, wanted: pa.Schema) -> str:
-    """Say what is wrong with one line, in words that do not change with a library's version."""
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        return "the line is not UTF-8"
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return "the line is not one json value"
-    if not isinstance(value, dict):
-        return "the line is not a json object"
-    for field in wanted:
-        if field.name in value and not _fits_alone(value[field.name], field):
-            return f"column {field.name!r} does not fit its type {sql_type(field.type)}"
-    return "the line is not a plain json object (is a field named twice?)"
-
-
-def _fits_alone(value: Any, field: pa.Field[Any]) -> bool:
-    wire = pa.schema([pa.field(field.name, json_wire(field.type))])
-    found = _read(json.dumps({field.name: value}).encode(), wire, unknown="ignore")
-    return found is not None and found.num_rows == 1

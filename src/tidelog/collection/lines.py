@@ -12,6 +12,7 @@ import numpy as np
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _NEWLINE: Final = 10
 _QUOTE: Final = 34
@@ -73,6 +74,25 @@ def outer_bytes(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Bytes
     raw = np.frombuffer(data, dtype=np.uint8)
     first, last = trim_records(data, starts, ends)
     return raw[first], raw[last]
+
+
+def are_text(data: bytes, ends: Int64s) -> Bools:
+    """Say of each record whether it is UTF-8; what lies between records is blank."""
+    view = memoryview(data)
+    found = np.ones(len(ends), dtype=np.bool_)
+    at = 0
+    while at < len(data):
+        # In pieces: where one record is bad, what is behind it is begun anew.
+        last = min(int(np.searchsorted(ends, at + _PIECE_BYTES)), len(ends) - 1)
+        limit = int(ends[last]) if last >= 0 and ends[last] > at else len(data)
+        try:
+            str(view[at:limit], "utf-8")
+            at = limit
+        except UnicodeDecodeError as error:
+            row = int(np.searchsorted(ends, at + error.start, side="right"))
+            found[row] = False
+            at = int(ends[row])
+    return found
 
 
 def trim_records(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,11 +24,14 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Parsed records in address order: a table of wire types, and each row's offset and text."""
+    """Parsed records in address order: a table of wire types, and each row's offset.
+
+    ``texts`` returns the text of some rows.
+    """
 
     table: pa.Table
     offsets: Int64s
-    text: Callable[[int], str]
+    texts: Callable[[Int64s], list[str]]
     misfits: Sequence[Misfit] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
 
@@ -38,8 +41,18 @@ def shown(data: bytes) -> str:
     return data.decode("utf-8", errors="replace").strip("\r\n")
 
 
+def blocks_of(starts: Int64s, rows: Int64s, block_bytes: int) -> Iterator[Int64s]:
+    """Cut rows, in order, into blocks of about ``block_bytes``."""
+    if len(rows):
+        block = starts[rows] // block_bytes
+        yield from np.split(rows, np.flatnonzero(np.diff(block)) + 1)
+
+
 def gather(data: bytes, starts: Int64s, ends: Int64s, rows: Int64s) -> bytes:
     """Return the bytes of some records (in order, at least one), one after another."""
-    if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+    breaks = np.flatnonzero(np.diff(rows) != 1)
+    if not len(breaks):
         return data[starts[rows[0]] : ends[rows[-1]]]
-    return b"".join([data[start:end] for start, end in zip(starts[rows], ends[rows], strict=True)])
+    firsts = starts[rows[np.append(0, breaks + 1)]].tolist()
+    lasts = ends[rows[np.append(breaks, len(rows) - 1)]].tolist()
+    return b"".join([data[start:end] for start, end in zip(firsts, lasts, strict=True)])
