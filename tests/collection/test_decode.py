@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tidelog.collection.binding import SourceRange
 from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import split_records
 
 COLUMNS: dict[str, pa.DataType] = {
@@ -83,7 +84,8 @@ def decode(data: bytes, *, format: str, start: int = 0, header: bytes = b"") -> 
         head_bytes=0,
         header=header,
     )
-    return decode_range(data, found, WANTED, format=format)
+    dialect = CsvDialect(multiline=True)
+    return decode_range(data, found, WANTED, format=format, dialect=dialect)
 
 
 def told(found: Decoded) -> tuple[list[str], list[str]]:
@@ -223,7 +225,7 @@ def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: in
 def test_records_are_the_lines_that_are_not_blank(pieces: list[bytes]) -> None:
     """However much white space stands around them."""
     data = b"".join(pieces)
-    starts, ends = split_records(data, quoted=False)
+    starts, ends = split_records(data)
 
     assert [data[s:e] for s, e in zip(starts, ends, strict=True)] == [
         line for line in data.splitlines(keepends=True) if line.strip()

@@ -95,7 +95,7 @@ def lines(draw: st.DrawFn) -> bytes:
 @given(data=RAW | lines(), cut=st.integers(0, 12))
 def test_lines_do_not_know_their_neighbours(data: bytes, cut: int) -> None:
     """Cut at any line end, the pieces give what the whole gives, to the last count."""
-    ends = [0, *record_ends(data, quoted=False).tolist()]
+    ends = [0, *record_ends(data).tolist()]
     place = ends[cut % len(ends)]
 
     whole = decode(data)

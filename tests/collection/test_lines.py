@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.collection import csv_ends
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import (
     STEPS_MAX,
     outer_bytes,
@@ -20,48 +22,85 @@ RAW = st.lists(
     st.sampled_from([b"a", b'"', b"\n", b"\r\n", b" ", b"\t", b" " * (STEPS_MAX + 3), b"\x00"]),
     max_size=20,
 ).map(b"".join)
-QUOTED = pytest.mark.parametrize("quoted", [False, True])
+DIALECTS = pytest.mark.parametrize("dialect", [None, CsvDialect(), CsvDialect(multiline=True)])
 
 
-def model_ends(data: bytes, *, quoted: bool) -> list[int]:
-    """Return the ends of records, byte by byte."""
-    found: list[int] = []
-    inside = False
-    for place, byte in enumerate(data):
-        inside ^= quoted and byte == ord('"')
-        if byte == ord("\n") and not inside:
-            found.append(place + 1)
-    return found
-
-
-@QUOTED
 @given(data=RAW)
-def test_records_end_at_line_ends_outside_of_quotes(quoted: bool, data: bytes) -> None:
-    """The same as reading byte by byte, only quicker."""
-    assert record_ends(data, quoted=quoted).tolist() == model_ends(data, quoted=quoted)
+def test_records_end_at_line_ends(data: bytes) -> None:
+    """Of csv too, but where line ends may stand in quotes."""
+    ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
+
+    assert record_ends(data).tolist() == ends
+    assert record_ends(data, CsvDialect()).tolist() == ends
 
 
-@QUOTED
+@pytest.mark.parametrize(
+    ("data", "ends"),
+    [
+        (b'a,"b\nc"\nd', [8]),
+        (b'a"b\nc"\n', [4, 7]),
+        (b'"a""\nb",c\nd\n', [10, 12]),
+        (b'"a"b\nc\n', [5, 7]),
+        (b'"a\nb"c\nd\n', [3, 7, 9]),
+        (b'x,"a\nb","c"d\n"e\nf"\n', [5, 13, 19]),
+        (b'a,"b\r\nc"\r\n', [10]),
+        (b'a,"b\nc\n', [5, 7]),
+        (b'"",""\n"\n"\n', [6, 10]),
+    ],
+)
+def test_records_with_line_ends_in_quotes_end_behind_them(data: bytes, ends: list[int]) -> None:
+    """A quote opens a field at its start alone; a line that cannot be read ends at its end."""
+    assert record_ends(data, CsvDialect(multiline=True)).tolist() == ends
+
+
+def test_an_open_quote_waits_for_what_follows_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file that is being written may close it; behind so many bytes, nobody will."""
+    dialect = CsvDialect(multiline=True)
+    data = b'a,b\n1,"2\n3,4\n'
+
+    assert record_ends(data, dialect, final=False).tolist() == [4]
+    assert record_ends(data, dialect, final=True).tolist() == [4, 9, 13]
+    assert record_ends(data + b'"\n', dialect, final=False).tolist() == [4, 15]
+    monkeypatch.setattr(csv_ends, "GAP_BYTES_MAX", 5)
+    assert record_ends(data, dialect, final=False).tolist() == [4, 9, 13]
+    assert record_ends(data + b'"\n', dialect, final=True).tolist() == [4, 9, 13, 15]
+
+
+@DIALECTS
 @given(data=RAW, cut=st.integers(0, 20))
 def test_ends_after_an_end_do_not_depend_on_what_was_before(
-    quoted: bool, data: bytes, cut: int
+    dialect: CsvDialect | None, data: bytes, cut: int
 ) -> None:
     """A range begins where another ended, and is read by somebody who saw no more."""
-    ends = [0, *model_ends(data, quoted=quoted)]
+    ends = [0, *record_ends(data, dialect).tolist()]
     start = ends[cut % len(ends)]
 
-    after = [start + end for end in record_ends(data[start:], quoted=quoted).tolist()]
+    before = record_ends(data[:start], dialect).tolist()
+    after = [start + end for end in record_ends(data[start:], dialect).tolist()]
 
-    assert [e for e in ends if e > start] == after
+    assert ends == [0, *before, *after]
 
 
-@QUOTED
+@DIALECTS
 @given(data=RAW)
-def test_records_are_split_and_blank_ones_left_out(quoted: bool, data: bytes) -> None:
-    """What has no ink is no record; the last one may lack its line end."""
-    starts, ends = split_records(data, quoted=quoted)
+def test_what_is_known_to_end_stays_so(dialect: CsvDialect | None, data: bytes) -> None:
+    """Whatever is written behind it."""
+    known = record_ends(data, dialect, final=False).tolist()
 
-    bounds = [0, *model_ends(data, quoted=quoted)]
+    assert record_ends(data, dialect).tolist()[: len(known)] == known
+    for more in (b'"', b'"\n', b"\n", b'x"\n'):
+        assert record_ends(data + more, dialect).tolist()[: len(known)] == known
+
+
+@DIALECTS
+@given(data=RAW)
+def test_records_are_split_and_blank_ones_left_out(dialect: CsvDialect | None, data: bytes) -> None:
+    """What has no ink is no record; the last one may lack its line end."""
+    starts, ends = split_records(data, dialect)
+
+    bounds = [0, *record_ends(data, dialect).tolist()]
     if bounds[-1] < len(data):
         bounds.append(len(data))
     pieces = [(a, b) for a, b in itertools.pairwise(bounds) if data[a:b].strip(b" \t\r\n")]
@@ -71,7 +110,7 @@ def test_records_are_split_and_blank_ones_left_out(quoted: bool, data: bytes) ->
 @given(data=RAW)
 def test_records_are_trimmed_of_white_space(data: bytes) -> None:
     """However much there is of it."""
-    starts, ends = split_records(data, quoted=False)
+    starts, ends = split_records(data)
     first, last = trim_records(data, starts, ends)
     records = [data[a:b] for a, b in zip(starts, ends, strict=True)]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import Job, Target, buckets_of
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.envelope import messages_schema
 from tidelog.persist.part import Part
 from tidelog.persist.schema import encode_schema, shard_schema
@@ -189,7 +190,7 @@ def test_each_record_is_in_the_piece_that_it_starts_in(
     found = range_of("a", start, start + len(data))
     places = sorted({start, start + len(data), *(start + c for c in cuts if c < len(data))})
     pieces = [Piece(rank=0, found=found, low=low, high=high) for low, high in pairwise(places)]
-    cut = [cut_piece(piece, data, "csv") for piece in pieces]
+    cut = [cut_piece(piece, data, CsvDialect(multiline=True)) for piece in pieces]
 
     assert b"".join(part for _, part in cut) == data
     assert all(r.limit - r.start == len(part) for r, part in cut)

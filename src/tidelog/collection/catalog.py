@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from tidelog.collection.dialect import CsvDialect
 from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection
 from tidelog.ids import ShardId
 from tidelog.persist.schema import ShardSchema, decode_schema, shard_schema
@@ -84,7 +85,13 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     time_column: str | None = None
     time_unit: str = "ms"
     delete_when: str | None = None
+    csv: CsvDialect = CsvDialect()
     created_us: int = 0
+
+    @property
+    def dialect(self) -> CsvDialect | None:
+        """How the text of its files is cut into records, where that is not by lines alone."""
+        return self.csv if self.format == "csv" else None
 
 
 @dataclass(frozen=True, slots=True)

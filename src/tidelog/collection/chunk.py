@@ -68,7 +68,7 @@ class Chunk:
 
 
 def text_chunk(
-    entry: Entry, before: SourceRange | None, data: bytes, *, format: str, at_end: bool
+    entry: Entry, before: SourceRange | None, data: bytes, *, source: SourceInfo, at_end: bool
 ) -> Chunk | None:
     """Make a chunk of a text file's next bytes; None if not one record of them is whole.
 
@@ -76,16 +76,16 @@ def text_chunk(
     end.
     """
     start = before.limit if before else 0
-    quoted = format == "csv"
+    dialect = source.dialect
     header = before.header if before else b""
-    if quoted and start == 0:
-        found = header_of(data)
+    if dialect is not None and dialect.has_header and start == 0:
+        found = header_of(data, dialect)
         if found is None:
             return None
         header = found
-    ends = record_ends(data, quoted=quoted)
+    ends = record_ends(data, dialect, final=at_end)
     whole = int(ends[-1]) if len(ends) else 0
-    if at_end and whole < len(data) and _stands_alone(data[whole:], format):
+    if at_end and whole < len(data) and _stands_alone(data[whole:], source.format):
         whole = len(data)
     if not whole:
         return None
@@ -102,7 +102,7 @@ def _stands_alone(line: bytes, format: str) -> bool:
         return True
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -114,7 +114,10 @@ def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int)
     until = int(chunk.limits[-1])
     found, data = chunk.range_until(until, late=0)
     column = pa.schema([wanted.field(source.time_column)])
-    rows = decode_range(data, found, column, format=source.format, counted=False).rows
+    decoded = decode_range(
+        data, found, column, format=source.format, dialect=source.csv, counted=False
+    )
+    rows = decoded.rows
     times, there = times_of(rows.column(source.time_column), source.time_unit)
     offsets = rows.column(OFFSET).to_numpy()[there]
     times = times[there]

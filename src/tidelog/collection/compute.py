@@ -81,7 +81,9 @@ def shape_messages(data: bytes, rank: int, job: Job) -> Shaped:
     required = list(schema.key) if source.envelope == "upsert" else []
     if source.time_column is not None and source.time_column not in required:
         required.append(source.time_column)
-    decoded = decode_range(data, found, schema.data, format=source.format, required=required)
+    decoded = decode_range(
+        data, found, schema.data, format=source.format, dialect=source.csv, required=required
+    )
     stamped, timeless = stamp_rows(
         decoded.rows, source, lower=job.lower, upper=job.upper, rank=rank
     )

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
 from tidelog.collection.files import FilesSource
 from tidelog.collection.infer import infer_schema
@@ -92,6 +93,7 @@ async def resolve_spec(
         time_column=spec.time_column,
         time_unit=spec.time_unit,
         delete_when=spec.delete_when,
+        csv=CsvDialect(multiline=True),
         created_us=clock.now_us(),
     )
     if given is None:

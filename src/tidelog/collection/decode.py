@@ -21,10 +21,12 @@ from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.decode_csv import decode_csv
 from tidelog.collection.decode_json import decode_json
 from tidelog.collection.decode_parquet import decode_parquet
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.records import OFFSET, Misfit, Records
 from tidelog.errors import InvariantError
 
 TEXT_MAX: Final = 4_096
+_COMMAS: Final = CsvDialect()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ def decode_range(
     wanted: pa.Schema,
     *,
     format: str,
+    dialect: CsvDialect = _COMMAS,
     required: Sequence[str] = (),
     counted: bool = True,
 ) -> Decoded:
@@ -49,7 +52,7 @@ def decode_range(
 
     ``counted`` False spares counting the fields that ``wanted`` lacks, where that takes time.
     """
-    records = _parse(data, found, wanted, format=format, counted=counted)
+    records = _parse(data, found, wanted, format=format, dialect=dialect, counted=counted)
     fitted = fit(records.table.select(wanted.names), wanted)
     offsets = records.offsets
     reasons = {row: f"column {name!r} does not fit its type" for row, name in fitted.misfit.items()}
@@ -74,12 +77,18 @@ def decode_range(
 
 
 def _parse(
-    data: bytes, found: SourceRange, wanted: pa.Schema, *, format: str, counted: bool
+    data: bytes,
+    found: SourceRange,
+    wanted: pa.Schema,
+    *,
+    format: str,
+    dialect: CsvDialect,
+    counted: bool,
 ) -> Records:
     if format == "json":
         return decode_json(data, wanted, base=found.start, counted=counted)
     if format == "csv":
-        return decode_csv(data, wanted, base=found.start, header=found.header)
+        return decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)
     if format == "parquet":
         return decode_parquet(data, wanted, start=found.start, limit=found.limit)
     raise InvariantError("a format that was checked at creation is unknown", format=format)

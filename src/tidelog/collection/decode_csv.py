@@ -1,155 +1,161 @@
-"""Csv with a header. Pure.
+"""Csv, by a dialect. Pure.
 
-A field that is empty and not quoted is null; in quotes it is the empty string.
+A field that is empty and not quoted is null; in quotes it is the empty string. Where records and
+fields begin and end is said by `csv_ends` and `csv_fields`; Arrow's reader, which is given only
+records that these find well formed, makes values of them.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
-from tidelog.collection.lines import record_ends, split_records
-from tidelog.collection.records import Int64s, Misfit, Records, gather, shown
+from tidelog.collection.csv_fields import QuotedFields, count_fields, find_fields, split_fields
+from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.lines import are_text, record_ends, split_records
+from tidelog.collection.places import Bools, Int64s
+from tidelog.collection.records import Misfit, Records, blocks_of, gather, shown
+from tidelog.collection.sift import Sieve
 
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-
-_NEWLINE, _RETURN, _QUOTE = b'\n\r"'
-_BEFORE_OPENING: Final = list(b',"\n')
-_AFTER_CLOSING: Final = list(b',"\n\r')
-
-
-def header_names(header: bytes) -> list[str]:
-    """Return the column names of a header line."""
-    text = header.decode("utf-8-sig", errors="replace").strip("\r\n")
-    return _fields(text) or text.split(",")
+BLOCK_BYTES: Final = 1 << 22
+_MARK: Final = b"\xef\xbb\xbf"
 
 
-def decode_csv(data: bytes, wanted: pa.Schema, *, base: int, header: bytes) -> Records:
-    """Parse the records of a range; one that starts at offset 0 begins with the header itself."""
-    names = header_names(header)
-    skip = len(header) if base == 0 else 0
-    body = data[skip:]
-    starts, ends = split_records(body, quoted=True)
-    # Of two columns of one name, the first is the one whose type was inferred under that name.
-    known = {n: i for i, n in reversed(list(enumerate(names)))}
-    odd = _odd_records(body, starts)
-    tables: list[pa.Table] = []
-    kept: list[Int64s] = []
-    misfits: list[Misfit] = []
+def header_names(header: bytes, dialect: CsvDialect) -> list[str]:
+    """Return the column names of a header line: as they stand, if in quotes, and trimmed, if not.
 
-    def parse(rows: Int64s) -> None:
-        """Parse some records; where they do not parse together, parse each half."""
-        if not len(rows):
-            return
-        chunk = gather(body, starts, ends, rows)
-        together = len(rows) == 1 or not odd[rows].any()
-        found = _parse_chunk(chunk, names, len(rows)) if together else None
-        if found is not None:
-            tables.append(found)
-            kept.append(rows)
-        elif len(rows) == 1:
-            where = base + skip + int(starts[rows[0]])
-            misfits.append(Misfit(where, _reason(chunk, len(names)), shown(chunk)))
-        else:
-            middle = len(rows) // 2
-            parse(rows[:middle])
-            parse(rows[middle:])
-
-    parse(np.arange(len(starts), dtype=np.int64))
-    rows = np.concatenate(kept) if kept else np.zeros(0, np.int64)
-    parsed = pa.concat_tables(tables) if tables else _empty(names)
-    nothing = pa.nulls(parsed.num_rows, pa.string())
-    columns = [parsed.column(known[f.name]) if f.name in known else nothing for f in wanted]
-    unknown = [n for n in names if n not in wanted.names]
-    dropped = {
-        n: parsed.num_rows - parsed.column(known[n]).null_count for n in unknown if parsed.num_rows
-    }
-    return Records(
-        pa.table(columns, names=wanted.names),
-        base + skip + starts[rows],
-        lambda some: [shown(body[starts[row] : ends[row]]) for row in rows[some].tolist()],
-        misfits,
-        {n: c for n, c in dropped.items() if c},
-    )
+    Raises:
+        ValueError: it is no record of csv.
+    """
+    fields = split_fields(header.removeprefix(_MARK), dialect)
+    return [name if quoted else name.strip() for name, quoted in fields]
 
 
-def header_of(data: bytes) -> bytes | None:
+def header_of(data: bytes, dialect: CsvDialect) -> bytes | None:
     """Return the header line of a file that begins with ``data``; None if it is not whole yet."""
-    ends = record_ends(data, quoted=True)
+    ends = record_ends(data, dialect, final=False)
     return data[: int(ends[0])] if len(ends) else None
 
 
-def _parse_chunk(chunk: bytes, names: list[str], records: int) -> pa.Table | None:
-    try:
-        chunk.decode("utf-8")
-        table = pcsv.read_csv(
-            io.BytesIO(chunk),
-            read_options=pcsv.ReadOptions(
-                use_threads=False,
-                block_size=len(chunk) + 1,
-                column_names=[str(i) for i in range(len(names))],
-            ),
-            parse_options=pcsv.ParseOptions(newlines_in_values=True),
-            convert_options=pcsv.ConvertOptions(
-                column_types={str(i): pa.string() for i in range(len(names))},
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        return None
-    return table if table.num_rows == records else None
-
-
-def _odd_records(body: bytes, starts: Int64s) -> Bools:
-    """Say which records hold a quote, or a carriage return, where csv has none.
-
-    Arrow's reader sees their ends elsewhere, and could make one row of two of them: each of these
-    is parsed alone.
-    """
-    raw = np.frombuffer(body, dtype=np.uint8)
-    quotes = np.flatnonzero(raw == _QUOTE)
-    opening, closing = quotes[0::2], quotes[1::2]
-    before, after = raw[np.maximum(opening - 1, 0)], raw[np.minimum(closing + 1, len(raw) - 1)]
-    misplaced = [
-        opening[(opening > 0) & ~np.isin(before, _BEFORE_OPENING)],
-        closing[(closing + 1 < len(raw)) & ~np.isin(after, _AFTER_CLOSING)],
-        quotes[len(quotes) - len(quotes) % 2 :],
+def decode_csv(
+    data: bytes, wanted: pa.Schema, *, base: int, header: bytes, dialect: CsvDialect
+) -> Records:
+    """Parse the records of a range; one that starts at offset 0 begins with the header itself."""
+    names = header_names(header, dialect) if dialect.has_header else list(dialect.names)
+    skip = len(header) if dialect.has_header else len(_MARK) * data.startswith(_MARK)
+    skip = skip if base == 0 else 0
+    body = data[skip:]
+    starts, ends = split_records(body, dialect)
+    faults = np.flatnonzero(~are_text(body, ends)) if len(starts) else np.zeros(0, np.int64)
+    records = _Records(
+        body, starts, ends, len(names), dialect, find_fields(body, starts, ends, dialect)
+    )
+    sieve = Sieve(records.parse, [records.guess])
+    fit = np.ones(len(starts), dtype=np.bool_)
+    fit[faults] = False
+    fit[list(records.fields.faults)] = False
+    sieve.bad.extend(np.flatnonzero(~fit).tolist())
+    for rows in blocks_of(starts, np.flatnonzero(fit), BLOCK_BYTES):
+        sieve.take(rows)
+    tables, rows, order = sieve.ordered()
+    parsed = pa.concat_tables(tables) if tables else _empty(len(names))
+    if order is not None:
+        parsed, rows = parsed.take(order), rows[order]
+    misfits = [
+        Misfit(base + skip + int(starts[row]), records.fault(row), shown(records.record(row)))
+        for row in sieve.bad
     ]
-    returns = np.flatnonzero(raw == _RETURN)
-    returns = returns[np.searchsorted(quotes, returns) % 2 == 0]
-    misplaced.append(returns[raw[np.minimum(returns + 1, len(raw) - 1)] != _NEWLINE])
-    odd = np.zeros(len(starts), dtype=np.bool_)
-    if len(starts):
-        places = np.searchsorted(starts, np.concatenate(misplaced), side="right") - 1
-        odd[np.maximum(places, 0)] = True
-    return odd
+    table, dropped = _by_name(parsed, names, wanted)
+    return Records(
+        table,
+        base + skip + starts[rows],
+        lambda some: [shown(records.record(row)) for row in rows[some].tolist()],
+        misfits,
+        dropped,
+    )
 
 
-def _empty(names: list[str]) -> pa.Table:
-    return pa.table({str(i): pa.array([], pa.string()) for i in range(len(names))})
+def _by_name(
+    parsed: pa.Table, names: list[str], wanted: pa.Schema
+) -> tuple[pa.Table, dict[str, int]]:
+    """Return the wanted columns, and how many values each other one has."""
+    # Of two columns of one name, the first is the one whose type was inferred under that name.
+    known = {n: i for i, n in reversed(list(enumerate(names)))}
+    nothing = pa.nulls(parsed.num_rows, pa.string())
+    columns = [parsed.column(known[f.name]) if f.name in known else nothing for f in wanted]
+    unknown = [n for n in names if n not in wanted.names]
+    counts = {n: parsed.num_rows - parsed.column(known[n]).null_count for n in unknown}
+    return pa.table(columns, names=wanted.names), {n: c for n, c in counts.items() if c}
 
 
-def _reason(line: bytes, columns: int) -> str:
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        return "the record is not UTF-8"
-    found = _fields(text.strip("\r\n"))
-    if found is not None and len(found) != columns:
-        return f"the record has {len(found)} fields, the header {columns}"
-    return "the record is not csv"
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The records of a range, and how some of them are parsed, or doubted."""
+
+    data: bytes
+    starts: Int64s
+    ends: Int64s
+    columns: int
+    dialect: CsvDialect
+    fields: QuotedFields
+
+    def record(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.ends[row]]
+
+    def parse(self, rows: Int64s) -> pa.Table | None:
+        """Parse records at once; None if one of them is bad."""
+        chunk = gather(self.data, self.starts, self.ends, rows)
+        if chunk.startswith(_MARK):
+            chunk = _MARK + chunk  # Of what it reads, Arrow drops one at the beginning.
+        if not chunk.endswith(b"\n"):
+            chunk += b"\n"  # Arrow takes an empty field there for a quoted one, if one was before.
+        names = [str(i) for i in range(self.columns)]
+        try:
+            table = pcsv.read_csv(
+                pa.BufferReader(chunk),  # type: ignore[arg-type]
+                read_options=pcsv.ReadOptions(
+                    use_threads=False, block_size=len(chunk) + 1, column_names=names
+                ),
+                parse_options=pcsv.ParseOptions(
+                    delimiter=self.dialect.delimiter,
+                    quote_char=self.dialect.quote or False,
+                    newlines_in_values=True,
+                ),
+                convert_options=pcsv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()),
+                    null_values=["", *self.dialect.nulls],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        return table if table.num_rows == len(rows) else None
+
+    def guess(self, rows: Int64s) -> Bools:
+        """Doubt the records that have too few fields, or too many."""
+        starts, ends = self.starts[rows], self.ends[rows]
+        counts = count_fields(self.data, starts, ends, self.fields.toggles, self.dialect)
+        doubted: Bools = counts != self.columns
+        return doubted
+
+    def fault(self, row: int) -> str:
+        """Say what is wrong with a bad record, in words that do not change with a library."""
+        record = self.record(row)
+        try:
+            count = len(split_fields(record, self.dialect))
+        except UnicodeDecodeError:
+            return "the record is not UTF-8"
+        except ValueError as error:
+            return str(error)
+        if count != self.columns:
+            return f"the record has {count} fields, the header {self.columns}"
+        return "the record is not csv"
 
 
-def _fields(text: str) -> list[str] | None:
-    """Return the fields of one record; None if it is not csv."""
-    try:
-        return next(csv.reader([text], strict=True), [])
-    except csv.Error:
-        return None
+def _empty(columns: int) -> pa.Table:
+    return pa.table({str(i): pa.array([], pa.string()) for i in range(columns)})

@@ -40,7 +40,7 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = Tr
     """
     if base == 0 and data.startswith(_MARK):
         data = b" " * len(_MARK) + data[len(_MARK) :]
-    starts, ends = split_records(data, quoted=False)
+    starts, ends = split_records(data)
     wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
     lines = _Lines(data, starts, ends, wanted, wire, {} if counted else None)
     guesses = [lines.guess_by(check) for check in line_checkers(wire)]

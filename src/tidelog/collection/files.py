@@ -186,7 +186,7 @@ class FilesSource:
                 entry,
                 before,
                 data,
-                format=self.info.format,
+                source=self.info,
                 at_end=at_end and (self.final or self.info.format == "json"),
             )
             if chunk is not None or at_end:

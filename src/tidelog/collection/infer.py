@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from tidelog.collection.decode_parquet import footer_bytes, read_footer
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import record_ends
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.duck import duck
@@ -17,6 +18,7 @@ from tidelog.persist.schema import canonical_type
 from tidelog.store.port import Entry, Store
 
 FILES_MAX = 8
+MULTILINE = CsvDialect(multiline=True)
 FILE_BYTES_MAX = 2 * 1024 * 1024
 
 
@@ -37,16 +39,16 @@ async def infer_schema(entries: Sequence[Entry], *, format: str, store: Store) -
         (await store.get(entry.key, limit=FILE_BYTES_MAX)).data for entry in entries[:FILES_MAX]
     ]
     if format == "csv":
-        return sample_schema(whole_records(samples[0], quoted=True), format=format)
-    lines = b"".join(whole_records(s, quoted=False).rstrip(b"\n") + b"\n" for s in samples)
+        return sample_schema(whole_records(samples[0], MULTILINE), format=format)
+    lines = b"".join(whole_records(s).rstrip(b"\n") + b"\n" for s in samples)
     return sample_schema(lines, format=format)
 
 
-def whole_records(sample: bytes, *, quoted: bool) -> bytes:
+def whole_records(sample: bytes, dialect: CsvDialect | None = None) -> bytes:
     """Return a sample without the record that its end cuts."""
     if len(sample) < FILE_BYTES_MAX:
         return sample
-    ends = record_ends(sample, quoted=quoted)
+    ends = record_ends(sample, dialect, final=False)
     return sample[: int(ends[-1])] if len(ends) else sample
 
 

@@ -1,58 +1,42 @@
 """Lines: where the records of a text file end. Pure.
 
-A record of json lines ends at a line end. A record of csv ends at a line end outside of quotes: one
-that an even number of quotes stands before.
+A record ends at a line end; one of csv with line ends in quotes, as `csv_ends` says.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
+from tidelog.collection.csv_ends import multiline_ends
+from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.places import PIECE_BYTES, Bools, Bytes, Int64s, places_of
 
 _NEWLINE: Final = 10
-_QUOTE: Final = 34
-_PIECE_BYTES: Final = 1 << 18
 STEPS_MAX: Final = 16
 WHITE: Final = b" \t\r\n"
 _BLANK: Final = np.zeros(256, dtype=np.bool_)
 _BLANK[list(WHITE)] = True
 
 
-def record_ends(data: bytes, *, quoted: bool) -> Int64s:
+def record_ends(data: bytes, dialect: CsvDialect | None = None, *, final: bool = True) -> Int64s:
     """Return the offsets right after each complete record's line end.
 
-    ``quoted`` says that line ends inside of double quotes do not count (csv).
+    ``dialect`` is that of csv. ``final`` says that nothing follows ``data``: else a record whose
+    last line is not there yet ends nowhere.
     """
-    ends = _places_of(_NEWLINE, data)
-    if quoted and ends.size:
-        quotes = _places_of(_QUOTE, data)
-        if quotes.size:
-            ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
-    return ends + 1
+    if dialect is not None and dialect.multiline and dialect.quote:
+        return multiline_ends(data, dialect, final=final)
+    return places_of(_NEWLINE, data) + 1
 
 
-def _places_of(byte: int, data: bytes) -> Int64s:
-    """Return the offsets of a byte."""
-    raw = np.frombuffer(data, dtype=np.uint8)
-    # In pieces that stay in the processor's cache: twice as fast as all at once.
-    found = [
-        np.flatnonzero(raw[start : start + _PIECE_BYTES] == byte) + start
-        for start in range(0, len(raw), _PIECE_BYTES)
-    ]
-    return np.concatenate([np.zeros(0, np.int64), *found])
-
-
-def split_records(data: bytes, *, quoted: bool) -> tuple[Int64s, Int64s]:
+def split_records(data: bytes, dialect: CsvDialect | None = None) -> tuple[Int64s, Int64s]:
     """Return where the records of a range start and end; blank ones are left out.
 
     The last one may lack its line end: a range that was taken so ends with the file.
     """
-    return split_at(data, record_ends(data, quoted=quoted))
+    return split_at(data, record_ends(data, dialect))
 
 
 def split_at(data: bytes, ends: Int64s, *, start: int = 0) -> tuple[Int64s, Int64s]:
@@ -83,7 +67,7 @@ def are_text(data: bytes, ends: Int64s) -> Bools:
     at = 0
     while at < len(data):
         # In pieces: where one record is bad, what is behind it is begun anew.
-        last = min(int(np.searchsorted(ends, at + _PIECE_BYTES)), len(ends) - 1)
+        last = min(int(np.searchsorted(ends, at + PIECE_BYTES)), len(ends) - 1)
         limit = int(ends[last]) if last >= 0 and ends[last] > at else len(data)
         try:
             str(view[at:limit], "utf-8")

@@ -20,6 +20,7 @@ import numpy as np
 
 from tidelog.collection.binding import SourceRange
 from tidelog.collection.compute import Job, Target
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import record_ends
 
 
@@ -135,12 +136,14 @@ def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
     return list(pairwise([0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(sizes)]))
 
 
-def cut_piece(piece: Piece, data: bytes, format: str) -> tuple[SourceRange, bytes]:
+def cut_piece(
+    piece: Piece, data: bytes, dialect: CsvDialect | None = None
+) -> tuple[SourceRange, bytes]:
     """Return a piece of a range whose bytes are ``data`` as a range of its own, with its bytes."""
     found = piece.found
     if piece.low == found.start and piece.high == found.limit:
         return found, data
-    ends = record_ends(data, quoted=format == "csv")
+    ends = record_ends(data, dialect)
     starts = np.unique(np.concatenate([[0], ends, [len(data)]]))
     first, last = np.searchsorted(starts, [piece.low - found.start, piece.high - found.start])
     start, limit = int(starts[first]), int(starts[last])

@@ -195,7 +195,7 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
 
 def shape_piece(piece: Piece, data: bytes, share: Share) -> Shaped:
     """Decode a piece of a range whose bytes are ``data``."""
-    found, data = cut_piece(piece, data, share.job.source.format)
+    found, data = cut_piece(piece, data, share.job.source.dialect)
     shaped = shape_messages(data, 0, msgspec.structs.replace(share.job, ranges=(found,)))
     messages = shaped.messages
     place = messages.schema.get_field_index(RANK)

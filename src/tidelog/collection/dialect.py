@@ -1,0 +1,27 @@
+"""How a source's csv is written: what is guessed, or said, when the source is created. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """How csv is written.
+
+    Shape: ``delimiter`` is one ASCII character, and so is ``quote``, or it is empty where there is
+        none. A field that is empty, or one of ``nulls``, and not quoted is null. ``date_format``
+        and ``timestamp_format`` are strptime's; ISO 8601 is always read. ``names`` are those of the
+        columns of files that have no header; with a header there are none.
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    nulls: tuple[str, ...] = ()
+    date_format: str | None = None
+    timestamp_format: str | None = None
+    names: tuple[str, ...] = ()
+    multiline: bool = False
+
+    @property
+    def has_header(self) -> bool:
+        return not self.names
