@@ -36,7 +36,8 @@ SCHEMA = pa.schema(COLUMNS)
 INNER: dict[str, set[str]] = {
     "Shard": {"commit_parts", "machine", "reader", "refresh", "snapshot_of", "state", "writer",
               "wait_for_upper", "may_inline"},
-    "Collection": {"refresh", "resolve_as_of", "snapshots"},
+    "Collection": {"parts_between", "parts_until", "reading", "refresh", "resolve_as_of",
+                   "resolve_between", "snapshots"},
     "Location": {"controller", "ingester", "source"},
     "Log": set(),
 }  # fmt: skip

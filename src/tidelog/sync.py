@@ -6,12 +6,11 @@ A connection owns one loop in one thread, from `connect` to its end (`tidelog.po
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog import location as aio_location
@@ -19,11 +18,11 @@ from tidelog.collection import collection as aio_collection
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.run import RunProgress as IngestProgress
 from tidelog.collection.run import Summary, run_ingest
-from tidelog.collection.times import parse_time
+from tidelog.collection.selection import RowSelection, repeated
+from tidelog.collection.times import When, format_time
 from tidelog.frontier import Frontier
 from tidelog.persist import shard as aio_shard
 from tidelog.persist.reader import Split
-from tidelog.persist.schema import DIFF
 from tidelog.persist.shard import Progress
 from tidelog.persist.state import Token
 from tidelog.persist.transition import Appended
@@ -37,18 +36,18 @@ from tidelog.wal.slot_protocol.shape import Shape
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A snapshot: contents at one time, which no later commit changes."""
+    """A snapshot: rows at one time, each as often as it is there; no later commit changes it."""
 
     table: pa.Table
     as_of: int
 
+    def __repr__(self) -> str:
+        shape = f"{self.table.num_rows} rows, {self.table.num_columns} columns"
+        return f"<tidelog contents: {shape} as of {format_time(self.as_of)}>"
+
     def to_arrow(self) -> pa.Table:
-        """Return the rows, each as often as its multiplicity says."""
-        diffs = self.table.column(DIFF).to_numpy()
-        rows = self.table.drop_columns([DIFF])
-        if not len(diffs) or (diffs == 1).all():
-            return rows
-        return rows.take(np.repeat(np.arange(len(diffs)), diffs))
+        """Return the rows as an Arrow table."""
+        return self.table
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame (pandas must be installed)."""
@@ -131,26 +130,67 @@ class ShardSnapshot:
 
 
 class Collection:
-    """One collection; times are ISO 8601 text or milliseconds since 1970."""
+    """One collection.
+
+    A time is ISO 8601 text, a datetime, a date (its midnight, in UTC) or milliseconds since 1970.
+    """
 
     def __init__(self, portal: Portal, inner: aio_collection.Collection) -> None:
         self._portal = portal
         self._inner = inner
 
-    def snapshot(self, as_of: int | str | None = None) -> Contents:
-        """Return the contents at a time; without one, at the newest that is complete."""
-        wanted = None if as_of is None else parse_time(as_of, what="as_of")
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def snapshot(
+        self,
+        as_of: When | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> Contents:
+        """Return the rows at a time; without one, at the newest that is complete.
+
+        ``where`` is a condition in DuckDB's dialect. What ``columns``, ``where`` and ``limit``
+        leave out is not read, where that can be told without reading it.
+        """
 
         async def read() -> Contents:
-            time = await self._inner.resolve_as_of(wanted)
-            return Contents(await self._inner.snapshot(time), time)
+            selection = RowSelection(columns=columns, where=where, limit=limit)
+            reading = self._inner.reading(selection)
+            time = await self._inner.resolve_as_of(as_of)
+            pieces = reading.contents(self._inner.parts_until(time), time)
+            found = [rows async for piece in pieces for rows in repeated(piece)]
+            return Contents(pa.concat_tables([reading.narrow.data.empty_table(), *found]), time)
 
         return self._portal.run(read())
 
-    def changes(self, since: int | str, until: int | str | None = None) -> pa.Table:
+    def scan(
+        self,
+        as_of: When | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield the rows at a time, some thousands at once; see `snapshot`."""
+        stream = self._inner.scan(as_of, columns=columns, where=where, limit=limit)
+        return self._portal.iterate(stream)
+
+    def changes(
+        self,
+        since: When,
+        until: When | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
         """Return the updates after ``since`` up to ``until``, with ``_time`` and ``_diff``."""
-        last = None if until is None else parse_time(until, what="until")
-        return self._portal.run(self._inner.changes(parse_time(since, what="since"), last))
+        return self._portal.run(
+            self._inner.changes(since, until, columns=columns, where=where, limit=limit)
+        )
 
     def describe(self) -> dict[str, Any]:
         return self._portal.run(self._inner.describe())

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.command import AsJson, CollectionName, on_location
-from tidelog.cli.output import choose_format, count_text, open_rows, say
+from tidelog.cli.output import count_text, say
+from tidelog.cli.read import say_bare_time, write_all
+from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Where, names_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import pyarrow as pa
+
+    from tidelog.collection.selection import RowSelection
     from tidelog.location import Location
 
 
@@ -26,45 +35,81 @@ def changes(
             metavar="TIME", help="Up to this time; by default the newest that is complete."
         ),
     ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="table|json|csv",
-            help="By default a table on a terminal, JSON lines elsewhere.",
-        ),
-    ] = None,
+    columns: Columns = None,
+    where: Where = None,
+    limit: Limit = None,
+    format: Format = None,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Write how a collection changed between two times.
 
     The changes come in the order of their times. Each has a _time (milliseconds since 1970; in
     tables ISO 8601) and a _diff: how many of the row came (1) or went (-1). With what is read as of
-    --since, they make what is read as of --until.
+    --since, they make what is read as of --until. Of some columns, they are the changes of a
+    collection that has no others.
     """
-    chosen = choose_format(format, as_json=as_json)
-    on_location(context, lambda location: _changes(location, name, since, until, chosen))
+    destination = Destination(format, output, as_json=as_json)
+    asked = _Asked(name, since, until, names_of(columns), where, limit, destination)
+    on_location(context, lambda location: _changes(location, asked))
 
 
-async def _changes(
-    location: Location, name: str, since: str, until: str | None, format: str
-) -> None:
-    import pyarrow as pa
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a reader asked for."""
 
+    name: str
+    since: str
+    until: str | None
+    columns: list[str] | None
+    where: str | None
+    limit: int | None
+    destination: Destination
+
+    @property
+    def selection(self) -> RowSelection:
+        from tidelog.collection.selection import RowSelection
+
+        return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
+
+
+async def _changes(location: Location, asked: _Asked) -> None:
     from tidelog.collection.times import format_time, parse_time
     from tidelog.persist.schema import DIFF, TIME
 
-    first = parse_time(since, what="--since")
-    last = None if until is None else parse_time(until, what="--until")
-    collection = await location.collection(name)
-    found = await collection.changes(first, last)
-    found = found.select([TIME, DIFF, *collection.schema.names])
-    if format == "table":
-        moments = found.column(TIME).to_numpy().tolist()
-        times = pa.array([format_time(moment) for moment in moments], pa.string())
-        found = found.set_column(0, TIME, times)
-    rows = open_rows(format, found.schema)
-    rows.write(found)
-    rows.close()
-    if format == "table":
-        end = format_time(collection.upper.time - 1 if last is None else last)
-        say(f"{count_text(found.num_rows, 'change')} after {format_time(first)} up to {end}")
+    since = parse_time(asked.since, what="--since")
+    until = None if asked.until is None else parse_time(asked.until, what="--until")
+    collection = await location.collection(asked.name)
+    reading = collection.reading(asked.selection)
+    first, last = await collection.resolve_between(since, until)
+    for option, text in (("--since", asked.since), ("--until", asked.until)):
+        if text is not None:
+            say_bare_time(text, option)
+    is_table = asked.destination.format == "table"
+
+    def shown(found: pa.Table) -> pa.Table:
+        found = found.select([TIME, DIFF, *reading.wanted.columns])
+        return _with_iso_times(found) if is_table else found
+
+    async def rows() -> AsyncGenerator[pa.Table, None]:
+        parts = collection.parts_between(first, last)
+        async with aclosing(reading.changes(parts, first, last)) as pieces:
+            async for piece in pieces:
+                yield shown(piece)
+
+    schema = shown(reading.narrow.updates.empty_table()).schema
+    written = await write_all(rows(), schema, asked.destination, clock=location.clock)
+    if is_table:
+        told = f"after {format_time(first)} up to {format_time(last)}"
+        say(f"{count_text(written, 'change')} {told}")
+
+
+def _with_iso_times(found: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    from tidelog.collection.times import format_time
+    from tidelog.persist.schema import TIME
+
+    moments = found.column(TIME).to_numpy().tolist()
+    times = pa.array([format_time(moment) for moment in moments], pa.string())
+    return found.set_column(0, TIME, times)

@@ -73,11 +73,11 @@ class Grid:
 class GridRows:
     """Writes Arrow rows as a table for people; see `tidelog.cli.output.Rows`."""
 
-    def __init__(self, schema: pa.Schema, out: Callable[[str], None]) -> None:
+    def __init__(self, schema: pa.Schema, out: Callable[[str], None], *, width: int | None) -> None:
         from tidelog.cli.values import is_number
 
         right = [is_number(field.type) for field in schema]
-        self._grid = Grid(schema.names, right=right, width=terminal_width(), out=out)
+        self._grid = Grid(schema.names, right=right, width=width, out=out)
         self._begun = False
 
     def write(self, table: pa.Table) -> None:

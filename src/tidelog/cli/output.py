@@ -65,9 +65,9 @@ def open_rows(format: str, schema: pa.Schema) -> Rows:
         return _JsonRows()
     if format == "csv":
         return _CsvRows(schema)
-    from tidelog.cli.grid import GridRows
+    from tidelog.cli.grid import GridRows, terminal_width
 
-    return GridRows(schema, write_text)
+    return GridRows(schema, write_text, width=terminal_width())
 
 
 class _JsonRows:
@@ -179,7 +179,7 @@ def write_text(text: str) -> None:
     write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
-def write_bytes(data: bytes) -> None:
+def write_bytes(data: bytes | memoryview) -> None:
     """Write to standard output, through to its reader; see `write_text`."""
     try:
         sys.stdout.buffer.write(data)

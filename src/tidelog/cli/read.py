@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.command import AsJson, CollectionName, on_location
-from tidelog.cli.output import choose_format, count_text, open_rows, say
+from tidelog.cli.output import count_text, say
+from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Where, names_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
     import pyarrow as pa
 
-    from tidelog.collection.predicate import Predicate
+    from tidelog.clock import Clock
+    from tidelog.collection.selection import RowSelection
     from tidelog.location import Location
-    from tidelog.persist.schema import ShardSchema
-
-BLOCK_ROWS: Final = 8_192
 
 
 def read(
@@ -34,110 +34,103 @@ def read(
             "By default the newest time that is complete.",
         ),
     ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="SQL", help="A condition on the columns, in DuckDB's dialect."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="table|json|csv",
-            help="By default a table on a terminal, JSON lines elsewhere.",
-        ),
-    ] = None,
+    columns: Columns = None,
+    where: Where = None,
+    limit: Limit = None,
+    format: Format = None,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the rows of a collection as of a time.
 
-    A row comes as often as its multiplicity says. Rows are in the order of their key (without one,
-    of all columns); in json and csv, of a collection of several shards, one shard after another.
+    A row comes as often as its multiplicity says. Rows are in the order of their key; where they
+    are only appended, as they were written. What the columns, the condition and the limit leave
+    out is not read, where that can be told without reading it.
 
     JSON has dates and times in ISO 8601, bytes in base64, and as strings what its numbers cannot
     hold: NaN, Infinity, decimals of more than 15 digits. In csv null is empty, no text is "".
     """
-    chosen = choose_format(format, as_json=as_json)
-    on_location(
-        context, lambda location: _read(location, _Wanted(name, as_of, where, limit, chosen))
-    )
+    destination = Destination(format, output, as_json=as_json)
+    asked = _Asked(name, as_of, names_of(columns), where, limit, destination)
+    on_location(context, lambda location: _read(location, asked))
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Asked:
     """What a reader asked for."""
 
     name: str
     as_of: str | None
+    columns: list[str] | None
     where: str | None
     limit: int | None
-    format: str
+    destination: Destination
+
+    @property
+    def selection(self) -> RowSelection:
+        from tidelog.collection.selection import RowSelection
+
+        return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
 
 
-async def _read(location: Location, wanted: _Wanted) -> None:
-    import pyarrow as pa
-
-    from tidelog.collection.collection import check_multiplicity
-    from tidelog.collection.expression import check_predicate
+async def _read(location: Location, asked: _Asked) -> None:
+    from tidelog.collection.selection import repeated
     from tidelog.collection.times import format_time, parse_time
 
-    time = None if wanted.as_of is None else parse_time(wanted.as_of)
-    collection = await location.collection(wanted.name)
-    schema = collection.schema
-    predicate = None
-    if wanted.where is not None:
-        predicate = check_predicate(wanted.where, schema.data, definite=False, what="--where")
-    snapshots = await collection.snapshots(time)
-    rows = open_rows(wanted.format, schema.data)
-    written = 0
-    found: list[pa.Table] = []
-    for number, snapshot in enumerate(snapshots, 1):
-        contents = await snapshot.to_arrow()
-        check_multiplicity(contents, wanted.name)
-        found.append(contents)
-        if wanted.format == "table" and number < len(snapshots):
-            continue  # People want one order over all shards.
-        choose = partial(chosen_rows, pa.concat_tables(found), schema, predicate)
-        ready, found = await location.clock.offload(choose), []
-        left = None if wanted.limit is None else wanted.limit - written
-        for block in repeated(ready, left):
-            rows.write(block)
-            written += block.num_rows
-        if wanted.limit is not None and written >= wanted.limit:
-            break
-    rows.close()
-    if wanted.format == "table":
-        say(f"{count_text(written, 'row')} as of {format_time(snapshots[0].as_of)}")
+    time = None if asked.as_of is None else parse_time(asked.as_of)
+    collection = await location.collection(asked.name)
+    reading = collection.reading(asked.selection)
+    time = await collection.resolve_as_of(time, what="--as-of")
+    if asked.as_of is not None:
+        say_bare_time(asked.as_of, "--as-of")
+
+    async def rows() -> AsyncGenerator[pa.Table, None]:
+        async with aclosing(reading.contents(collection.parts_until(time), time)) as pieces:
+            async for piece in pieces:
+                for table in repeated(piece):
+                    yield table
+
+    written = await write_all(rows(), reading.narrow.data, asked.destination, clock=location.clock)
+    if asked.destination.format == "table":
+        say(f"{count_text(written, 'row')} as of {format_time(time)}")
 
 
-def chosen_rows(contents: pa.Table, schema: ShardSchema, predicate: Predicate | None) -> pa.Table:
-    """Return those of the contents that were asked for, in the order of their key.
+async def write_all(
+    tables: AsyncGenerator[pa.Table, None],
+    schema: pa.Schema,
+    destination: Destination,
+    *,
+    clock: Clock,
+) -> int:
+    """Write rows as they come, while the next are read; return how many there were."""
+    from functools import partial
 
-    Raises:
-        UsageError: the predicate fails on a row.
-    """
-    from tidelog.collection.predicate import filter_table
-    from tidelog.persist.duck import duck, quoted
+    from tidelog.clock import run_all
 
-    if predicate is not None:
-        contents = filter_table(contents, predicate)
-    order = ", ".join(quoted(name) for name in schema.names)  # The key's columns come first.
-    with duck() as connection:
-        connection.register("contents", contents)
-        query = f"SELECT * FROM contents ORDER BY {order}"
-        found: pa.Table = connection.sql(query).to_arrow_table()
-    return found.cast(contents.schema)
+    async def following() -> pa.Table | None:
+        return await anext(tables, None)
+
+    async def write(table: pa.Table) -> None:
+        await clock.offload(partial(rows.write, table))
+
+    count = 0
+    async with aclosing(tables):
+        with destination.opened(schema) as rows:
+            table = await following()
+            while table is not None:
+                count += table.num_rows
+                works: list[Callable[[], Awaitable[pa.Table | None]]] = [
+                    following,
+                    partial(write, table),
+                ]
+                table, _ = await run_all(works, at_once=2)
+    return count
 
 
-def repeated(contents: pa.Table, limit: int | None) -> Iterator[pa.Table]:
-    """Yield the rows as often as their ``_diff`` says, without it, block by block."""
-    import numpy as np
+def say_bare_time(text: str, option: str) -> None:
+    """Say what a bare number was taken for: a time in seconds is easily given for one."""
+    from tidelog.collection.times import format_time, parse_time
 
-    from tidelog.persist.schema import DIFF
-
-    ends = np.cumsum(contents.column(DIFF).to_numpy())
-    rows = contents.drop_columns([DIFF])
-    total = int(ends[-1]) if len(ends) else 0
-    total = total if limit is None else min(total, limit)
-    for start in range(0, total, BLOCK_ROWS):
-        places = np.arange(start, min(total, start + BLOCK_ROWS))
-        yield rows.take(np.searchsorted(ends, places, side="right"))
+    if text.strip().isdecimal():
+        moment = format_time(parse_time(text, what=option))
+        say(f"{option} {text.strip()} is milliseconds since 1970: {moment}")

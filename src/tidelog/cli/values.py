@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import base64
 import math
-import re
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_BEYOND: Final = re.compile(r"[^0-9-]+")  # Of "<value out of range: 123>", all but the number.
 EXACT_DIGITS: Final = 15  # What a double holds, and so any reader of JSON.
 
 
@@ -31,7 +29,7 @@ def json_values(column: pa.Array[Any]) -> list[Any]:
     if isinstance(column, pa.StructArray):
         return _structs(column)
     if pa.types.is_temporal(dtype):
-        return _iso(column)
+        return iso_text(column).to_pylist()
     if pa.types.is_floating(dtype):
         return _floats(column)
     values = column.to_pylist()
@@ -77,7 +75,8 @@ def _structs(column: pa.StructArray) -> list[Any]:
     ]
 
 
-def _iso(column: pa.Array[Any]) -> list[Any]:
+def iso_text(column: pa.Array[Any]) -> pa.StringArray:
+    """Return a column of dates or times as text; see the module."""
     # Arrow's own text: it holds years that Python's datetime does not, and is far quicker.
     dtype = column.type
     zoned = pa.types.is_timestamp(dtype) and dtype.tz is not None
@@ -88,10 +87,13 @@ def _iso(column: pa.Array[Any]) -> list[Any]:
     if not pa.types.is_date(dtype):
         text = pc.replace_substring_regex(text, r"\.0*$|(\.\d*[1-9])0*$", r"\1")
         text = pc.replace_substring(text, " ", "T")
-    values = text.to_pylist()
     if zoned:
-        values = [v if v is None else v + "Z" for v in values]
-    return [v if v is None or v[0] != "<" else _BEYOND.sub("", v) for v in values]
+        text = pc.replace_substring_regex(text, "$", "Z")
+    if pc.any(pc.starts_with(text, "<")).as_py():  # As in "<value out of range: 123>".
+        text = pc.if_else(
+            pc.starts_with(text, "<"), pc.replace_substring_regex(text, "[^0-9-]+", ""), text
+        )
+    return cast("pa.StringArray", text)
 
 
 def _floats(column: pa.Array[Any]) -> list[Any]:

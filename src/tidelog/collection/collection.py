@@ -5,6 +5,8 @@ Source: storage, "Fat client"; design page 6, "Times".
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,23 +14,25 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
-from tidelog.collection.times import format_time
+from tidelog.collection.reading import Reading
+from tidelog.collection.selection import RowSelection, repeated
+from tidelog.collection.times import When, format_time, parse_time
 from tidelog.collection.types import sql_type
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfBeforeSince,
     AsOfNotComplete,
-    CorruptionError,
     NoSuchCollection,
     UsageError,
     require,
 )
 from tidelog.frontier import Frontier, join, meet
 from tidelog.ids import ShardId
+from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_between
-from tidelog.persist.schema import DIFF, ShardSchema
+from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard, ShardSnapshot
-from tidelog.persist.updates import consolidate
+from tidelog.persist.updates import sum_up
 from tidelog.store.port import Store
 
 
@@ -42,6 +46,7 @@ class Collection:
     consensus: Consensus
     clock: Clock
     is_errors: bool = False
+    appended: bool = False  # Nothing in it is ever taken back.
     schema: ShardSchema = field(init=False)
     shards: list[Shard] = field(init=False)
     _beside: list[Shard] = field(init=False)
@@ -53,6 +58,9 @@ class Collection:
         outputs = [self._shard(shard, data) for shard in self.rendition.shards]
         beside = [self._shard(errors, ERRORS_SCHEMA)] if errors is not None else []
         self.shards, self._beside = (beside, outputs) if self.is_errors else (outputs, beside)
+
+    def __repr__(self) -> str:
+        return f"<tidelog collection {self.name!r}: {len(self.schema.names)} columns>"
 
     def _shard(self, shard_id: str, schema: ShardSchema) -> Shard:
         return Shard(
@@ -78,64 +86,141 @@ class Collection:
         """Return up to when it is complete, errors included, as of the last refresh."""
         return meet([s.state.upper_frontier for s in (*self.shards, *self._beside)])
 
-    async def resolve_as_of(self, as_of: int | None) -> int:
+    async def resolve_as_of(self, as_of: When | None, *, what: str = "as_of") -> int:
         """Return the time to be read: the one asked for, or the newest that is complete.
+
+        A time is what `parse_time` reads.
 
         Raises:
             AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
         """
+        asked = None if as_of is None else parse_time(as_of, what=what)
         await self.refresh()
         upper = self.upper
         if upper == Frontier.at(0):
             raise AsOfNotComplete(
                 f"nothing of {self.name!r} is complete yet: run 'tidelog ingest' first"
             )
-        if as_of is None:
+        if asked is None:
             if upper.is_empty:
                 raise UsageError("the collection is finished: give the time to be read")
             return upper.time - 1
-        self._check_since(as_of)
-        if not upper.passed(as_of):
+        self._check_since(asked)
+        if not upper.passed(asked):
             raise AsOfNotComplete(
                 f"{self.name!r} is complete up to {format_time(upper.time - 1)}: ask for a time "
                 "up to then, or ingest more",
-                asked=format_time(as_of),
+                asked=format_time(asked),
             )
-        return as_of
+        return asked
 
-    async def snapshot(self, as_of: int | None = None) -> pa.Table:
-        """Return the contents at a time: data columns and ``_diff``, consolidated."""
-        tables = [await s.to_arrow() for s in await self.snapshots(as_of)]
-        found = pa.concat_tables(tables)
-        check_multiplicity(found, self.name)
-        return found
+    async def snapshot(
+        self,
+        as_of: When | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Return the contents at a time: columns and ``_diff``, consolidated; see `scan`.
 
-    async def snapshots(self, as_of: int | None = None) -> list[ShardSnapshot]:
+        ``limit`` counts a row as often as it is there.
+        """
+        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
+        time = await self.resolve_as_of(as_of)
+        found = [piece async for piece in reading.contents(self.parts_until(time), time)]
+        return await self.clock.offload(lambda: sum_up(found, reading.narrow))
+
+    async def scan(
+        self,
+        as_of: When | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield the rows at a time, each as often as it is there, some thousands at once.
+
+        They come in the order of their key; where rows are only appended, as they were written.
+        Only the parts, row groups and columns that can matter are read: ``where`` is a condition
+        in DuckDB's dialect, and what comes after ``limit`` rows is not read.
+
+        Raises:
+            AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
+            UsageError: a column is not there, or the condition is none or fails on a row.
+        """
+        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
+        time = await self.resolve_as_of(as_of)
+        async with aclosing(reading.contents(self.parts_until(time), time)) as pieces:
+            async for piece in pieces:
+                for rows in repeated(piece):
+                    yield rows
+
+    def reading(self, selection: RowSelection) -> Reading:
+        """Return what reads the rows and columns that are asked for.
+
+        Raises:
+            UsageError: see `RowSelection.check`.
+        """
+        return Reading(
+            name=self.name,
+            schema=self.schema,
+            appended=self.appended,
+            store=self.store,
+            clock=self.clock,
+            wanted=selection.check(self.schema),
+        )
+
+    def parts_until(self, time: int) -> list[Part]:
+        """Return the parts of all shards that hold updates up to a resolved time."""
+        found = [shard.snapshot_of(shard.state, time).parts for shard in self.shards]
+        return [part for of_shard in found for part in of_shard]
+
+    async def snapshots(self, as_of: When | None = None) -> list[ShardSnapshot]:
         """Return the snapshot of each shard at a time, not read yet."""
         time = await self.resolve_as_of(as_of)
         return [shard.snapshot_of(shard.state, time) for shard in self.shards]
 
-    async def changes(self, since: int, until: int | None = None) -> pa.Table:
+    async def changes(
+        self,
+        since: When,
+        until: When | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
         """Return updates at times after ``since``, up to ``until``: consolidated, in time order.
 
-        With a snapshot as of ``since``, they make the whole as of ``until``.
+        With a snapshot as of ``since``, they make the whole as of ``until``. Of some ``columns``,
+        they are the changes of a collection that had no others.
         """
-        await self.refresh()
-        self._check_since(since)
-        last = await self.resolve_as_of(until)
-        if last < since:
+        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
+        first, last = await self.resolve_between(since, until)
+        parts = self.parts_between(first, last)
+        found = [piece async for piece in reading.changes(parts, first, last)]
+        return pa.concat_tables([reading.narrow.updates.empty_table(), *found])
+
+    def parts_between(self, since: int, until: int) -> list[Part]:
+        """Return the parts of all shards that hold updates between two resolved times."""
+        return [part for s in self.shards for part in parts_between(s.state, since, until)]
+
+    async def resolve_between(self, since: When, until: When | None) -> tuple[int, int]:
+        """Return the times between which changes are to be read.
+
+        Raises:
+            AsOfBeforeSince, AsOfNotComplete, UsageError: the message says what can be asked for.
+        """
+        first = parse_time(since, what="since")
+        last = await self.resolve_as_of(until, what="until")
+        self._check_since(first)
+        if last < first:
             raise UsageError(
                 "the changes end before they begin: give --until a later time than --since",
-                since=format_time(since),
+                since=format_time(first),
                 until=format_time(last),
             )
-        tables: list[pa.Table] = []
-        for shard in self.shards:
-            parts = parts_between(shard.state, since, last)
-            tables.extend(await shard.reader.read(parts, self.schema))
-        return await self.clock.offload(
-            lambda: consolidate(tables, self.schema, after=since, until=last)
-        )
+        return first, last
 
     async def describe(self) -> dict[str, Any]:
         """Return what there is to know: schema, frontiers, renditions, sizes."""
@@ -174,17 +259,6 @@ class Collection:
             )
 
 
-def check_multiplicity(contents: pa.Table, name: str) -> None:
-    """Refuse contents in which something is there less than no times.
-
-    Raises:
-        CorruptionError: so it is.
-    """
-    diffs = contents.column(DIFF).to_numpy()
-    if len(diffs) and diffs.min() < 0:
-        raise CorruptionError("a row of the collection has a negative multiplicity", name=name)
-
-
 def find_collection(
     catalog: Catalog, name: str, *, store: Store, consensus: Consensus, clock: Clock
 ) -> Collection:
@@ -200,6 +274,7 @@ def find_collection(
             known = ", ".join(sorted(catalog.collections)) or "none yet"
             raise NoSuchCollection(f"there is no collection {name!r}: there are {known}")
         rendition = catalog.active(name)
+    appended = {s.rendition for s in catalog.sources.values() if s.envelope == "none"}
     return Collection(
         name=name,
         rendition=rendition,
@@ -207,4 +282,5 @@ def find_collection(
         consensus=consensus,
         clock=clock,
         is_errors=is_errors,
+        appended=is_errors or rendition.id in appended,
     )

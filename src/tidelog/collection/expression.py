@@ -114,7 +114,8 @@ class _Check:
         self._check_type(schema)
         predicate = Predicate(self.sql, schema, self.what)
         # A row of nulls finds constants that cannot be computed, and so would fail on every row.
-        predicate.mask(pa.table([pa.nulls(1, field.type) for field in schema], schema.names))
+        nulls = pa.table([pa.nulls(1, field.type) for field in schema], schema.names)
+        predicate.mask_in(self.connection, nulls)
         return predicate
 
     def _expression(self) -> Json:

@@ -40,14 +40,20 @@ class Predicate:
                 on a row.
         """
         with open_sandbox() as connection:
-            connection.register(ROWS, self.rows(table))
-            try:
-                statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
-                found = connection.execute(statement).fetchnumpy()["p"]
-            except duckdb.Error as error:
-                raise UsageError(
-                    f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
-                ) from error
+            return self.mask_in(connection, table)
+
+    def mask_in(self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Do as `mask` does, in a sandbox that is open: to open one takes 30 ms."""
+        sandbox.register(ROWS, self.rows(table))
+        try:
+            statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
+            found = sandbox.execute(statement).fetchnumpy()["p"]
+        except duckdb.Error as error:
+            raise UsageError(
+                f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
+            ) from error
+        finally:
+            sandbox.unregister(ROWS)
         return np.asarray(found, np.bool_)
 
     def rows(self, table: pa.Table) -> pa.Table:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, cast
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +21,48 @@ _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 _ISO_MAX_MS: Final = 253_402_300_799_999
 
 
-def parse_time(text: str | int, *, what: str = "--as-of") -> int:
-    """Read a time: ISO 8601 (UTC unless it says otherwise), or a whole number of milliseconds.
+# What users write a time as; a pandas Timestamp is a datetime.
+When: TypeAlias = "str | int | date | pa.Scalar[Any] | np.datetime64 | np.integer[Any]"
+
+
+def parse_time(when: When, *, what: str = "--as-of") -> int:
+    """Read a time: ISO 8601 or a date (UTC unless it says otherwise), or milliseconds since 1970.
+
+    A moment between two milliseconds is the earlier of them; a day is its midnight.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: it is none of these.
     """
-    if isinstance(text, int):
-        return check_time(text)
-    return check_time(_time_in(text, timedelta(milliseconds=1), "milliseconds", what))
+    if isinstance(when, str):
+        return check_time(_time_in(when, timedelta(milliseconds=1), "milliseconds", what))
+    if isinstance(when, int | np.integer) and not isinstance(when, bool):
+        return check_time(int(when))
+    if isinstance(when, date) and isinstance(when.year, int):  # Unlike the year of pandas' NaT.
+        at = when if isinstance(when, datetime) else datetime.combine(when, clock_time())
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return check_time((at - _EPOCH) // timedelta(milliseconds=1))
+    if isinstance(when, np.datetime64) and not np.isnat(when):
+        return check_time(int(when.astype("datetime64[ms]").astype(np.int64)))
+    if isinstance(when, pa.Scalar) and when.is_valid:
+        return _time_of_scalar(when, what)
+    raise UsageError(
+        f"{what} {when!r} is not a time: give ISO 8601 text, a datetime, a date, or a number of "
+        "milliseconds since 1970"
+    )
+
+
+def _time_of_scalar(when: pa.Scalar[Any], what: str) -> int:
+    dtype = when.type
+    if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype) or pa.types.is_integer(dtype):
+        # By way of numbers: Python holds not every time, and a time zone needs a database.
+        column = pa.chunked_array([pa.array([when])])
+        times, there = times_of(column, "ms")
+        if there[0]:
+            return check_time(int(times[0]))
+    found = when.as_py()
+    if isinstance(found, str):
+        return parse_time(found, what=what)
+    raise UsageError(f"{what} is a value of type {dtype}, which is no time: give a timestamp")
 
 
 def parse_time_us(text: str, *, what: str) -> int:

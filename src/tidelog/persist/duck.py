@@ -45,6 +45,29 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
         cursor.close()
 
 
+@contextmanager
+def duck_in_order() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a database of one's own, whose results come in the order of what they are made of."""
+    database = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": MEMORY_LIMIT,
+            "autoinstall_known_extensions": False,
+            "enable_external_access": False,
+        },
+    )
+    try:
+        database.execute("SET TimeZone = 'UTC'")
+        yield database
+    finally:
+        database.close()
+
+
+def text_literal(text: str) -> str:
+    """Return text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def quoted(name: str) -> str:
     """Return a column's name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
@@ -100,6 +101,34 @@ def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -
         tables,
         out,
     )
+
+
+def sum_up(tables: Sequence[pa.Table], schema: ShardSchema) -> pa.Table:
+    """Return contents that came in pieces, columns and ``_diff``, consolidated."""
+    columns = ", ".join(quoted(n) for n in schema.names)
+    return _run(
+        f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns}",
+        tables,
+        schema.data.append(pa.field(DIFF, pa.int64(), nullable=False)),
+    )
+
+
+def merge(tables: Sequence[pa.Table], schema: ShardSchema) -> pa.Table:
+    """Return updates without times as one table, ordered by its columns: data and ``_diff``.
+
+    They are consolidated if one takes back anything; else equal rows may stand apart.
+    """
+    columns = ", ".join(quoted(n) for n in schema.names)
+    out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
+    filled = [t.select(out.names) for t in tables if t.num_rows]
+    if any(pc.min(t.column(DIFF)).as_py() < 0 for t in filled):
+        return _run(
+            f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns} "
+            f"HAVING sum({DIFF}) <> 0 ORDER BY {columns}",
+            filled,
+            out,
+        )
+    return _run(f"SELECT {columns}, {DIFF} FROM updates ORDER BY {columns}", filled, out)
 
 
 def consolidate(

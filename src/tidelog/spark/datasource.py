@@ -203,12 +203,10 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
     """
     location = await open_location(settings.location_url)
-    catalog = await location.controller.catalog()
     collection = await location.collection(settings.name)
     as_of = await collection.resolve_as_of(settings.as_of)
     columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
     check_columns(columns, collection.schema.names)
-    fed_by = (s for s in catalog.sources.values() if s.rendition == collection.rendition.id)
     return PinnedRead(
         location_url=url_for_executors(settings.location_url, location.store),
         name=settings.name,
@@ -216,7 +214,7 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         as_of=as_of,
         schema=encode_schema(collection.schema),
         columns=columns,
-        appended=collection.is_errors or any(s.envelope == "none" for s in fed_by),
+        appended=collection.appended,
     )
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.collection.collection import check_multiplicity
+from tidelog.collection.selection import check_multiplicity
 from tidelog.errors import CorruptionError
 from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema

@@ -1,0 +1,247 @@
+"""Where ``read`` and ``changes`` write rows, in which format: standard output, or a file.
+
+A file is there only when it is whole: until then it lies beside, under another name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
+
+import typer
+
+from tidelog.cli.output import FORMATS, OutputFailed, Rows, choose_format, open_rows, write_bytes
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BINARY: Final = ("parquet", "arrow")
+_SUFFIXES: Final = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="table|json|csv|parquet|arrow",
+        help="By default a table on a terminal, JSON lines elsewhere, and what the file's name "
+        "ends in. arrow: the stream format on standard output, the file format in a file.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to a file, which is there once it is whole; - is standard output.",
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Only these columns, with commas between them."),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(metavar="SQL", help="A condition on the columns, in DuckDB's dialect."),
+]
+Limit = Annotated[int | None, typer.Option(min=0, help="At most so many rows.")]
+
+
+class Destination:
+    """Where rows go: ``path`` None is standard output."""
+
+    def __init__(self, format: str | None, path: Path | None, *, as_json: bool) -> None:
+        """Choose the format, and refuse what cannot be written.
+
+        Raises:
+            UsageError: there is no such format or folder, or a terminal cannot show it.
+        """
+        self.path = None if path is None or str(path) == "-" else path
+        told = format
+        if told is None and not as_json and self.path is not None:
+            told = _SUFFIXES.get(self.path.suffix.lower(), "json")
+        if told in BINARY:
+            if as_json:
+                raise UsageError(f"--json and --format {told} exclude each other: give one")
+            self.format = told
+            if self.path is None and is_terminal():
+                raise UsageError(f"{told} is nothing to look at: write it to a file, with -o FILE")
+        elif told is None or told in FORMATS:
+            self.format = choose_format(told, as_json=as_json)
+        else:
+            known = ", ".join((*FORMATS, *BINARY))
+            raise UsageError(f"--format {told!r} is not known: it is one of {known}")
+        if self.path is not None:
+            _check_place(self.path)
+
+    @contextmanager
+    def opened(self, schema: pa.Schema) -> Iterator[Rows]:
+        """Yield what writes rows of a schema; what is left is written, and a file put in place.
+
+        Raises:
+            OutputClosed: nobody reads standard output any more. OutputFailed: it cannot be written.
+        """
+        if self.path is None:
+            rows = self._rows(schema, _Stdout())
+            yield rows
+            rows.close()
+            return
+        with _whole_file(self.path) as file:
+            rows = self._rows(schema, file)
+            yield rows
+            rows.close()
+
+    def _rows(self, schema: pa.Schema, out: _Out) -> Rows:
+        if self.format in BINARY:
+            return _ArrowRows(self.format, schema, out, is_file=self.path is not None)
+        if self.format in ("json", "csv"):
+            from tidelog.cli.lines import LineRows
+
+            return LineRows(schema, out.write, is_csv=self.format == "csv")
+        if self.path is None:
+            return open_rows("table", schema)
+        from tidelog.cli.grid import GridRows
+
+        return GridRows(schema, lambda text: out.write(text.encode()), width=None)
+
+
+class _Out(Protocol):
+    """Takes bytes; the rest is what Arrow asks of a file."""
+
+    closed: bool
+
+    def write(self, data: bytes | memoryview, /) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Stdout:
+    closed = False
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        write_bytes(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _File:
+    closed = False
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file = file
+        self._path = path
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        with _told(self._path):
+            self._file.write(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _ArrowRows:
+    """Writes rows as Arrow or Parquet; both take tables as they are."""
+
+    def __init__(self, format: str, schema: pa.Schema, out: _Out, *, is_file: bool) -> None:
+        import pyarrow as pa
+
+        self._schema = schema
+        sink = pa.PythonFile(cast("Any", out), mode="w")
+        self._write: Callable[[pa.Table], None]
+        if format == "parquet":
+            import pyarrow.parquet as pq
+
+            parquet = pq.ParquetWriter(sink, schema, compression="zstd")
+            self._write, self._close = parquet.write_table, parquet.close
+        else:
+            made = pa.ipc.new_file(sink, schema) if is_file else pa.ipc.new_stream(sink, schema)
+            self._write, self._close = made.write_table, made.close
+
+    def write(self, table: pa.Table) -> None:
+        self._write(table.cast(self._schema))
+
+    def close(self) -> None:
+        self._close()
+
+
+def is_terminal() -> bool:
+    """Say whether people see what is written to standard output."""
+    return sys.stdout.isatty()
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"-o {path} is a folder: name a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: there is no folder {path.parent}: make it first")
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[_File]:
+    """Yield a file that takes its name when the block ends well, and is removed otherwise."""
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        # A device or a pipe is written as it stands.
+        with _told(path):
+            file = path.open("wb")
+        with file:
+            yield _File(file, path)
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with _told(path):
+            file = beside.open("wb")
+        with file:
+            yield _File(file, path)
+            with _told(path):
+                file.flush()
+        with _told(path):
+            beside.replace(path)
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputFailed(
+            f"{path} cannot be written: make room, or write elsewhere", reason=error.strerror
+        ) from error
+
+
+def names_of(columns: str | None) -> list[str] | None:
+    """Return the columns that an option names.
+
+    Raises:
+        UsageError: a name is empty.
+    """
+    if columns is None:
+        return None
+    names = [name.strip() for name in columns.split(",")]
+    if not all(names):
+        raise UsageError("--columns is names with commas between them", given=columns)
+    return names

@@ -1,0 +1,107 @@
+"""Reading what is asked of a collection, in pieces: its contents at a time, and its changes.
+
+Source: design page 6, "Times".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.collection.predicate import open_sandbox
+from tidelog.collection.selection import CheckedSelection, first_rows, rows_count
+from tidelog.persist.bounds import Box
+from tidelog.persist.opened import PartOpener
+from tidelog.persist.part import Part
+from tidelog.persist.pieces import (
+    Wanted,
+    changes_in_pieces,
+    opener_names,
+    pieces_as_written,
+    pieces_by_key,
+)
+from tidelog.persist.schema import ShardSchema
+from tidelog.store.port import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Reads some rows and columns of a collection, out of parts of its shards.
+
+    A row is in one shard, so that the parts of all shards are read as those of one.
+    """
+
+    name: str
+    schema: ShardSchema
+    appended: bool
+    store: Store
+    clock: Clock
+    wanted: CheckedSelection
+
+    @property
+    def narrow(self) -> ShardSchema:
+        """Return the schema of what is asked for; nothing of it is called a key."""
+        columns = [self.schema.data.field(name) for name in self.wanted.columns]
+        return ShardSchema(pa.schema(columns), 0)
+
+    async def contents(self, parts: Sequence[Part], time: int) -> AsyncGenerator[pa.Table, None]:
+        """Yield columns and ``_diff`` of the rows at a time; see `Collection.scan`.
+
+        Raises:
+            UsageError: the condition fails on a row. CorruptionError: what is stored is wrong.
+            LocationError: the store failed.
+        """
+        left = self.wanted.limit
+        if left == 0:
+            return
+        with open_sandbox() as sandbox:
+            box = self.wanted.box(sandbox)
+            wanted = Wanted(as_of=time, columns=self.wanted.needed, box=box)
+            read = pieces_as_written if self.appended else pieces_by_key
+            async with aclosing(read(parts, wanted, self._opener(box))) as pieces:
+                async for piece in pieces:
+                    choose = partial(self.wanted.chosen, piece, sandbox, name=self.name)
+                    chosen = await self.clock.offload(choose)
+                    if left is not None:
+                        chosen = first_rows(chosen, left)
+                        left -= rows_count(chosen)
+                    if chosen.num_rows:
+                        yield chosen
+                    if left == 0:
+                        return
+
+    async def changes(
+        self, parts: Sequence[Part], since: int, until: int
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield columns, ``_time`` and ``_diff`` of the updates after ``since`` up to ``until``.
+
+        Raises:
+            UsageError, CorruptionError, LocationError: see `contents`.
+        """
+        left = self.wanted.limit
+        if left == 0:
+            return
+        with open_sandbox() as sandbox:
+            box = self.wanted.box(sandbox)
+            wanted = Wanted(as_of=until, after=since, columns=self.wanted.needed, box=box)
+            async with aclosing(changes_in_pieces(parts, wanted, self._opener(box))) as pieces:
+                async for piece in pieces:
+                    choose = partial(
+                        self.wanted.chosen_changes, piece, sandbox, data=self.schema.data
+                    )
+                    chosen = (await self.clock.offload(choose)).slice(0, left)
+                    if left is not None:
+                        left -= chosen.num_rows
+                    if chosen.num_rows:
+                        yield chosen
+                    if left == 0:
+                        return
+
+    def _opener(self, box: Box) -> PartOpener:
+        names = opener_names(self.schema, box)
+        return PartOpener(store=self.store, clock=self.clock, schema=self.schema, names=names)

@@ -1,0 +1,104 @@
+"""Bounds on columns: which parts, row groups and rows can hold what a reader asks for. Pure.
+
+Shape: a `Box` has the least and the greatest value asked for by column, both included, None where
+    that side is open. Values are such as `ordered` makes: numbers for what is a number or a time,
+    text for text. What has no plain order (floats, with their NaN, decimals, bytes, nested
+    columns) has no bounds.
+Invariants: what is left out cannot lie within the box; what is kept may lie outside, but for rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.persist.part import Part
+
+Interval: TypeAlias = tuple[Any, Any]
+Box: TypeAlias = Mapping[str, Interval]
+
+OPEN: Interval = (None, None)
+
+
+def is_ordered(dtype: pa.DataType) -> bool:
+    """Say whether columns of a type can be bounded."""
+    return pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_temporal(dtype)
+
+
+def ordered(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Return a column as bounds are compared with it: times are the numbers that stand for them.
+
+    Python holds not every time that Arrow holds, and their numbers have the same order.
+    """
+    dtype = column.type
+    if not pa.types.is_temporal(dtype):
+        return column
+    return column.cast(pa.int32() if dtype.bit_width == 32 else pa.int64())
+
+
+def overlaps(known: Interval, wanted: Interval) -> bool:
+    """Say whether two intervals can have a value in common; an open side reaches everything."""
+    (least, greatest), (low, high) = known, wanted
+    before = greatest is not None and low is not None and greatest < low
+    after = least is not None and high is not None and high < least
+    return not before and not after
+
+
+def box_of_part(part: Part) -> dict[str, Interval]:
+    """Return the least and the greatest value of each key column whose bounds the part tells."""
+    if not part.key_bounds:
+        return {}
+    with pa.ipc.open_stream(pa.py_buffer(part.key_bounds)) as stream:
+        table = stream.read_all()
+    named = ((name, table.column(name)) for name in table.column_names)
+    values = {name: ordered(c).to_pylist() for name, c in named if is_ordered(c.type)}
+    return {name: (least, greatest) for name, (least, greatest) in values.items()}
+
+
+def part_reaches(part: Part, box: Box) -> bool:
+    """Say whether a part can hold rows within the box."""
+    known = box_of_part(part) if box else {}
+    return all(overlaps(known.get(name, OPEN), wanted) for name, wanted in box.items())
+
+
+def box_of_group(group: pq.RowGroupMetaData, names: frozenset[str]) -> dict[str, Interval]:
+    """Return between what the named columns of a row group lie; nulls come after all values.
+
+    A column of which nothing is known is left out.
+    """
+    found: dict[str, Interval] = {}
+    columns = [group.column(index) for index in range(group.num_columns)]
+    paths = Counter(column.path_in_schema for column in columns)
+    for column in columns:
+        # A column "a.b" and the field b of a column "a" have one path: neither is believed.
+        is_meant = column.path_in_schema in names and paths[column.path_in_schema] == 1
+        statistics = column.statistics if is_meant else None
+        if statistics is None or not statistics.has_min_max:
+            continue
+        # What Python makes of a time can be out of its range; its number cannot.
+        is_time = statistics.logical_type.type in ("DATE", "TIME", "TIMESTAMP")
+        least, greatest = (
+            (statistics.min_raw, statistics.max_raw)
+            if is_time
+            else (statistics.min, statistics.max)
+        )
+        has_nulls = statistics.null_count is None or statistics.null_count > 0
+        found[column.path_in_schema] = (least, None if has_nulls else greatest)
+    return found
+
+
+def rows_within(table: pa.Table, box: Box) -> pa.Table:
+    """Keep the rows within the box; a null lies within no bounds."""
+    for name, (low, high) in box.items():
+        column = ordered(table.column(name))
+        if low is not None:
+            inside = pc.greater_equal(column, pa.scalar(low, column.type))
+            table, column = table.filter(inside), column.filter(inside)
+        if high is not None:
+            table = table.filter(pc.less_equal(column, pa.scalar(high, column.type)))
+    return table

@@ -1,0 +1,257 @@
+"""``read`` and ``changes``: what is asked for, in every format, to standard output and to files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cli.conftest import Cli
+from kit.shard_tables import KINDS
+from tidelog.cli.lines import LineRows
+from tidelog.cli.values import json_values, text_values
+from tidelog.persist import opened
+
+ROWS = [{"id": n, "name": f"name {n % 3}", "at": 1_000 * (n + 1)} for n in range(9)]
+
+
+@pytest.fixture
+def rows(cli: Cli) -> Cli:
+    """A collection of nine rows that came in nine ticks, each a part."""
+    path = cli.write_lines("rows.jsonl", *ROWS)
+    cli.done("source", "create", "rows", "--files", path, "--time-column", "at")
+    with patch("tidelog.persist.part.INLINE_BYTES", 0):
+        cli.ingest("rows", "--max-bytes-per-tick", "40")
+    return cli
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4))
+    count = draw(st.integers(0, 5))
+    columns = [
+        pa.array(
+            draw(st.lists(st.none() | KINDS[k][1], min_size=count, max_size=count)), KINDS[k][0]
+        )
+        for k in kinds
+    ]
+    whole = pa.table(columns, [f"{'abcd'[n]}'\"{n}" for n in range(len(columns))])
+    return whole.slice(draw(st.integers(0, count)))
+
+
+def lines_of(table: pa.Table, *, is_csv: bool) -> str:
+    found = bytearray()
+    rows = LineRows(table.schema, found.extend, is_csv=is_csv)
+    rows.write(table)
+    rows.close()
+    return found.decode()
+
+
+@settings(max_examples=30, deadline=None)
+@given(table=tables())
+def test_lines_are_the_values_as_they_are_documented(table: pa.Table) -> None:
+    """Made without Python's values, they say the same as these do: see `tidelog.cli.values`."""
+    columns = [[v for c in column.chunks for v in json_values(c)] for column in table.columns]
+    names = table.column_names
+    expected = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    found = [json.loads(line) for line in lines_of(table, is_csv=False).splitlines()]
+    assert found == json.loads(msgspec.json.encode(expected))
+    assert [list(row) for row in found] == [names] * len(found)
+
+
+@settings(max_examples=30, deadline=None)
+@given(table=tables())
+def test_csv_is_read_back_by_others(table: pa.Table) -> None:
+    """Text is quoted where it has to be, whatever it holds, and a null is an empty field."""
+    texts = [[v for c in column.chunks for v in text_values(c)] for column in table.columns]
+    text = lines_of(table, is_csv=True)
+
+    head, *found = csv.reader(io.StringIO(text, newline=""))
+    assert head == table.column_names
+    assert len(found) == table.num_rows
+    for number, column in enumerate(table.columns):
+        for row, expected in zip(found, texts[number], strict=True):
+            told = row[number]
+            if pa.types.is_floating(column.type) and told not in (
+                "",
+                "NaN",
+                "Infinity",
+                "-Infinity",
+            ):
+                assert float(told) == float(expected or "")
+            elif pa.types.is_nested(column.type) and expected is not None:
+                assert json.loads(told) == json.loads(expected)
+            else:
+                assert told == (expected or "")
+
+
+def test_null_and_no_text_differ_in_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also in a column that is alone, where a line of nothing would be no record."""
+    table = pa.table({"a": ["", None, "x", " y", "1,5"]})
+
+    assert lines_of(table, is_csv=True).split("\n") == ["a", '""', '""', "x", '" y"', '"1,5"', ""]
+    two = pa.table({"a": ["", None], "b": [1, None]})
+    assert lines_of(two, is_csv=True).split("\n") == ["a,b", '"",1', ",", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("a.csv", None),
+        ("a.jsonl", None),
+        ("a.parquet", None),
+        ("a.arrow", None),
+        ("a.x", "parquet"),
+    ],
+)
+def test_a_file_holds_what_its_name_says(rows: Cli, name: str, format: str | None) -> None:
+    """Other tools read it as they stand; and nothing of it is on standard output."""
+    path = rows.folder / name
+    told = [] if format is None else ["--format", format]
+    said = rows.done("read", "rows", "-o", path, *told)
+
+    assert (said.out, said.err) == ("", "")
+    if format == "parquet" or name.endswith(".parquet"):
+        assert pq.read_table(path).to_pylist() == ROWS
+    elif name.endswith(".arrow"):
+        with pa.memory_map(str(path)) as file:
+            assert pa.ipc.open_file(file).read_all().to_pylist() == ROWS
+    elif name.endswith(".csv"):
+        assert list(csv.DictReader(io.StringIO(path.read_text()))) == [
+            {name: str(value) for name, value in row.items()} for row in ROWS
+        ]
+    else:
+        assert [json.loads(line) for line in path.read_text().splitlines()] == ROWS
+    assert sorted(p.name for p in rows.folder.iterdir() if p.name.startswith(".")) == []
+
+
+def test_arrow_on_standard_output_is_a_stream(rows: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be sought in is read as it comes."""
+    found = bytearray()
+    monkeypatch.setattr("tidelog.cli.writers.write_bytes", found.extend)
+    rows.done("read", "rows", "--format", "arrow", "--where", "id < 3")
+
+    assert pa.ipc.open_stream(bytes(found)).read_all().to_pylist() == ROWS[:3]
+
+
+def test_a_file_is_there_when_it_is_whole_and_not_before(rows: Cli) -> None:
+    """Half a file looks like a whole one; what was there before stays."""
+    path = rows.folder / "kept.csv"
+    path.write_text("before")
+    said = rows("read", "rows", "-o", path, "--where", "1 / (id - 5) > 7 OR error(name) IS NULL")
+
+    assert said.status == 2, said.err
+    assert path.read_text() == "before"
+    assert [p.name for p in rows.folder.glob("*kept*")] == ["kept.csv"]
+    assert [p.name for p in rows.folder.glob(".*kept*")] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--format", "xml"), "is not known: it is one of table, json, csv, parquet, arrow"),
+        (("--json", "--format", "parquet"), "exclude each other"),
+        (("-o", "no/such/a.csv"), "there is no folder no/such: make it first"),
+        (("-o", "."), "is a folder: name a file"),
+        (("--columns", "id,nope"), "there is no column 'nope': the columns are id, name, at"),
+        (("--columns", "id,"), "--columns is names with commas between them"),
+        (("--columns", "id,id"), "--columns names no column, or one twice"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    rows: Cli, arguments: tuple[str, ...], told: str
+) -> None:
+    """In one sentence, and before anything is read or written."""
+    for verb in (("read", "rows"), ("changes", "rows", "--since", "0")):
+        said = rows(*verb, *arguments)
+
+        assert said.status == 2
+        assert told in said.err.splitlines()[0]
+        assert said.out == ""
+
+
+def test_columns_and_rows_are_chosen(rows: Cli) -> None:
+    """In the order in which the columns are named; the condition may read others."""
+    chosen = ("--columns", "name,id", "--where", '"at" > 3000 AND id <> 4', "--limit", "2")
+    found = rows.done("read", "rows", *chosen).objects
+
+    assert [list(row.items()) for row in found] == [
+        [("name", "name 0"), ("id", 3)],
+        [("name", "name 2"), ("id", 5)],
+    ]
+    changed = rows.done("changes", "rows", "--since", "0", *chosen).objects
+    assert [(row["_time"], row["_diff"], row["name"]) for row in changed] == [
+        (4_000, 1, "name 0"),
+        (6_000, 1, "name 2"),
+    ]
+
+
+def count_parts(cli: Cli, *arguments: str) -> int:
+    """Run a command that must succeed; return how many parts it opened."""
+    count = 0
+    real = opened.PartOpener._open
+
+    async def counting(self: Any, part: Any, in_files: bool) -> Any:
+        nonlocal count
+        count += 1
+        return await real(self, part, in_files)
+
+    with patch.object(opened.PartOpener, "_open", counting):
+        cli.done(*arguments)
+    return count
+
+
+def test_a_limit_ends_the_reading(rows: Cli) -> None:
+    """A look at a large collection must not read all of it."""
+    assert count_parts(rows, "read", "rows") > 7
+    assert count_parts(rows, "read", "rows", "--limit", "2") <= 3
+    assert count_parts(rows, "read", "rows", "--limit", "0") == 0
+    assert count_parts(rows, "changes", "rows", "--since", "0", "--limit", "1") == 1
+
+
+def test_what_a_limit_shows_is_there(events: Cli) -> None:
+    """Parts are read apart, and an update in a later one may take back what an earlier one has."""
+    with patch("tidelog.persist.part.INLINE_BYTES", 0):
+        events.ingest("events", "--max-bytes-per-tick", "60")
+
+    first = events.done("read", "events", "--limit", "1", "--columns", "name").objects
+    assert first == [{"name": "uno"}]
+    assert events.done("read", "events", "--limit", "5", "--where", "id = 2").objects == []
+
+
+def test_a_bare_number_is_told_what_it_was_taken_for(rows: Cli) -> None:
+    """A time in seconds, given for milliseconds, reads a collection as of January 1970."""
+    said = rows.done("read", "rows", "--as-of", "1500")
+    assert said.err == "--as-of 1500 is milliseconds since 1970: 1970-01-01T00:00:01.500Z\n"
+    assert "asked=1970-01-20T16:13:20Z" in rows("read", "rows", "--as-of", "1700000000").complaint
+    said = rows.done("read", "rows", "--as-of", "1970-01-01T00:00:02Z")
+    assert (said.err, len(said.objects)) == ("", 2)
+    said = rows.done("changes", "rows", "--since", "8000")
+    assert said.err == "--since 8000 is milliseconds since 1970: 1970-01-01T00:00:08Z\n"
+
+
+def test_a_terminal_is_shown_no_binary(rows: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would beep."""
+    monkeypatch.setattr("tidelog.cli.writers.is_terminal", lambda: True)
+    said = rows("read", "rows", "--format", "parquet")
+
+    assert said.status == 2
+    assert "write it to a file, with -o FILE" in said.complaint
+
+
+def test_rows_go_to_devices_as_they_are(rows: Cli) -> None:
+    """A device or a named pipe is written, and not put in place of."""
+    rows.done("read", "rows", "-o", Path("/dev/null"))
+
+    assert Path("/dev/null").is_char_device()
