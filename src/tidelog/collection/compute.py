@@ -28,8 +28,10 @@ from tidelog.collection.envelope import (
     stamp_rows,
 )
 from tidelog.collection.expression import check_predicate
+from tidelog.collection.places import Bools
 from tidelog.collection.predicate import Predicate
 from tidelog.collection.records import OFFSET, Misfit
+from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
@@ -87,26 +89,35 @@ def shape_messages(data: bytes, rank: int, job: Job) -> Shaped:
     stamped, timeless = stamp_rows(
         decoded.rows, source, lower=job.lower, upper=job.upper, rank=rank
     )
-    deletes = pa.array(_deletes(stamped, source, schema))
-    messages = stamped.append_column(DELETE, deletes).select(messages_schema(schema).names)
+    deletes, failing = _deletes(stamped, source, schema)
+    deleting = stamped.append_column(DELETE, pa.array(deletes)).filter(pa.array(~failing))
+    messages = deleting.select(messages_schema(schema).names)
+    why = f"column {source.time_column!r} is no time that can be kept"
+    out = [Misfit(offset, why, "") for offset in timeless.column(OFFSET).to_numpy().tolist()]
+    unsaid = stamped.column(OFFSET).to_numpy()[failing].tolist()
+    out += [Misfit(offset, "--delete-when fails on the row", "") for offset in unsaid]
     errors = decoded.errors
-    if timeless.num_rows:
-        out = [
-            Misfit(offset, f"column {source.time_column!r} is no time that can be kept", "")
-            for offset in timeless.column(OFFSET).to_numpy().tolist()
-        ]
+    if out:
         errors = pa.concat_tables([errors, errors_table(found.path, out)])
     return Shaped(messages.cast(messages_schema(schema)), errors, decoded.dropped)
 
 
-def _deletes(
-    rows: pa.Table, source: SourceInfo, schema: ShardSchema
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[Bools, Bools]:
+    """Say which rows delete, and which ones it cannot be said of."""
+    failing = np.zeros(rows.num_rows, dtype=np.bool_)
     if source.delete_when is None:
-        return np.zeros(rows.num_rows, dtype=np.bool_)
+        return failing, failing
     predicate = _checked(source.delete_when, encode_schema(schema))
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = predicate.mask(rows.select(schema.names))
-    return mask
+    data = rows.select(schema.names)
+    try:
+        return predicate.mask(data), failing
+    except UsageError:
+        failing = predicate.failing(data)
+        if not failing.any():
+            raise
+        deletes = np.zeros(rows.num_rows, dtype=np.bool_)
+        deletes[~failing] = predicate.mask(data.filter(pa.array(~failing)))
+        return deletes, failing
 
 
 @lru_cache(maxsize=16)

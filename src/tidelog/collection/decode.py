@@ -1,20 +1,24 @@
 """Decoding: from the bytes of a range to good rows, and to what is wrong with the others. Pure.
 
 What becomes of a record depends on that record alone, never on its neighbours: a whole range is
-parsed at once, and only where that fails is it halved until each bad record stands alone.
+parsed at once, but for its bad records. One at which a library fails, however, is a bad record too.
 Shape: rows have the schema's columns and ``_offset`` (int64: byte offset of the record in its
     file, or row number in a parquet file); errors are as `catalog.ERRORS_SCHEMA`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tidelog.collection.apart import do_apart
 from tidelog.collection.binding import SourceRange
 from tidelog.collection.casts import fit
 from tidelog.collection.catalog import ERRORS_SCHEMA
@@ -22,8 +26,10 @@ from tidelog.collection.decode_csv import decode_csv
 from tidelog.collection.decode_json import decode_json
 from tidelog.collection.decode_parquet import decode_parquet
 from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.records import OFFSET, Misfit, Records
-from tidelog.errors import InvariantError
+from tidelog.collection.lines import record_ends, split_at
+from tidelog.collection.places import Int64s
+from tidelog.collection.records import OFFSET, Misfit, shown
+from tidelog.errors import InvariantError, TidelogError
 
 TEXT_MAX: Final = 4_096
 _COMMAS: Final = CsvDialect()
@@ -52,46 +58,107 @@ def decode_range(
 
     ``counted`` False spares counting the fields that ``wanted`` lacks, where that takes time.
     """
-    records = _parse(data, found, wanted, format=format, dialect=dialect, counted=counted)
-    fitted = fit(records.table.select(wanted.names), wanted)
+    decode = partial(
+        _decode, wanted=wanted, format=format, dialect=dialect, required=required, counted=counted
+    )
+    try:
+        return decode(data, found)
+    except (TidelogError, MemoryError):
+        raise
+    except Exception:
+        if format == "parquet":
+            raise
+        return _decode_apart(data, found, dialect if format == "csv" else None, decode)
+
+
+def _decode_apart(
+    data: bytes,
+    found: SourceRange,
+    dialect: CsvDialect | None,
+    decode: Callable[[bytes, SourceRange], Decoded],
+) -> Decoded:
+    """Decode text of which some record makes a library fail."""
+    head = len(found.header) if found.start == 0 else 0
+    starts, ends = split_at(data, record_ends(data, dialect), start=head)
+
+    def some(start: int, limit: int) -> Decoded:
+        low = int(starts[start]) if start else 0
+        high = int(ends[limit - 1]) if limit else head
+        at = found.start + low
+        return decode(
+            data[low:high], msgspec.structs.replace(found, start=at, limit=found.start + high)
+        )
+
+    done, failed = do_apart(len(starts), some)
+    misfits = [
+        Misfit(found.start + int(starts[row]), _failure(name), shown(data[starts[row] : ends[row]]))
+        for row, name in failed.items()
+    ]
+    dropped: Counter[str] = Counter()
+    for one in done:
+        dropped.update(one.dropped)
+    return Decoded(
+        pa.concat_tables(one.rows for one in done),
+        pa.concat_tables([*(one.errors for one in done), errors_table(found.path, misfits)]),
+        dict(dropped),
+    )
+
+
+def _failure(name: str) -> str:
+    return f"the record cannot be decoded: {name}"
+
+
+def _decode(
+    data: bytes,
+    found: SourceRange,
+    *,
+    wanted: pa.Schema,
+    format: str,
+    dialect: CsvDialect,
+    required: Sequence[str],
+    counted: bool,
+) -> Decoded:
+    if format == "json":
+        records = decode_json(data, wanted, base=found.start, counted=counted)
+    elif format == "csv":
+        records = decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)
+    elif format == "parquet":
+        records = decode_parquet(data, wanted, start=found.start, limit=found.limit)
+    else:
+        raise InvariantError("a format that was checked at creation is unknown", format=format)
+    table, places, reasons = _fit(records.table.select(wanted.names), wanted)
     offsets = records.offsets
-    reasons = {row: f"column {name!r} does not fit its type" for row, name in fitted.misfit.items()}
-    good = fitted.fits.copy()
+    good = ~np.isin(places, np.fromiter(reasons, np.int64, len(reasons)))
     for name in required:
-        there = np.asarray(fitted.table.column(name).is_valid().to_numpy(), dtype=np.bool_)
-        for row in np.flatnonzero(good & ~there).tolist():
-            reasons[row] = f"column {name!r} is null"
+        there = np.asarray(table.column(name).is_valid().to_numpy(), dtype=np.bool_)
+        reasons.update((row, f"column {name!r} is null") for row in places[good & ~there].tolist())
         good &= there
-    texts = records.texts(np.fromiter(reasons, np.int64, len(reasons))) if reasons else []
+    bad = np.fromiter(reasons, np.int64, len(reasons))
+    texts = records.texts(bad) if reasons else []
     misfits = [
         *records.misfits,
-        *(
-            Misfit(int(offsets[row]), why, text)
-            for (row, why), text in zip(reasons.items(), texts, strict=True)
-        ),
+        *map(Misfit, offsets[bad].tolist(), reasons.values(), texts),
     ]
-    rows = fitted.table.append_column(OFFSET, pa.array(offsets, pa.int64()))
+    rows = table.append_column(OFFSET, pa.array(offsets[places], pa.int64()))
     if reasons:
         rows = rows.filter(pa.array(good))
     return Decoded(rows, errors_table(found.path, misfits), records.dropped)
 
 
-def _parse(
-    data: bytes,
-    found: SourceRange,
-    wanted: pa.Schema,
-    *,
-    format: str,
-    dialect: CsvDialect,
-    counted: bool,
-) -> Records:
-    if format == "json":
-        return decode_json(data, wanted, base=found.start, counted=counted)
-    if format == "csv":
-        return decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)
-    if format == "parquet":
-        return decode_parquet(data, wanted, start=found.start, limit=found.limit)
-    raise InvariantError("a format that was checked at creation is unknown", format=format)
+def _fit(table: pa.Table, wanted: pa.Schema) -> tuple[pa.Table, Int64s, dict[int, str]]:
+    """Return a table of the wanted types, its rows' places in ``table``, and why some are bad."""
+    done, failed = do_apart(
+        table.num_rows,
+        lambda start, limit: (start, fit(table.slice(start, limit - start), wanted)),
+    )
+    reasons = {row: _failure(name) for row, name in failed.items()}
+    for start, fitted in done:
+        for row, name in fitted.misfit.items():
+            reasons[start + row] = f"column {name!r} does not fit its type"
+    places = [np.arange(start, start + one.table.num_rows) for start, one in done]
+    tables = [one.table for _, one in done] or [wanted.empty_table()]
+    nothing = np.zeros(0, dtype=np.int64)
+    return pa.concat_tables(tables), np.concatenate([nothing, *places]), reasons
 
 
 def errors_table(path: str, misfits: Sequence[Misfit]) -> pa.Table:

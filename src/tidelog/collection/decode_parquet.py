@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.collection.records import Records
+from tidelog.collection.apart import do_apart
+from tidelog.collection.records import Int64s, Misfit, Records
 from tidelog.errors import CorruptionError
 
 MAGIC = b"PAR1"
@@ -67,11 +68,29 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, start: int, limit: int) ->
     sparse = SparseFile({first: groups, size - len(footer): footer}, size)
     file = pq.ParquetFile(pa.PythonFile(sparse, mode="r"), metadata=metadata)
     present = [n for n in wanted.names if n in file.schema_arrow.names]
-    if limit > start:
-        table = file.read_row_groups(list(range(start, limit)), columns=present, use_threads=False)
-    else:
-        table = file.schema_arrow.empty_table().select(present)
-    before = sum(metadata.row_group(g).num_rows for g in range(start))
+    sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
+    begins = np.cumsum(sizes) - sizes
+
+    def read(first: int, last: int) -> tuple[pa.Table, Int64s]:
+        if first == last:
+            return file.schema_arrow.empty_table().select(present), begins[:0]
+        numbers = np.arange(
+            begins[start + first], begins[start + last - 1] + sizes[start + last - 1]
+        )
+        wanted_groups = list(range(start + first, start + last))
+        return file.read_row_groups(wanted_groups, columns=present, use_threads=False), numbers
+
+    done, failed = do_apart(limit - start, read)
+    misfits = [
+        Misfit(
+            int(begins[start + group]),
+            f"the row group cannot be read: {name}",
+            f"{sizes[start + group]} rows from here on",
+        )
+        for group, name in failed.items()
+    ]
+    tables = [one for one, _ in done] or [file.schema_arrow.empty_table().select(present)]
+    table = pa.concat_tables(tables)
     rows = table.num_rows
     columns = [
         table.column(f.name) if f.name in present else pa.nulls(rows, f.type) for f in wanted
@@ -79,11 +98,23 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, start: int, limit: int) ->
     unknown = [n for n in file.schema_arrow.names if n not in wanted.names]
     return Records(
         pa.table(columns, names=wanted.names),
-        np.arange(before, before + rows, dtype=np.int64),
-        lambda some: [str(row) for row in table.take(some).to_pylist()],
-        (),
+        np.concatenate([begins[:0], *(numbers for _, numbers in done)]),
+        lambda some: _texts(table.take(some)),
+        misfits,
         {name: rows for name in unknown if rows},
     )
+
+
+def _texts(rows: pa.Table) -> list[str]:
+    """Return rows as a person may read them."""
+    try:
+        return [str(row) for row in rows.to_pylist()]
+    except (ValueError, OverflowError):
+        pass  # Arrow holds times that Python does not.
+    columns = [rows.column(name).cast(pa.string()).to_pylist() for name in rows.column_names]
+    return [
+        str(dict(zip(rows.column_names, row, strict=True))) for row in zip(*columns, strict=True)
+    ]
 
 
 class SparseFile(io.RawIOBase):

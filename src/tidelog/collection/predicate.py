@@ -56,6 +56,19 @@ class Predicate:
             sandbox.unregister(ROWS)
         return np.asarray(found, np.bool_)
 
+    def failing(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Say for each row whether the expression fails on it, for which `mask` fails on all.
+
+        Raises:
+            UsageError: a column is missing or cannot be cast to its type.
+        """
+        # What is null by itself must be told from what is null since it failed.
+        told = f"TRY(CASE WHEN ({self.sql}) IS NULL THEN 1 ELSE 2 END) IS NULL"
+        with open_sandbox() as connection:
+            connection.register(ROWS, self.rows(table))
+            found = connection.execute(f"SELECT {told} AS p FROM {ROWS}").fetchnumpy()["p"]
+        return np.asarray(found, np.bool_)
+
     def rows(self, table: pa.Table) -> pa.Table:
         """Return what of ``table`` the expression reads, in the types it was checked for.
 

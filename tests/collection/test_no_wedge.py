@@ -1,0 +1,185 @@
+"""Whatever a row does to the code, it is a bad row; nothing stops for it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tidelog.collection import casts, decode, decode_csv, decode_json
+from tidelog.collection.binding import SourceRange
+from tidelog.collection.casts import Fitted
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.compute import Job, Target, shape_messages
+from tidelog.collection.decode import Decoded, decode_range
+from tidelog.collection.decode_parquet import pack_range
+from tidelog.collection.dialect import CsvDialect
+from tidelog.persist.schema import encode_schema, shard_schema
+
+COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
+WANTED = pa.schema(COLUMNS)
+POISON = (3, 44, 45)
+COUNT = 100
+HEADER = b"n,s\n"
+TEXT = {
+    "json": "".join(f'{{"n": {n}, "s": "row {n}"}}\n' for n in range(COUNT)).encode(),
+    "csv": HEADER + "".join(f'{n},"row\n{n}"\n' for n in range(COUNT)).encode(),
+}
+
+
+class LibraryError(Exception):
+    """What no code of ours expects."""
+
+
+def decoded(data: bytes, format: str, *, limit: int | None = None) -> Decoded:
+    found = SourceRange(
+        path="p",
+        start=0,
+        limit=len(data) if limit is None else limit,
+        sum=b"",
+        head=b"",
+        head_bytes=0,
+        header=HEADER if format == "csv" else b"",
+    )
+    return decode_range(
+        data, found, WANTED, format=format, dialect=CsvDialect(multiline=True), required=["n"]
+    )
+
+
+def check(found: Decoded, reason: str) -> None:
+    assert found.rows.column("n").to_pylist() == [n for n in range(COUNT) if n not in POISON]
+    assert found.errors.column("reason").to_pylist() == [reason] * len(POISON)
+    whole = [*found.rows.column("_offset").to_pylist(), *found.errors.column("offset").to_pylist()]
+    assert len(set(whole)) == COUNT
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_a_record_that_breaks_a_parser_is_a_bad_record(
+    format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an error that the parser never raised before; its name is the reason."""
+    place: Any = decode_json if format == "json" else decode_csv._Records
+    name = "_read" if format == "json" else "parse"
+    parse = getattr(place, name)
+
+    def breaking(*given: Any, **more: Any) -> Any:
+        chunk = given[0]
+        if format == "csv":
+            records, rows = given
+            chunk = b"".join(records.record(int(row)) for row in rows)
+        for n in POISON:
+            if (b'"row %d"' % n if format == "json" else b'"row\n%d"' % n) in chunk:
+                raise LibraryError
+        return parse(*given, **more)
+
+    monkeypatch.setattr(place, name, breaking)
+
+    found = decoded(TEXT[format], format)
+
+    check(found, "the record cannot be decoded: LibraryError")
+    texts = found.errors.column("text").to_pylist()
+    assert all("row" in str(text) for text in texts)
+
+
+def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
+    """Return a file, and its footer."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **more)
+    file = sink.getvalue()
+    return file, file[-int.from_bytes(file[-8:-4], "little") - 8 :]
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_a_row_that_breaks_a_cast_is_a_bad_row(
+    format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every format alike."""
+    fit = casts.fit
+
+    def breaking(wire: pa.Table, wanted: pa.Schema) -> Fitted:
+        values = pc.cast(wire.column("n"), pa.int64())
+        if pc.any(pc.is_in(values, pa.array(POISON, pa.int64()))).as_py():
+            raise LibraryError
+        return fit(wire, wanted)
+
+    monkeypatch.setattr(decode, "fit", breaking)
+    if format == "parquet":
+        table = pa.table({"n": range(COUNT), "s": [f"row {n}" for n in range(COUNT)]})
+        file, footer = parquet(table, row_group_size=30)
+        found = decoded(pack_range(footer, file[4:]), format, limit=4)
+    else:
+        found = decoded(TEXT[format], format)
+
+    check(found, "the record cannot be decoded: LibraryError")
+
+
+def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
+    """The others are rows; the error says how many rows it stands for."""
+    table = pa.table({"n": range(COUNT), "s": [f"row {n}" for n in range(COUNT)]})
+    file, footer = parquet(table, row_group_size=25, compression="zstd", use_dictionary=False)
+    column = pq.read_metadata(io.BytesIO(file)).row_group(1).column(0)
+    middle = column.data_page_offset + column.total_compressed_size // 2
+    broken = file[: middle - 8] + b"\xff" * 16 + file[middle + 8 :]
+
+    found = decoded(pack_range(footer, broken[4:]), "parquet", limit=4)
+
+    assert found.rows.column("n").to_pylist() == [*range(25), *range(50, 100)]
+    (error,) = found.errors.to_pylist()
+    assert (error["offset"], error["text"]) == (25, "25 rows from here on")
+    assert str(error["reason"]).startswith("the row group cannot be read: ")
+
+
+def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None:
+    """To show it must not be what stops the tick."""
+    times = pa.array([2**50, 0], pa.timestamp("ms"))
+    file, footer = parquet(pa.table({"n": pa.array([None, 1], pa.int64()), "at": times}))
+    wanted = pa.schema([*WANTED, pa.field("at", pa.timestamp("us"))])
+    found = SourceRange(path="p", start=0, limit=1, sum=b"", head=b"", head_bytes=0)
+
+    result = decode_range(
+        pack_range(footer, file[4:]), found, wanted, format="parquet", required=["n"]
+    )
+
+    assert result.rows.column("n").to_pylist() == [1]
+    assert result.errors.num_rows == 1
+
+
+def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
+    """It may delete its key or not: nobody can say, and the others must not wait for it."""
+    schema = shard_schema(WANTED, key=["n"])
+    source = SourceInfo(
+        id="i",
+        name="s",
+        rendition="r",
+        url="memory:",
+        pattern="*",
+        format="json",
+        envelope="upsert",
+        key=("n",),
+        delete_when="n * n > 0",
+    )
+    lines = b'{"n": 0}\n{"n": 1}\n{"n": 5000000000}\n{"n": -7000000000}\n'
+    target = Target(shard="x", write_epoch=0, may_inline=True)
+    found = SourceRange(path="p", start=0, limit=len(lines), sum=b"", head=b"", head_bytes=0)
+    job = Job(
+        source=source,
+        schema=encode_schema(schema),
+        lower=0,
+        upper=10,
+        ranges=(found,),
+        shards=(target,),
+        errors=target,
+    )
+
+    shaped = shape_messages(lines, 0, job)
+
+    deletes = zip(*(shaped.messages.column(n).to_pylist() for n in ("n", "_delete")), strict=True)
+    assert list(deletes) == [(0, False), (1, True)]
+    assert shaped.errors.column("offset").to_pylist() == [18, 36]
+    assert set(shaped.errors.column("reason").to_pylist()) == {"--delete-when fails on the row"}
+    assert np.all(shaped.messages.column("_time").to_numpy() == 9)
