@@ -210,9 +210,7 @@ def ingester_commits_at_any_upper() -> Iterator[None]:
     async def commit(self: Ingester, binding: Binding, computed: Any) -> tuple[int, int]:
         upper = Frontier.at(binding.upper)
         won = 0
-        for written, parts in zip(
-            self.written, [*computed.parts, computed.error_parts], strict=True
-        ):
+        for written, parts in zip(self.written, self.parts_of(computed), strict=True):
             while (await written.refresh()).upper_frontier < upper:
                 reached = written.state.upper_frontier
                 done = await written.commit_parts(list(parts), reached, upper)

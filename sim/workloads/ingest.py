@@ -26,6 +26,7 @@ from sim.workloads.sources import (
     check_errors,
     check_placed,
     errors_expected,
+    newest_alone,
     replay,
     replay_alone,
 )
@@ -224,6 +225,9 @@ def _check(plot: Plot, watch: Watch) -> None:
     updates = [u for shard in outputs for u in shard.updates]
     expected = replay(source, bindings, given)
     demand_same(updates, expected, "the output is not what the bindings make of the files")
+    if source.timed and source.envelope == "upsert":
+        kept = [u for name in source.rendition.deletions for u in shards[name].updates]
+        _check_newest(source, given, updates, kept)
     check_placed(source, outputs)
     check_errors(shards["errors"], errors_expected(bindings, given))
     if source.timed and plot.sorted_input and not plot.grows:
@@ -240,7 +244,24 @@ def _check(plot: Plot, watch: Watch) -> None:
             until=until,
         )
     for observed in shards.values():
-        demand(observed.state.since == 0 or observed.id == "remap", "since moved by itself")
+        is_fed_back = observed.id in ("remap", *source.rendition.deletions)
+        demand(observed.state.since == 0 or is_fed_back, "since moved by itself")
+
+
+def _check_newest(
+    source: SimSource, given: Input, updates: list[Update], kept: list[Update]
+) -> None:
+    """Of each key the newest row is there, by the rows' own times, however ticks cut the files.
+
+    Where that is a deletion it is kept, and no other is.
+    """
+    last = max((update.time for update in (*updates, *kept)), default=0)
+    there = {row[0]: row for row in accumulate(updates, last)}
+    gone = [row[0] for row in accumulate(kept, last)]
+    demand(len(gone) == len(set(gone)) and not there.keys() & gone, "a deletion is kept in vain")
+    for key, row in newest_alone(source, given).items():
+        demand(there.get(key) == row, "another row than the newest is there", key=key, newest=row)
+        demand(not kept or (key in gone) == (row is None), "a deletion is not kept", key=key)
 
 
 def _check_uppers(plot: Plot, shards: list[Observed]) -> None:

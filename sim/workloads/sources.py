@@ -77,6 +77,9 @@ class SimSource:
             shards=self.shards,
             errors="errors",
             remap="remap",
+            deletions=tuple(f"gone-{n}" for n in range(len(self.shards)))
+            if self.spec.keeps_deletions
+            else (),
         )
 
     @property
@@ -180,7 +183,7 @@ def check_bindings(bindings: list[Bound], given: Input) -> None:
 
 def replay(source: SimSource, bindings: Iterable[Bound], given: Input) -> list[Update]:
     """Return what the bindings make of the files, in plain Python."""
-    messages: list[tuple[int, int, int, Line]] = []
+    messages: list[tuple[int, int, int, int, Line]] = []
     for bound in bindings:
         for rank, taken in enumerate(bound.ranges):
             for offset, line in given.lines_between(taken.path, taken.start, taken.limit):
@@ -189,10 +192,11 @@ def replay(source: SimSource, bindings: Iterable[Bound], given: Input) -> list[U
                 time = bound.upper - 1
                 if source.timed:
                     time = min(max(line.at, bound.lower), bound.upper - 1)
-                messages.append((time, rank, offset, line))
+                own = line.at if source.timed else 0
+                messages.append((time, own, rank, offset, line))
     # Bindings are disjoint in time, so that sorting by time never mixes the ranks of two.
-    ordered = sorted(messages, key=lambda m: m[:3])
-    return _replayed(source, [(time, line) for time, _, _, line in ordered])
+    ordered = sorted(messages, key=lambda m: m[:4])
+    return _replayed(source, [(time, line) for time, _, _, _, line in ordered])
 
 
 def replay_alone(source: SimSource, given: Input) -> list[Update]:
@@ -201,13 +205,33 @@ def replay_alone(source: SimSource, given: Input) -> list[Update]:
     return _replayed(source, [(line.at, line) for line in ordered])
 
 
+def newest_alone(source: SimSource, given: Input) -> dict[str, object]:
+    """Return the row of each key that its times make the newest, None if that deletes it.
+
+    Keys of which two files have one at the same time are left out: which came first says who wins.
+    """
+    found: dict[str, tuple[int, set[str], object]] = {}
+    for path in sorted(given.files):
+        for line in given.files[path]:
+            if line.row is None:
+                continue
+            key, _, at, gone = line.row
+            known = found.get(key)
+            if known is None or at >= known[0]:
+                paths = known[1] if known is not None and known[0] == at else set()
+                deletes = source.delete_when is not None and gone
+                found[key] = at, paths | {path}, None if deletes else line.row
+    return {key: row for key, (_, paths, row) in found.items() if len(paths) == 1}
+
+
 def _replayed(source: SimSource, stamped: list[tuple[int, Line]]) -> list[Update]:
     messages = []
     for time, line in stamped:
         assert line.row is not None
         key, _, _, gone = line.row
         deletes = source.envelope == "upsert" and source.delete_when is not None and gone
-        messages.append(Message(time, (key,), None if deletes else line.row))
+        own = line.at if source.timed else 0
+        messages.append(Message(time, (key,), None if deletes else line.row, own))
     return list((replay_upsert if source.envelope == "upsert" else replay_none)(messages))
 
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.collection import envelope
-from tidelog.collection.envelope import apply_none, apply_upsert, current_rows, messages_schema
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.envelope import (
+    DELETE,
+    Before,
+    apply_none,
+    apply_upsert,
+    current_rows,
+    deletions_schema,
+    messages_schema,
+    stamp_rows,
+)
+from tidelog.collection.records import OFFSET
 from tidelog.persist.schema import ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
 
@@ -33,8 +46,8 @@ CURRENT = st.dictionaries(KEYS, VALUES)
 
 
 def table_of(messages: list[Any]) -> pa.Table:
-    rows = [(*key, *rest) for key, *rest in messages]
-    columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 7
+    rows = [(*key, value, time, time, *rest) for key, value, time, *rest in messages]
+    columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 8
     return pa.table(columns, schema=messages_schema(SCHEMA))
 
 
@@ -69,7 +82,7 @@ def counted(updates: pa.Table) -> Counter[Any]:
 @given(messages=MESSAGES, current=CURRENT)
 def test_upsert_equals_a_dictionary(messages: list[Any], current: dict[Any, Any]) -> None:
     """Whatever the order, deletes of nothing and changes to the same among them."""
-    updates = apply_upsert(table_of(messages), rows_of(current), SCHEMA)
+    updates = apply_upsert(table_of(messages), Before(rows_of(current)), SCHEMA).rows
 
     assert counted(updates) == replayed(messages, current)
     assert updates.schema.equals(SCHEMA.updates)
@@ -87,7 +100,7 @@ def test_keys_whose_hashes_meet_by_half_are_told_apart(
         return Hashes(np.zeros(rows, np.uint64), found.hi)
 
     with patch.object(envelope, "hash_rows", by_half):
-        updates = apply_upsert(table_of(messages), rows_of(current), SCHEMA)
+        updates = apply_upsert(table_of(messages), Before(rows_of(current)), SCHEMA).rows
 
     assert counted(updates) == replayed(messages, current)
 
@@ -109,12 +122,116 @@ def test_none_appends_each(messages: list[Any]) -> None:
 def test_feedback_makes_two_ticks_one(first: list[Any], second: list[Any]) -> None:
     """What the output has is all that a tick knows of the ticks before."""
     later = [(key, value, time + 10, *rest) for key, value, time, *rest in second]
-    before = apply_upsert(table_of(first), rows_of({}), SCHEMA)
+    before = apply_upsert(table_of(first), Before(rows_of({})), SCHEMA).rows
     messages = table_of(later)
 
     current = current_rows([before], messages, SCHEMA, as_of=19)
-    after = apply_upsert(messages, current, SCHEMA)
+    after = apply_upsert(messages, Before(current), SCHEMA).rows
 
     both = counted(before)
     both.update(counted(after))
     assert both == replayed([*first, *later], {})
+
+
+TIMED = ShardSchema(pa.schema([*FIELDS, pa.field("at", pa.int64())]), 2)
+KEPT = deletions_schema(TIMED, "at")
+DATED = st.lists(
+    st.tuples(KEYS, VALUES, st.integers(1, 40), st.booleans()), unique_by=lambda m: m[2]
+)
+
+
+@dataclass(slots=True)
+class Output:
+    """A shard and its deletions, as ticks have written them, complete below ``upper``."""
+
+    upper: int = 0
+    rows: pa.Table = field(default_factory=TIMED.updates.empty_table)
+    deleted: pa.Table = field(default_factory=KEPT.updates.empty_table)
+
+    def take(self, dated: list[Any], *, forgotten_below: int = 0) -> None:
+        """Take messages as one tick does: the late ones count from its lower on."""
+        lower, upper = self.upper, max([self.upper, *(m[2] for m in dated)]) + 1
+        rows = [
+            (*key, value, at, max(at, lower), at, 0, offset, delete)
+            for offset, (key, value, at, delete) in enumerate(dated)
+        ]
+        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 9
+        messages = pa.table(columns, schema=messages_schema(TIMED))
+        before = Before(
+            current_rows([self.rows], messages, TIMED, as_of=lower - 1),
+            current_rows([self.deleted], messages, KEPT, as_of=lower - 1),
+        )
+        assert before.deleted is not None
+        old = before.deleted.column("at").to_numpy() < forgotten_below
+        before = Before(before.rows, before.deleted, old)
+        found = apply_upsert(messages, before, TIMED, time_column="at")
+        assert found.deleted is not None
+        self.upper, self.rows = upper, pa.concat_tables([self.rows, found.rows])
+        self.deleted = pa.concat_tables([self.deleted, found.deleted])
+
+    def contents(self) -> dict[Any, Any]:
+        """Return each key's value and time."""
+        rows = current_rows([self.rows], self.rows, TIMED, as_of=self.upper).to_pylist()
+        assert len({(r["k"], r["p"]) for r in rows}) == len(rows)
+        return {(r["k"], r["p"]): (r["v"], r["at"]) for r in rows}
+
+
+@settings(max_examples=150)
+@given(dated=DATED, cuts=st.lists(st.integers(0, 8)), dice=st.randoms(use_true_random=False))
+def test_what_is_newest_does_not_depend_on_when_it_comes(
+    dated: list[Any], cuts: list[int], dice: Any
+) -> None:
+    """In any order, cut into any ticks: rows and deletions count by their own times."""
+    dice.shuffle(dated)
+    output, left = Output(), list(dated)
+    for size in [*cuts, len(dated)]:
+        output.take(left[:size])
+        left = left[size:]
+
+    newest = {key: (value, at, gone) for key, value, at, gone in sorted(dated, key=lambda m: m[2])}
+    assert output.contents() == {
+        key: (value, at) for key, (value, at, gone) in newest.items() if not gone
+    }
+    kept = current_rows([output.deleted], output.deleted, KEPT, as_of=output.upper).to_pylist()
+    assert {(r["k"], r["p"]): r["at"] for r in kept} == {
+        key: at for key, (_, at, gone) in newest.items() if gone
+    }
+    assert len(kept) == sum(gone for _, _, gone in newest.values())
+
+
+def test_a_deletion_that_is_forgotten_counts_no_more_and_is_not_kept_twice() -> None:
+    """What is later than is remembered comes back; and the next deletion is the only one then."""
+    key, output = ("a", 0), Output()
+    output.take([(key, 1, 10, False), (key, None, 20, True)])
+    output.take([(key, 2, 15, False)], forgotten_below=15)
+    assert output.contents() == {}
+
+    output.take([(key, 3, 16, False)], forgotten_below=21)
+    assert output.contents() == {key: (3, 16)}
+
+    output.take([(key, None, 30, True)], forgotten_below=21)
+    assert output.contents() == {}
+    kept = current_rows([output.deleted], output.deleted, KEPT, as_of=output.upper).to_pylist()
+    assert [row["at"] for row in kept] == [30]
+
+
+@pytest.mark.parametrize(
+    "dtype", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.int64(), pa.uint64()]
+)
+def test_the_newest_within_a_millisecond_counts(dtype: pa.DataType) -> None:
+    """A file may have them in another order than that of their times, as exactly as they say it."""
+    fields: list[Any] = [pa.field("k", pa.string()), pa.field("at", dtype)]
+    source = SourceInfo(
+        id="o", name="s", rendition="r", url="memory://", pattern="*", format="json",
+        envelope="upsert", key=("k",), time_column="at", time_unit="us",
+    )  # fmt: skip
+    ats = pa.array([5_000_900, 5_000_100], pa.int64()).cast(dtype)
+    rows = pa.table([["x", "x"], ats, [0, 1]], names=["k", "at", OFFSET])
+    stamped, _ = stamp_rows(rows, source, lower=0, upper=5_001, rank=0)
+    schema = ShardSchema(pa.schema(fields), 1)
+    messages = stamped.append_column(DELETE, pa.array([False, False]))
+    messages = messages.select(messages_schema(schema).names).cast(messages_schema(schema))
+
+    found = apply_upsert(messages, Before(schema.data.empty_table()), schema, time_column="at").rows
+
+    assert found.column("at").cast(pa.int64()).to_pylist() == [5_000_900]

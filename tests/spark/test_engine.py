@@ -157,7 +157,7 @@ def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: P
 
     for settings in (WHOLE, IN_TWO):
         computed = asyncio.run(run(settings))
-        stored = [p for parts in computed.parts for p in parts if p.path is not None]
+        stored = [p for one in computed.written for p in one.rows if p.path is not None]
         assert stored
         assert computed.usage.put_count >= len(stored)
         assert computed.usage.get_count >= 3
@@ -176,7 +176,7 @@ def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
         ticks = await ingest(location, "c", engine=engine, bytes_max=10**6)
         computed = ticks[0].computed
         assert computed is not None
-        return sum(p.inline is not None for parts in computed.parts for p in parts)
+        return sum(p.inline is not None for one in computed.written for p in one.rows)
 
     assert asyncio.run(inline_of(WHOLE, shards=1)) == 1
     assert asyncio.run(inline_of(CUT, shards=1)) == 0

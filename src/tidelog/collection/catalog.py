@@ -61,6 +61,7 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[str, ...]
     errors: str | None = None
     remap: str | None = None
+    deletions: tuple[str, ...] = ()
 
     @property
     def data_schema(self) -> ShardSchema:
@@ -199,7 +200,7 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
     for rendition_id in collection.renditions:
         rendition = catalog.renditions[rendition_id]
         changes.append((row_of(rendition), -1))
-        shards = (*rendition.shards, rendition.errors, rendition.remap)
+        shards = (*rendition.shards, *rendition.deletions, rendition.errors, rendition.remap)
         changes.extend((("dropped", shard, "{}"), +1) for shard in shards if shard is not None)
     return changes
 

@@ -8,9 +8,10 @@ Source: storage, "The recipe", steps 4 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -21,9 +22,12 @@ from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.decode import decode_range, errors_table
 from tidelog.collection.envelope import (
     DELETE,
+    Before,
+    Updates,
     apply_none,
     apply_upsert,
     current_rows,
+    deletions_schema,
     messages_schema,
     stamp_rows,
 )
@@ -31,6 +35,7 @@ from tidelog.collection.expression import check_predicate
 from tidelog.collection.places import Bools
 from tidelog.collection.predicate import Predicate
 from tidelog.collection.records import OFFSET, Misfit
+from tidelog.collection.times import times_of
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
@@ -38,11 +43,15 @@ from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encod
 from tidelog.persist.updates import check_updates
 from tidelog.rowhash import bucket_of, hash_rows
 
+# So long after its own time a deletion is remembered, by the times of the data.
+DELETIONS_KEPT_MS: Final = 86_400_000
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A shard to be written: what its parts need, and its parts so far, for feedback.
 
-    Shape: only keys of the ``bucket`` are written; see `Part`.
+    Shape: only keys of the ``bucket`` are written; see `Part`. ``deletions`` is the shard beside
+        it that keeps which of its keys were deleted when, where there is one.
     """
 
     shard: str
@@ -50,6 +59,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     may_inline: bool
     parts: tuple[Part, ...] = ()
     bucket: tuple[int, int] = (1, 0)
+    deletions: Target | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,17 +157,39 @@ def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
     return [p for p in ours if may_overlap(p, box)]
 
 
-def updates_of(messages: pa.Table, feedback: list[pa.Table], job: Job) -> pa.Table:
-    """Return the updates of one shard, ready to be written as parts."""
-    schema = job.data_schema
-    if job.source.envelope == "upsert":
-        current = current_rows(feedback, messages, schema, as_of=job.lower - 1)
-        updates = apply_upsert(messages, current, schema)
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What parts of the output hold, and of the deletions beside it, of the keys of a tick."""
+
+    rows: Sequence[pa.Table] = ()
+    deleted: Sequence[pa.Table] = ()
+
+
+def updates_of(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> Updates:
+    """Return the updates of one shard, and of its deletions, ready to be written as parts."""
+    schema, source = job.data_schema, job.source
+    if source.envelope == "upsert":
+        before = _before(messages, target, feedback, job)
+        found = apply_upsert(messages, before, schema, time_column=source.time_column)
     else:
-        updates = apply_none(messages, schema)
-    return check_updates(
-        updates, schema, lower=Frontier.at(job.lower), upper=Frontier.at(job.upper)
-    )
+        found = Updates(apply_none(messages, schema))
+    lower, upper = Frontier.at(job.lower), Frontier.at(job.upper)
+    rows = check_updates(found.rows, schema, lower=lower, upper=upper)
+    if found.deleted is None:
+        return Updates(rows)
+    kept = deletions_schema(schema, source.time_column or "")
+    return Updates(rows, check_updates(found.deleted, kept, lower=lower, upper=upper))
+
+
+def _before(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> Before:
+    schema, source, as_of = job.data_schema, job.source, job.lower - 1
+    rows = current_rows(feedback.rows, messages, schema, as_of=as_of)
+    if target.deletions is None or source.time_column is None:
+        return Before(rows)
+    kept = deletions_schema(schema, source.time_column)
+    deleted = current_rows(feedback.deleted, messages, kept, as_of=as_of)
+    times, _ = times_of(deleted.column(source.time_column), source.time_unit)
+    return Before(rows, deleted, times < job.lower - DELETIONS_KEPT_MS)
 
 
 def error_updates(errors: pa.Table, job: Job) -> pa.Table:

@@ -44,6 +44,11 @@ class SourceSpec:
     schema: str | None = None
     shards: int = 1
 
+    @property
+    def keeps_deletions(self) -> bool:
+        """Say whether it must be known when a key was deleted: what is older may come later."""
+        return self.time_column is not None and self.delete_when is not None
+
     def check(self) -> None:
         """Check what needs no I/O.
 
@@ -106,6 +111,7 @@ async def resolve_spec(
         shards=tuple(new_shard_id(clock) for _ in range(spec.shards)),
         errors=new_shard_id(clock),
         remap=new_shard_id(clock),
+        deletions=tuple(new_shard_id(clock) for _ in range(spec.shards * spec.keeps_deletions)),
     )
     collection = CollectionInfo(
         name=spec.name,

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidelog.clock import Clock, run_all
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.compute import (
+    Feedback,
     Job,
     Shaped,
     Target,
@@ -26,6 +27,7 @@ from tidelog.collection.compute import (
     shape_messages,
     updates_of,
 )
+from tidelog.collection.envelope import deletions_schema
 from tidelog.collection.source import RawSource
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
@@ -40,13 +42,25 @@ SPARK_TICK_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """The parts of one shard of the output, and of the deletions that are kept beside it."""
+
+    rows: Sequence[Part] = ()
+    deleted: Sequence[Part] = ()
+
+    def __add__(self, other: Written) -> Written:
+        return Written([*self.rows, *other.rows], [*self.deleted, *other.deleted])
+
+
+@dataclass(frozen=True, slots=True)
 class Computed:
     """A tick's parts, written and not yet committed, and what there is to tell of it.
 
+    Shape: ``written`` is by shard of the output.
     ``usage`` is what executors asked of the store, beside the driver's own requests.
     """
 
-    parts: Sequence[Sequence[Part]]
+    written: Sequence[Written]
     error_parts: Sequence[Part]
     rows: int
     bad: int
@@ -101,14 +115,14 @@ class LocalEngine:
         messages = pa.concat_tables([s.messages for s in shaped])
         errors = pa.concat_tables([s.errors for s in shaped])
         buckets = await self.clock.offload(lambda: split_by_bucket(messages, job))
-        parts = [
+        written = [
             await self.write(bucket, target, job)
             for bucket, target in zip(buckets, job.shards, strict=True)
         ]
         error_rows = await self.clock.offload(lambda: error_updates(errors, job))
         error_writer = part_writer(self.store, self.clock, job.errors, ERRORS_SCHEMA)
         error_parts = await error_writer.write(error_rows, inline=job.errors.may_inline)
-        return summarize(shaped, parts, error_parts)
+        return summarize(shaped, written, error_parts)
 
     async def _shape(self, job: Job, source: RawSource) -> list[Shaped]:
         async def one(rank: int) -> Shaped:
@@ -118,12 +132,34 @@ class LocalEngine:
         work = [partial(one, rank) for rank in range(len(job.ranges))]
         return await run_all(work, at_once=self.reads)
 
-    async def write(self, messages: pa.Table, target: Target, job: Job) -> list[Part]:
+    async def write(self, messages: pa.Table, target: Target, job: Job) -> Written:
         """Compute one shard's updates out of its messages, and write their parts."""
+        schema, deletions = job.data_schema, target.deletions
+        kept = None if deletions is None else deletions_schema(schema, job.source.time_column or "")
+        feedback = Feedback(
+            rows=await self._fed_back(messages, target, schema, job),
+            deleted=await self._fed_back(messages, deletions, kept, job),
+        )
+        updates = await self.clock.offload(lambda: updates_of(messages, target, feedback, job))
+        return Written(
+            rows=await self._write(updates.rows, target, schema),
+            deleted=await self._write(updates.deleted, deletions, kept),
+        )
+
+    async def _fed_back(
+        self, messages: pa.Table, target: Target | None, schema: ShardSchema | None, job: Job
+    ) -> list[pa.Table]:
+        if target is None or schema is None:
+            return []
         needed = await self.clock.offload(lambda: feedback_parts(messages, target, job))
-        feedback = await self._reader.read(needed, job.data_schema)
-        updates = await self.clock.offload(lambda: updates_of(messages, feedback, job))
-        writer = part_writer(self.store, self.clock, target, job.data_schema)
+        return await self._reader.read(needed, schema)
+
+    async def _write(
+        self, updates: pa.Table | None, target: Target | None, schema: ShardSchema | None
+    ) -> list[Part]:
+        if updates is None or target is None or schema is None:
+            return []
+        writer = part_writer(self.store, self.clock, target, schema)
         return await writer.write(updates, inline=target.may_inline)
 
 
@@ -149,7 +185,7 @@ def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
 
 
 def summarize(
-    shaped: Sequence[Shaped], parts: Sequence[Sequence[Part]], error_parts: Sequence[Part]
+    shaped: Sequence[Shaped], written: Sequence[Written], error_parts: Sequence[Part]
 ) -> Computed:
     """Put together what was computed."""
     dropped: Counter[str] = Counter()
@@ -157,7 +193,7 @@ def summarize(
         dropped.update(share.dropped)
     first = next((s.errors for s in shaped if s.errors.num_rows), None)
     return Computed(
-        parts,
+        written,
         error_parts,
         rows=sum(s.messages.num_rows for s in shaped),
         bad=sum(s.errors.num_rows for s in shaped),

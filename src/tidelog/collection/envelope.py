@@ -1,13 +1,21 @@
 """Envelopes: from messages to updates of the output. Pure.
 
-Shape: messages have the schema's columns, ``_time`` (int64), ``_rank`` (int64: which range, in
-    path order), ``_offset`` and ``_delete`` (bool). ``none`` appends each; ``upsert`` makes the
-    newest value of a key its only one, and a delete takes it away.
+Shape: messages have the schema's columns, ``_time`` (int64), ``_own`` (int64: the row's own time,
+    as exactly as its column has it; 0 where there is none), ``_rank`` (int64: which range, in path
+    order), ``_offset`` and ``_delete`` (bool). ``none`` appends each; ``upsert`` makes the newest
+    value of a key its only one, and a delete takes it away.
+
+What is newest the rows' own times say, whenever they come: one that is late, and older than what
+the key has, or than when it was deleted, changes nothing. Of one time, the last by address counts,
+and whatever came with an earlier binding counts for less. Where rows have times and can be deleted,
+deletions are kept beside the output, as rows of a key and the time at which it was deleted.
 Source: design page 6, "The recipe, as it runs", step 4.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,20 +24,48 @@ import pyarrow.compute as pc
 
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.records import OFFSET, Int64s
-from tidelog.collection.times import times_of
+from tidelog.collection.times import exact_times, times_of
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
+OWN: Final = "_own"
 RANK: Final = "_rank"
 DELETE: Final = "_delete"
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is known of keys before a tick: rows of the output, and of the deletions.
+
+    Shape: of each key at most one, in one of the two; those of other keys do no harm. What is
+        ``forgotten`` says of each deletion whether it is too old to count.
+    """
+
+    rows: pa.Table
+    deleted: pa.Table | None = None
+    forgotten: Bools | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """The updates of an output's shard, and of its deletions, where these are kept."""
+
+    rows: pa.Table
+    deleted: pa.Table | None = None
+
+
+def deletions_schema(schema: ShardSchema, time_column: str) -> ShardSchema:
+    """Return the schema of the deletions that are kept beside an output."""
+    names = dict.fromkeys([*schema.key, time_column])
+    return ShardSchema(pa.schema([schema.data.field(n) for n in names]), len(schema.key))
+
+
 def messages_schema(schema: ShardSchema) -> pa.Schema:
     """Return the schema of a table of messages."""
-    fields = [pa.field(n, pa.int64()) for n in (TIME, RANK, OFFSET)]
+    fields = [pa.field(n, pa.int64()) for n in (TIME, OWN, RANK, OFFSET)]
     return pa.schema([*schema.data, *fields, pa.field(DELETE, pa.bool_())])
 
 
@@ -43,16 +79,17 @@ def stamp_rows(
     """
     count = rows.num_rows
     if source.time_column is None:
-        times = np.full(count, upper - 1, dtype=np.int64)
+        times, own = np.full(count, upper - 1, dtype=np.int64), np.zeros(count, dtype=np.int64)
         timeless = rows.slice(0, 0)
     else:
         times, there = times_of(rows.column(source.time_column), source.time_unit)
         timeless = rows.filter(pa.array(~there))
         rows, times = rows.filter(pa.array(there)), times[there]
         times = np.clip(times, lower, upper - 1)
-    ranks = np.full(len(times), rank, dtype=np.int64)
-    stamped = rows.append_column(TIME, pa.array(times)).append_column(RANK, pa.array(ranks))
-    return stamped, timeless
+        own = exact_times(rows.column(source.time_column))
+    stamped = rows.append_column(TIME, pa.array(times)).append_column(OWN, pa.array(own))
+    ranks = pa.array(np.full(len(times), rank, dtype=np.int64))
+    return stamped.append_column(RANK, ranks), timeless
 
 
 def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
@@ -61,42 +98,88 @@ def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
     return messages.select([*schema.names, TIME]).append_column(DIFF, ones).cast(schema.updates)
 
 
-def apply_upsert(messages: pa.Table, current: pa.Table, schema: ShardSchema) -> pa.Table:
-    """Chain the messages of each key, in the order of (time, range, offset), onto its current row.
+def apply_upsert(
+    messages: pa.Table, before: Before, schema: ShardSchema, *, time_column: str | None = None
+) -> Updates:
+    """Chain the messages of each key, in the order of their times, onto what it was before.
 
-    Shape: ``current`` has the schema's columns: the output's rows as they are before these
-        messages, at most one a key (those of other keys do no harm). Several changes of a key give
-        each their -old, +new at their own time; one that changes nothing gives none. Updates come
-        by key, and those of a key by time.
+    Shape: several changes of a key give each their -old, +new at their own time; one that changes
+        nothing gives none. Updates come by key, and those of a key by time. Deletions are given
+        where there are any in ``before``, be they none.
     """
+    kept = before.deleted
+    kept_schema = None if kept is None else deletions_schema(schema, time_column or "")
     if not messages.num_rows:
-        return schema.updates.empty_table()
-    rows = pa.concat_tables([_as_messages(current, schema), messages]).combine_chunks()
+        return Updates(
+            schema.updates.empty_table(),
+            None if kept_schema is None else kept_schema.updates.empty_table(),
+        )
+    early = _early_messages(before, schema, time_column)
+    rows = pa.concat_tables([early, messages]).combine_chunks()
     times, deletes = rows.column(TIME).to_numpy(), rows.column(DELETE).to_numpy()
     keys = hash_rows([rows.column(n) for n in schema.key], rows=rows.num_rows)
     chain = order_by_key(rows.select(schema.key), keys, in_order(rows))
+    chain = chain[_is_newest_so_far(rows, keys, chain)]
     # Of several messages of a key at one time, the last one counts.
     superseded = _follows(keys, chain) & (times[chain[1:]] == times[chain[:-1]])
     chain = chain[np.append(~superseded, True)]
-    data = rows.select(schema.names).take(chain)
-    times, live = times[chain], ~deletes[chain]
-    follows = _follows(keys, chain) & live[:-1]
+    links = _Links(chain, _follows(keys, chain), chain >= early.num_rows, times[chain])
+    return Updates(
+        _changes(links, rows, ~deletes, schema),
+        None if kept_schema is None else _changes(links, rows, deletes, kept_schema),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """Places of messages in chains by key; of each, whether it is new, and when it counts.
+
+    ``follows`` says of each but the first whether it is of the same key as the one before.
+    """
+
+    places: Int64s
+    follows: Bools
+    is_new: Bools
+    times: Int64s
+
+
+def _changes(links: _Links, rows: pa.Table, live: Bools, schema: ShardSchema) -> pa.Table:
+    """Return the updates of a shard in which those rows stand that are ``live``."""
+    data, live = rows.select(schema.names).take(links.places), live[links.places]
+    follows = links.follows & live[:-1]
     unchanged = follows & live[1:] & _equals_last(data)
     # Where each message of the chain takes away the row before it, and where it brings its own.
-    changes = np.zeros((len(chain), 2), dtype=np.bool_)
+    changes = np.zeros((len(live), 2), dtype=np.bool_)
     changes[1:, 0] = follows & ~unchanged
-    changes[:, 1] = live & (chain >= current.num_rows) & ~np.append(False, unchanged)
+    changes[:, 1] = live & links.is_new & ~np.append(False, unchanged)
     at, brings = np.divmod(np.flatnonzero(changes), 2)
-    updates = data.take(at - 1 + brings).append_column(TIME, pa.array(times[at]))
+    updates = data.take(at - 1 + brings).append_column(TIME, pa.array(links.times[at]))
     return updates.append_column(DIFF, pa.array(2 * brings - 1)).cast(schema.updates)
 
 
 def in_order(messages: pa.Table) -> Int64s:
-    """Return the places of messages by (time, range, offset)."""
-    columns = [messages.column(n).to_numpy() for n in (TIME, RANK, OFFSET)]
+    """Return the places of messages by (time, own time, range, offset)."""
+    return _places_by(messages, TIME, OWN, RANK, OFFSET)
+
+
+def _places_by(messages: pa.Table, *names: str) -> Int64s:
+    columns = [messages.column(n).to_numpy() for n in names]
     if _is_ordered(*columns):
         return np.arange(messages.num_rows)
     return np.lexsort(columns[::-1])
+
+
+def _is_newest_so_far(rows: pa.Table, keys: Hashes, chain: Int64s) -> Bools:
+    """Say of each place of a chain whether no message of the key before it is newer by itself.
+
+    What is late comes after what is newer, and counts for nothing then.
+    """
+    seniority = np.empty(rows.num_rows, dtype=np.int64)
+    seniority[_places_by(rows, OWN, RANK, OFFSET)] = np.arange(rows.num_rows)
+    key = np.append(0, np.cumsum(~_follows(keys, chain)))
+    standing = key * rows.num_rows + seniority[chain]
+    newest: Bools = standing == np.maximum.accumulate(standing)
+    return newest
 
 
 def order_by_key(key: pa.Table, hashes: Hashes, places: Int64s) -> Int64s:
@@ -141,20 +224,35 @@ def _equals_last(data: pa.Table) -> Bools:
     return _follows(hashes, np.arange(data.num_rows))
 
 
-def _as_messages(current: pa.Table, schema: ShardSchema) -> pa.Table:
-    """Return current rows as messages that came before all others."""
-    count = current.num_rows
-    early = pa.array(np.full(count, -1, dtype=np.int64))
-    rows = current.select(schema.names)
-    for name in (TIME, RANK, OFFSET):
-        rows = rows.append_column(name, early)
-    return rows.append_column(DELETE, pa.array(np.zeros(count, dtype=np.bool_))).cast(
-        messages_schema(schema)
-    )
+def _early_messages(before: Before, schema: ShardSchema, time_column: str | None) -> pa.Table:
+    """Return what was before as messages that came before all others."""
+    found = [_as_messages(before.rows, schema, _own_times(before.rows, time_column), deleted=False)]
+    if before.deleted is not None:
+        own = _own_times(before.deleted, time_column)
+        if before.forgotten is not None:
+            own = np.where(before.forgotten, np.iinfo(np.int64).min, own)
+        found.append(_as_messages(before.deleted, schema, own, deleted=True))
+    return pa.concat_tables(found)
+
+
+def _own_times(rows: pa.Table, time_column: str | None) -> Int64s:
+    if time_column is None:
+        return np.full(rows.num_rows, -1, dtype=np.int64)
+    return exact_times(rows.column(time_column))
+
+
+def _as_messages(rows: pa.Table, schema: ShardSchema, own: Int64s, *, deleted: bool) -> pa.Table:
+    count = rows.num_rows
+    early = np.full(count, -1, dtype=np.int64)
+    wanted = messages_schema(schema)
+    columns: dict[str, Any] = {f.name: pa.nulls(count, f.type) for f in wanted}
+    columns |= {name: rows.column(name) for name in rows.schema.names}
+    columns |= {TIME: early, OWN: own, RANK: early, OFFSET: early}
+    return pa.table({**columns, DELETE: np.full(count, deleted)}).cast(wanted)
 
 
 def current_rows(
-    updates: list[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int
+    updates: Sequence[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int
 ) -> pa.Table:
     """Return the output's rows at ``as_of`` for the keys that messages name: the feedback."""
     filled = [t for t in updates if t.num_rows]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from tidelog.clock import Clock
 from tidelog.collection.binding import (
@@ -25,7 +26,8 @@ from tidelog.collection.binding import (
 from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.compute import Job, Target
 from tidelog.collection.controller import Controller
-from tidelog.collection.engine import Computed, Engine
+from tidelog.collection.engine import Computed, Engine, Written
+from tidelog.collection.envelope import deletions_schema
 from tidelog.collection.source import Plan, RawSource, SourceHead
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
@@ -93,6 +95,7 @@ class Ingester:
     strict: bool = False
     schema: ShardSchema = field(init=False)
     outputs: list[Shard] = field(init=False)
+    deletions: list[Shard] = field(init=False)
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
     _taken: tuple[int, dict[str, SourceRange]] | None = None
@@ -101,6 +104,10 @@ class Ingester:
         self.schema = self.rendition.data_schema
         history = {HISTORY_HOLD: Frontier.at(0)}
         self.outputs = [self._shard(s, self.schema, history) for s in self.rendition.shards]
+        self.deletions = []
+        if self.rendition.deletions:
+            kept = deletions_schema(self.schema, self.info.time_column or "")
+            self.deletions = [self._shard(s, kept, {}) for s in self.rendition.deletions]
         require(
             self.rendition.errors and self.rendition.remap, "a source's rendition has no shards"
         )
@@ -122,7 +129,7 @@ class Ingester:
     @property
     def written(self) -> list[Shard]:
         """Return the shards that a tick writes, errors last."""
-        return [*self.outputs, self.errors]
+        return [*self.outputs, *self.deletions, self.errors]
 
     @property
     def upper(self) -> Frontier:
@@ -273,12 +280,16 @@ class Ingester:
             lower=binding.lower,
             upper=binding.upper,
             ranges=binding.ranges,
-            shards=tuple(self._target(s, binding, feedback=upsert) for s in self.outputs),
+            shards=tuple(
+                self._target(shard, binding, feedback=upsert, deletions=beside)
+                for shard, beside in zip_longest(self.outputs, self.deletions)
+            ),
             errors=self._target(self.errors, binding, feedback=False),
         )
 
-    @staticmethod
-    def _target(shard: Shard, binding: Binding, *, feedback: bool) -> Target:
+    def _target(
+        self, shard: Shard, binding: Binding, *, feedback: bool, deletions: Shard | None = None
+    ) -> Target:
         state = shard.state
         parts = parts_until(state, binding.lower - 1) if feedback else []
         return Target(
@@ -286,15 +297,23 @@ class Ingester:
             write_epoch=state.write_epoch,
             may_inline=state.inline_bytes < INLINE_STATE_BYTES_MAX,
             parts=tuple(parts),
+            deletions=None
+            if deletions is None
+            else self._target(deletions, binding, feedback=True),
         )
+
+    def parts_of(self, computed: Computed) -> list[Sequence[Part]]:
+        """Return the parts that were computed, by the shards that are `written`."""
+        rows = [one.rows for one in computed.written]
+        deleted = [one.deleted for one in computed.written[: len(self.deletions)]]
+        return [*rows, *deleted, computed.error_parts]
 
     async def _commit(self, binding: Binding, computed: Computed) -> tuple[int, int]:
         """Commit to each shard not past the binding; count those that were ours, and unchecked."""
         won = unchecked = 0
         lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
         holds = {INGEST_HOLD: Frontier.at(max(binding.lower - 1, 0))}
-        all_parts = [*computed.parts, computed.error_parts]
-        for shard, parts in zip(self.written, all_parts, strict=True):
+        for shard, parts in zip(self.written, self.parts_of(computed), strict=True):
             done = None
             if shard.state.upper_frontier <= lower:
                 done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
@@ -336,8 +355,7 @@ def _same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper:
 
 
 def _nothing(shards: int) -> Computed:
-    nothing: list[Part] = []
-    return Computed([nothing] * shards, nothing, rows=0, bad=0, dropped={})
+    return Computed([Written()] * shards, [], rows=0, bad=0, dropped={})
 
 
 def _refused(computed: Computed) -> SourceRowsRefused:

@@ -110,6 +110,20 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
         )
 
 
+def exact_times(column: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return numbers that go up as a column's times do, as exactly as it has them.
+
+    Shape: it is of a type that `check_time_type` takes. Where there is no time, or one from 2^63
+        on, the number means nothing.
+    """
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.date32()).cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    filled = pc.fill_null(column, pa.scalar(0, column.type))
+    return cast("pa.ChunkedArray[Any]", filled).to_numpy().astype(np.int64, copy=False)
+
+
 def times_of(
     column: pa.ChunkedArray[Any], unit: str
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.bool_]]]:

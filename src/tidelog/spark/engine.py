@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidelog.clock import Clock
 from tidelog.collection.compute import Job
-from tidelog.collection.engine import SPARK_TICK_BYTES, Computed
+from tidelog.collection.engine import SPARK_TICK_BYTES, Computed, Written
 from tidelog.collection.source import RawSource
 from tidelog.errors import TidelogError
 from tidelog.persist.part import Part
@@ -88,7 +88,7 @@ def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
     Raises:
         TidelogError: a task met it.
     """
-    parts: list[list[Part]] = [[] for _ in range(shards)]
+    written = [Written()] * shards
     error_parts: list[Part] = []
     dropped: Counter[str] = Counter()
     usage = Usage()
@@ -96,14 +96,14 @@ def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
         if isinstance(outcome, TidelogError):
             raise outcome
         done = outcome.computed
-        for place, more in zip(outcome.places, done.parts, strict=True):
-            parts[place].extend(more)
+        for place, more in zip(outcome.places, done.written, strict=True):
+            written[place] += more
         error_parts.extend(done.error_parts)
         dropped.update(done.dropped)
         usage = usage + done.usage
     told = [o.computed for o in outcomes if isinstance(o, TaskResult)]
     return Computed(
-        parts,
+        written,
         error_parts,
         rows=sum(c.rows for c in told),
         bad=sum(c.bad for c in told),

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -186,10 +187,7 @@ def _finish(job: Job, location_url: str, partition: int, buckets: int, partition
     places = tuple(sorted({b % count for b in range(partition, buckets, partitions)}))
     targets = [job.shards[place] for place in places]
     if buckets > count:
-        targets = [
-            msgspec.structs.replace(t, may_inline=False, bucket=(buckets, partition))
-            for t in targets
-        ]
+        targets = [_changed(t, may_inline=False, bucket=(buckets, partition)) for t in targets]
     return Share(
         location_url=location_url,
         job=_with_targets(job, targets),
@@ -204,4 +202,10 @@ def _with_targets(job: Job, targets: Sequence[Target]) -> Job:
 
 
 def _bare(target: Target) -> Target:
-    return msgspec.structs.replace(target, may_inline=False, parts=())
+    return _changed(target, may_inline=False, parts=())
+
+
+def _changed(target: Target, **changes: Any) -> Target:
+    """Return a target that is otherwise, and what is kept beside it as well."""
+    beside = target.deletions and msgspec.structs.replace(target.deletions, **changes)
+    return msgspec.structs.replace(target, **changes, deletions=beside)

@@ -24,7 +24,14 @@ import pyarrow as pa
 from tidelog.clock import Clock, SystemClock, run_all
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.compute import Shaped, error_updates, shape_messages
-from tidelog.collection.engine import Computed, LocalEngine, part_writer, split_by_bucket, summarize
+from tidelog.collection.engine import (
+    Computed,
+    LocalEngine,
+    Written,
+    part_writer,
+    split_by_bucket,
+    summarize,
+)
 from tidelog.collection.envelope import RANK, messages_schema
 from tidelog.collection.files import FilesSource
 from tidelog.errors import LocationError, TidelogError
@@ -145,8 +152,8 @@ async def run_share(share: Share, bench: Bench) -> TaskResult:
     else:
         shaped = await _shape(share, bench)
         messages = pa.concat_tables([s.messages for s in shaped])
-        parts = await _write(split_by_bucket(messages, share.job), share, bench)
-        computed = summarize(shaped, parts, await _write_errors(shaped, share, bench))
+        written = await _write(split_by_bucket(messages, share.job), share, bench)
+        computed = summarize(shaped, written, await _write_errors(shaped, share, bench))
     return _found(share, computed, bench, before)
 
 
@@ -158,7 +165,7 @@ async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]
     """
     before = bench.usage()
     shaped = await _shape(share, bench)
-    nothing: list[list[Part]] = [[] for _ in share.places]
+    nothing = [Written() for _ in share.places]
     computed = summarize(shaped, nothing, await _write_errors(shaped, share, bench))
     messages = pa.concat_tables([s.messages for s in shaped])
     return _found(share, computed, bench, before), messages
@@ -189,8 +196,8 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
         pa.concat_tables([nothing, *(_decode(m.data) for m in given if m.place == place)])
         for place in share.places
     ]
-    parts = await _write(buckets, share, bench)
-    return _found(share, summarize([], parts, []), bench, before)
+    written = await _write(buckets, share, bench)
+    return _found(share, summarize([], written, []), bench, before)
 
 
 def shape_piece(piece: Piece, data: bytes, share: Share) -> Shaped:
@@ -213,7 +220,7 @@ async def _shape(share: Share, bench: Bench) -> list[Shaped]:
     return await run_all([partial(one, piece) for piece in share.pieces], at_once=READS_MAX)
 
 
-async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> list[list[Part]]:
+async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> list[Written]:
     pairs = zip(buckets, share.job.shards, strict=True)
     return [await bench.engine.write(bucket, target, share.job) for bucket, target in pairs]
 

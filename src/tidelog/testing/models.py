@@ -118,17 +118,28 @@ class ShardModel:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a raw source; a ``row`` of None takes the key away (upsert)."""
+    """One message of a raw source; a ``row`` of None takes the key away (upsert).
+
+    ``own`` is its own time, which is earlier than that at which it counts where it is late.
+    """
 
     time: int
     key: Row
     row: Row | None
+    own: int = 0
 
 
 def replay_upsert(messages: Iterable[Message]) -> Iterator[Update]:
-    """Yield the updates of messages that come in the order of their times and addresses."""
+    """Yield the updates of messages that come in the order of their times and addresses.
+
+    One that is older than another of its key was, be that a deletion, changes nothing.
+    """
     rows: dict[Row, Row] = {}
+    newest: dict[Row, int] = {}
     for message in messages:
+        if message.own < newest.get(message.key, message.own):
+            continue
+        newest[message.key] = message.own
         old = rows.pop(message.key, None)
         if old is not None:
             yield Update(old, message.time, -1)
