@@ -17,7 +17,7 @@ from tidelog.collection import envelope
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.envelope import (
     DELETE,
-    Before,
+    KeysBefore,
     apply_none,
     apply_upsert,
     current_rows,
@@ -82,7 +82,7 @@ def counted(updates: pa.Table) -> Counter[Any]:
 @given(messages=MESSAGES, current=CURRENT)
 def test_upsert_equals_a_dictionary(messages: list[Any], current: dict[Any, Any]) -> None:
     """Whatever the order, deletes of nothing and changes to the same among them."""
-    updates = apply_upsert(table_of(messages), Before(rows_of(current)), SCHEMA).rows
+    updates = apply_upsert(table_of(messages), KeysBefore(rows_of(current)), SCHEMA).rows
 
     assert counted(updates) == replayed(messages, current)
     assert updates.schema.equals(SCHEMA.updates)
@@ -100,7 +100,7 @@ def test_keys_whose_hashes_meet_by_half_are_told_apart(
         return Hashes(np.zeros(rows, np.uint64), found.hi)
 
     with patch.object(envelope, "hash_rows", by_half):
-        updates = apply_upsert(table_of(messages), Before(rows_of(current)), SCHEMA).rows
+        updates = apply_upsert(table_of(messages), KeysBefore(rows_of(current)), SCHEMA).rows
 
     assert counted(updates) == replayed(messages, current)
 
@@ -122,11 +122,11 @@ def test_none_appends_each(messages: list[Any]) -> None:
 def test_feedback_makes_two_ticks_one(first: list[Any], second: list[Any]) -> None:
     """What the output has is all that a tick knows of the ticks before."""
     later = [(key, value, time + 10, *rest) for key, value, time, *rest in second]
-    before = apply_upsert(table_of(first), Before(rows_of({})), SCHEMA).rows
+    before = apply_upsert(table_of(first), KeysBefore(rows_of({})), SCHEMA).rows
     messages = table_of(later)
 
     current = current_rows([before], messages, SCHEMA, as_of=19)
-    after = apply_upsert(messages, Before(current), SCHEMA).rows
+    after = apply_upsert(messages, KeysBefore(current), SCHEMA).rows
 
     both = counted(before)
     both.update(counted(after))
@@ -157,13 +157,13 @@ class Output:
         ]
         columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 9
         messages = pa.table(columns, schema=messages_schema(TIMED))
-        before = Before(
+        before = KeysBefore(
             current_rows([self.rows], messages, TIMED, as_of=lower - 1),
             current_rows([self.deleted], messages, KEPT, as_of=lower - 1),
         )
         assert before.deleted is not None
         old = before.deleted.column("at").to_numpy() < forgotten_below
-        before = Before(before.rows, before.deleted, old)
+        before = KeysBefore(before.rows, before.deleted, old)
         found = apply_upsert(messages, before, TIMED, time_column="at")
         assert found.deleted is not None
         self.upper, self.rows = upper, pa.concat_tables([self.rows, found.rows])
@@ -232,6 +232,8 @@ def test_the_newest_within_a_millisecond_counts(dtype: pa.DataType) -> None:
     messages = stamped.append_column(DELETE, pa.array([False, False]))
     messages = messages.select(messages_schema(schema).names).cast(messages_schema(schema))
 
-    found = apply_upsert(messages, Before(schema.data.empty_table()), schema, time_column="at").rows
+    found = apply_upsert(
+        messages, KeysBefore(schema.data.empty_table()), schema, time_column="at"
+    ).rows
 
     assert found.column("at").cast(pa.int64()).to_pylist() == [5_000_900]

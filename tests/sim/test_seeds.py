@@ -173,7 +173,7 @@ def test_a_fault_of_once_is_caught(simulate: Callable[[int], object], canary: Ca
 
 def _must_fail(canary: Canary, simulate: Callable[[int], object]) -> None:
     # Doubt that goes on is what some of them need.
-    error = caught(canary, simulate, [*range(60), *seeds_of("gone", 40)])
+    error = caught(canary, simulate, [*range(60), *seeds_of("gone", 60)])
 
     # A canary that fails by its own clumsiness would prove nothing.
     assert isinstance(error, Violated | NotLinear | NotLinearLog | TidelogError), error

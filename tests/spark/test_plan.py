@@ -207,7 +207,7 @@ def test_messages_go_to_the_task_that_writes_their_shard(shards: int, tasks: int
     plan = plan_of(job, cores=tasks, settings=settings)
     keys = list(range(200))
     messages = pa.table(
-        {"k": keys, "v": ["x"] * 200, "_time": keys, "_rank": keys, "_offset": keys}
+        {"k": keys, "v": ["x"] * 200, "_time": keys, "_own": keys, "_rank": keys, "_offset": keys}
     ).append_column("_delete", pa.array([False] * 200))
     messages = messages.cast(messages_schema(SCHEMA))
     expected = dict(zip(keys, buckets_of(messages, job).tolist(), strict=True))

@@ -22,7 +22,7 @@ from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.decode import decode_range, errors_table
 from tidelog.collection.envelope import (
     DELETE,
-    Before,
+    KeysBefore,
     Updates,
     apply_none,
     apply_upsert,
@@ -181,15 +181,15 @@ def updates_of(messages: pa.Table, target: Target, feedback: Feedback, job: Job)
     return Updates(rows, check_updates(found.deleted, kept, lower=lower, upper=upper))
 
 
-def _before(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> Before:
+def _before(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> KeysBefore:
     schema, source, as_of = job.data_schema, job.source, job.lower - 1
     rows = current_rows(feedback.rows, messages, schema, as_of=as_of)
     if target.deletions is None or source.time_column is None:
-        return Before(rows)
+        return KeysBefore(rows)
     kept = deletions_schema(schema, source.time_column)
     deleted = current_rows(feedback.deleted, messages, kept, as_of=as_of)
     times, _ = times_of(deleted.column(source.time_column), source.time_unit)
-    return Before(rows, deleted, times < job.lower - DELETIONS_KEPT_MS)
+    return KeysBefore(rows, deleted, times < job.lower - DELETIONS_KEPT_MS)
 
 
 def error_updates(errors: pa.Table, job: Job) -> pa.Table:

@@ -37,7 +37,7 @@ DELETE: Final = "_delete"
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class KeysBefore:
     """What is known of keys before a tick: rows of the output, and of the deletions.
 
     Shape: of each key at most one, in one of the two; those of other keys do no harm. What is
@@ -99,7 +99,7 @@ def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
 
 
 def apply_upsert(
-    messages: pa.Table, before: Before, schema: ShardSchema, *, time_column: str | None = None
+    messages: pa.Table, before: KeysBefore, schema: ShardSchema, *, time_column: str | None = None
 ) -> Updates:
     """Chain the messages of each key, in the order of their times, onto what it was before.
 
@@ -224,7 +224,7 @@ def _equals_last(data: pa.Table) -> Bools:
     return _follows(hashes, np.arange(data.num_rows))
 
 
-def _early_messages(before: Before, schema: ShardSchema, time_column: str | None) -> pa.Table:
+def _early_messages(before: KeysBefore, schema: ShardSchema, time_column: str | None) -> pa.Table:
     """Return what was before as messages that came before all others."""
     found = [_as_messages(before.rows, schema, _own_times(before.rows, time_column), deleted=False)]
     if before.deleted is not None:

@@ -189,7 +189,7 @@ class Ingester:
         if not binding.ranges:
             idle, _ = await self._commit(binding, _nothing(len(self.outputs)))
             return Tick(lower, binding.upper, won=idle, exhausted=exhausted)
-        # Before the commit, as it fails where others went on, and a tick is counted once.
+        # KeysBefore the commit, as it fails where others went on, and a tick is counted once.
         before = await self.taken(lower)
         if ready is None or ready[0] != binding:
             ready = binding, await self._compute(binding)
