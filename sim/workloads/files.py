@@ -126,5 +126,7 @@ def _bad_line(dice: random.Random, at: int, shape: Shape) -> Line:
         kinds.append((f'{{"n":1,"at":{at}}}', "column 'k' is null"))
     if "at" in shape.required:
         kinds.append(('{"k":"k0","n":1,"gone":false}', "column 'at' is null"))
+        mad = '{"k":"k0","n":1,"at":900000000000000,"gone":false}'
+        kinds.append((mad, "column 'at' is later than"))
     text, reason = dice.choice(kinds)
     return Line(text.encode() + b"\n", None, reason)

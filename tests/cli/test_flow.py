@@ -296,6 +296,47 @@ def test_status_tells_of_the_last_run(events: Cli) -> None:
     assert not after["run"]["running"]
 
 
+FAR = 253_370_764_800_000  # In the year 9999.
+
+
+def test_a_mad_time_moves_nothing(events: Cli) -> None:
+    """Else all rows that come until then would be late: it is a bad row, and its reason says so."""
+    mad = {"at": FAR, "id": 8, "event": "start", "name": "mad"}
+    events.write_lines("events/2.jsonl", mad, {**mad, "at": 6_000, "id": 9, "name": "sane"})
+    said = events.ingest("events", "--json").object
+
+    assert (said["bad"], said["upper"]) == (1, 6_001)
+    (error,) = events.done("read", "events_errors").objects
+    assert error["file"] == "2.jsonl"
+    assert "further ahead of the clock than --max-ahead allows" in error["reason"]
+    events.write_lines("events/3.jsonl", {**mad, "at": 7_000, "id": 10})
+    assert events.ingest("events", "--json").object["late"] == 0
+
+
+def test_a_time_far_ahead_is_taken_by_who_asks_for_it(cli: Cli) -> None:
+    """Plans and forecasts have such."""
+    cli.write_lines("in/1.jsonl", {"at": FAR})
+    spec = ("--files", cli.folder / "in", "--time-column", "at")
+    cli.done("source", "create", "any", *spec, "--max-ahead", "any")
+    assert cli.ingest("any", "--json").object["upper"] == FAR + 1
+
+    said = cli("source", "create", "few", *spec, "--max-ahead", "soon")
+    assert said.status == 2
+    assert "--max-ahead 'soon' is not a duration: write a number and its unit" in said.complaint
+
+
+def test_a_row_that_is_older_than_its_key_changes_nothing(events: Cli) -> None:
+    """It came too late to count, in whatever file: what its key has is newer, or is gone since."""
+    events.ingest("events")
+    before = events.done("read", "events").objects
+    gone = {"at": 100, "event": "start", "name": "old"}
+    events.write_lines("events/2.jsonl", *({**gone, "id": number} for number in (1, 2, 3)))
+    said = events.ingest("events", "--json").object
+
+    assert (said["rows"], said["late"]) == (3, 3)
+    assert events.done("read", "events").objects == before
+
+
 def test_late_rows_are_counted(events: Cli) -> None:
     """A row earlier than what is complete is moved up, not lost and not hidden."""
     events.ingest("events")

@@ -227,7 +227,7 @@ def test_the_newest_within_a_millisecond_counts(dtype: pa.DataType) -> None:
     )  # fmt: skip
     ats = pa.array([5_000_900, 5_000_100], pa.int64()).cast(dtype)
     rows = pa.table([["x", "x"], ats, [0, 1]], names=["k", "at", OFFSET])
-    stamped, _ = stamp_rows(rows, source, lower=0, upper=5_001, rank=0)
+    stamped = stamp_rows(rows, source, lower=0, upper=5_001, rank=0).rows
     schema = ShardSchema(pa.schema(fields), 1)
     messages = stamped.append_column(DELETE, pa.array([False, False]))
     messages = messages.select(messages_schema(schema).names).cast(messages_schema(schema))

@@ -68,6 +68,14 @@ def create(
     time_unit: Annotated[
         str, typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
     ] = "ms",
+    max_ahead: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION|any",
+            help="A row whose time lies further past the clock is a bad one: it would make all "
+            "that comes until then late.",
+        ),
+    ] = "1d",
     delete_when: Annotated[
         str | None,
         typer.Option(metavar="SQL", help="Rows for which this holds delete their key."),
@@ -95,6 +103,7 @@ def create(
         key=tuple(column.strip() for part in key or () for column in part.split(",")),
         time_column=time_column,
         time_unit=time_unit,
+        max_ahead=max_ahead,
         delete_when=delete_when,
         schema=schema,
         shards=shards,
@@ -218,6 +227,7 @@ def describe_source(
         "key": list(info.key),
         "time_column": info.time_column,
         "time_unit": info.time_unit,
+        "max_ahead_ms": info.max_ahead_ms,
         "delete_when": info.delete_when,
         "schema": [{"name": f.name, "type": sql_type(f.type)} for f in schema.data],
         "rendition": info.rendition,

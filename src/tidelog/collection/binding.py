@@ -34,7 +34,9 @@ _COLUMNS: Final[dict[str, pa.DataType]] = {
     "size_bytes": pa.int64(),
     "e_tag": pa.string(),
     "late": pa.int64(),
+    "time_max": pa.int64(),
 }
+ANY_TIME: Final = 2**63 - 1
 REMAP_SCHEMA: Final = shard_schema(pa.schema(_COLUMNS), key=["path"])
 
 
@@ -43,7 +45,7 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
 
     Units: ``start`` and ``limit`` are byte offsets at line ends (json, csv) or row groups
         (parquet); ``late`` counts rows of this file, over all bindings so far, that came after
-        their time was complete.
+        their time was complete; rows with a time past ``time_max`` (milliseconds) are bad ones.
     """
 
     path: str
@@ -56,6 +58,7 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     e_tag: str = ""
     late: int = 0
+    time_max: int = ANY_TIME
 
 
 Taken = Mapping[str, SourceRange]  # by path, the range that was taken last

@@ -68,11 +68,14 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
         return decode_schema(self.schema)
 
 
+DAY_MS: Final = 86_400_000
+
+
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A raw source and how its messages become a collection.
 
     Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys;
-        ``delete_when`` is SQL.
+        ``delete_when`` is SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie.
     """
 
     id: str
@@ -86,6 +89,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     time_column: str | None = None
     time_unit: str = "ms"
     delete_when: str | None = None
+    max_ahead_ms: int | None = DAY_MS
     csv: CsvDialect = CsvDialect()
     created_us: int = 0
 

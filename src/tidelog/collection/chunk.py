@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -106,8 +107,13 @@ def _stands_alone(line: bytes, format: str) -> bool:
         return False
 
 
-def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int) -> Units:
-    """Return the times of a chunk's units, read from the time column alone."""
+def units_of(
+    chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int, time_max: int
+) -> Units:
+    """Return the times of a chunk's units, read from the time column alone.
+
+    Those past ``time_max`` are none: such rows are bad, and move nothing.
+    """
     count = len(chunk.limits)
     if source.time_column is None:
         return Units.timeless(count)
@@ -119,6 +125,7 @@ def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int)
     )
     rows = decoded.rows
     times, there = times_of(rows.column(source.time_column), source.time_unit)
+    there &= times <= time_max
     offsets = rows.column(OFFSET).to_numpy()[there]
     times = times[there]
     if chunk.footer:
@@ -136,7 +143,7 @@ def units_of(chunk: Chunk, source: SourceInfo, wanted: pa.Schema, *, lower: int)
 
 
 def take_ranges(
-    chunks: Sequence[Chunk], late: Int64s, count: int
+    chunks: Sequence[Chunk], late: Int64s, count: int, *, time_max: int
 ) -> list[tuple[SourceRange, bytes]]:
     """Return the ranges, with their bytes, of the first ``count`` units of all chunks."""
     found: list[tuple[SourceRange, bytes]] = []
@@ -146,6 +153,7 @@ def take_ranges(
         if taken <= 0:
             break
         late_here = int(late[first : first + taken].sum())
-        found.append(chunk.range_until(int(chunk.limits[taken - 1]), late=late_here))
+        cut, data = chunk.range_until(int(chunk.limits[taken - 1]), late=late_here)
+        found.append((msgspec.structs.replace(cut, time_max=time_max), data))
         first += len(chunk.limits)
     return found

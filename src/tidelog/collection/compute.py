@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.binding import SourceRange
-from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.catalog import DAY_MS, ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.decode import decode_range, errors_table
 from tidelog.collection.envelope import (
     DELETE,
@@ -35,7 +35,7 @@ from tidelog.collection.expression import check_predicate
 from tidelog.collection.places import Bools
 from tidelog.collection.predicate import Predicate
 from tidelog.collection.records import OFFSET, Misfit
-from tidelog.collection.times import times_of
+from tidelog.collection.times import format_time, times_of
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
@@ -44,7 +44,7 @@ from tidelog.persist.updates import check_updates
 from tidelog.rowhash import bucket_of, hash_rows
 
 # So long after its own time a deletion is remembered, by the times of the data.
-DELETIONS_KEPT_MS: Final = 86_400_000
+DELETIONS_KEPT_MS: Final = DAY_MS
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,14 +96,19 @@ def shape_messages(data: bytes, rank: int, job: Job) -> Shaped:
     decoded = decode_range(
         data, found, schema.data, format=source.format, dialect=source.csv, required=required
     )
-    stamped, timeless = stamp_rows(
-        decoded.rows, source, lower=job.lower, upper=job.upper, rank=rank
+    stamps = stamp_rows(
+        decoded.rows, source, lower=job.lower, upper=job.upper, rank=rank, time_max=found.time_max
     )
+    stamped = stamps.rows
     deletes, failing = _deletes(stamped, source, schema)
     deleting = stamped.append_column(DELETE, pa.array(deletes)).filter(pa.array(~failing))
     messages = deleting.select(messages_schema(schema).names)
     why = f"column {source.time_column!r} is no time that can be kept"
-    out = [Misfit(offset, why, "") for offset in timeless.column(OFFSET).to_numpy().tolist()]
+    out = [Misfit(offset, why, "") for offset in stamps.timeless.tolist()]
+    if len(stamps.ahead):
+        why = f"column {source.time_column!r} is later than {format_time(found.time_max)}, "
+        why += "further ahead of the clock than --max-ahead allows"
+        out += [Misfit(offset, why, "") for offset in stamps.ahead.tolist()]
     unsaid = stamped.column(OFFSET).to_numpy()[failing].tolist()
     out += [Misfit(offset, "--delete-when fails on the row", "") for offset in unsaid]
     errors = decoded.errors

@@ -12,7 +12,7 @@ from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
 from tidelog.collection.files import FilesSource
 from tidelog.collection.infer import infer_schema
-from tidelog.collection.times import UNITS, check_time_type
+from tidelog.collection.times import UNITS, check_time_type, parse_duration_ms
 from tidelog.collection.types import parse_schema
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
@@ -40,6 +40,7 @@ class SourceSpec:
     key: tuple[str, ...] = ()
     time_column: str | None = None
     time_unit: str = "ms"
+    max_ahead: str = "1d"
     delete_when: str | None = None
     schema: str | None = None
     shards: int = 1
@@ -48,6 +49,17 @@ class SourceSpec:
     def keeps_deletions(self) -> bool:
         """Say whether it must be known when a key was deleted: what is older may come later."""
         return self.time_column is not None and self.delete_when is not None
+
+    @property
+    def max_ahead_ms(self) -> int | None:
+        """Return how far past the clock a row's time may lie; None if anywhere.
+
+        Raises:
+            UsageError: it is no duration.
+        """
+        if self.max_ahead == "any":
+            return None
+        return parse_duration_ms(self.max_ahead, what="--max-ahead")
 
     def check(self) -> None:
         """Check what needs no I/O.
@@ -59,6 +71,7 @@ class SourceSpec:
         _one_of("--format", self.format, FORMATS)
         _one_of("--envelope", self.envelope, ENVELOPES)
         _one_of("--time-unit", self.time_unit, tuple(UNITS))
+        _ = self.max_ahead_ms
         if self.envelope == "upsert" and not self.key:
             raise UsageError("--envelope upsert needs --key: the columns that name a row")
         if self.envelope == "none" and self.key:
@@ -97,6 +110,7 @@ async def resolve_spec(
         key=spec.key,
         time_column=spec.time_column,
         time_unit=spec.time_unit,
+        max_ahead_ms=spec.max_ahead_ms,
         delete_when=spec.delete_when,
         csv=CsvDialect(multiline=True),
         created_us=clock.now_us(),

@@ -15,13 +15,14 @@ Source: design page 6, "The recipe, as it runs", step 4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.collection.binding import ANY_TIME
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.records import OFFSET, Int64s
 from tidelog.collection.times import exact_times, times_of
@@ -69,27 +70,44 @@ def messages_schema(schema: ShardSchema) -> pa.Schema:
     return pa.schema([*schema.data, *fields, pa.field(DELETE, pa.bool_())])
 
 
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """Rows with their times and ranks; and the offsets of those that have no time, or a mad one."""
+
+    rows: pa.Table
+    timeless: Int64s
+    ahead: Int64s
+
+
 def stamp_rows(
-    rows: pa.Table, source: SourceInfo, *, lower: int, upper: int, rank: int
-) -> tuple[pa.Table, pa.Table]:
-    """Return decoded rows their times, ranks; and those apart whose time is none.
+    rows: pa.Table,
+    source: SourceInfo,
+    *,
+    lower: int,
+    upper: int,
+    rank: int,
+    time_max: int = ANY_TIME,
+) -> Stamped:
+    """Stamp decoded rows.
 
     With a time column, a row's time is its own, moved up to ``lower`` where that is complete;
     without one, all rows come at ``upper - 1``.
     """
+    none = np.zeros(0, dtype=np.int64)
     count = rows.num_rows
     if source.time_column is None:
         times, own = np.full(count, upper - 1, dtype=np.int64), np.zeros(count, dtype=np.int64)
-        timeless = rows.slice(0, 0)
+        found = Stamped(rows, none, none)
     else:
+        offsets = rows.column(OFFSET).to_numpy()
         times, there = times_of(rows.column(source.time_column), source.time_unit)
-        timeless = rows.filter(pa.array(~there))
-        rows, times = rows.filter(pa.array(there)), times[there]
-        times = np.clip(times, lower, upper - 1)
+        good = there & (times <= time_max)
+        rows, times = rows.filter(pa.array(good)), np.clip(times[good], lower, upper - 1)
         own = exact_times(rows.column(source.time_column))
+        found = Stamped(rows, offsets[~there], offsets[there & ~good])
     stamped = rows.append_column(TIME, pa.array(times)).append_column(OWN, pa.array(own))
     ranks = pa.array(np.full(len(times), rank, dtype=np.int64))
-    return stamped.append_column(RANK, ranks), timeless
+    return replace(found, rows=stamped.append_column(RANK, ranks))
 
 
 def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:

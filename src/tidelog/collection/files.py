@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from tidelog.clock import Clock, run_all
-from tidelog.collection.binding import SourceRange, Taken
+from tidelog.collection.binding import ANY_TIME, SourceRange, Taken
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.chunk import Chunk, take_ranges, text_chunk, units_of
 from tidelog.collection.decode_parquet import footer_bytes, group_span, pack_range, read_footer
@@ -101,7 +101,7 @@ class FilesSource:
     ) -> Plan | None:
         if not isinstance(head, FilesHead):
             raise InvariantError("a files source was given another source's head")
-        timed = self.info.time_column is not None
+        timed, time_max = self.info.time_column is not None, self._time_max(lower)
         for entry in head.entries:
             await self._check_unchanged(entry, taken.get(entry.key))
         budget = bytes_max
@@ -109,14 +109,14 @@ class FilesSource:
             chunks, complete = await self._gather(taken, head, budget)
             if not chunks:
                 return None
-            units = await self._units(chunks, lower)
+            units = await self._units(chunks, lower, time_max)
             cut: Cut | None = describe_cut(units, len(units))
             if timed:
                 cut = choose_cut(units, complete=complete)
                 if cut is None and round_ >= ROUNDS_MAX:
                     cut = choose_rough_cut(units)
             if cut is not None:
-                return self._take(chunks, units, cut, lower)
+                return self._take(chunks, units, cut, lower, time_max)
             # All that was seen is of one time, or unordered: look further past the cut.
             budget *= 2
         return None
@@ -130,17 +130,24 @@ class FilesSource:
             return kept
         return await read_range(self.store, found, format=self.info.format)
 
-    def _take(self, chunks: list[Chunk], units: Units, cut: Cut, lower: int) -> Plan:
-        pairs = take_ranges(chunks, units.late, cut.units)
+    def _time_max(self, lower: int) -> int:
+        """Return the greatest time that a row may have: a mad one would move upper for good."""
+        if self.info.time_column is None or self.info.max_ahead_ms is None:
+            return ANY_TIME
+        # What is complete already moves nothing, wherever the clock stands.
+        return max(self.clock.now_us() // 1_000 + self.info.max_ahead_ms, lower)
+
+    def _take(self, chunks: list[Chunk], units: Units, cut: Cut, lower: int, time_max: int) -> Plan:
+        pairs = take_ranges(chunks, units.late, cut.units, time_max=time_max)
         self._planned = {(r.path, r.start, r.limit): data for r, data in pairs}
         timed = self.info.time_column is not None
         return Plan(tuple(r for r, _ in pairs), upper_after(cut, lower) if timed else None)
 
-    async def _units(self, chunks: list[Chunk], lower: int) -> Units:
+    async def _units(self, chunks: list[Chunk], lower: int, time_max: int) -> Units:
         schema = self.schema.data
 
         async def one(chunk: Chunk) -> Units:
-            work = partial(units_of, chunk, self.info, schema, lower=lower)
+            work = partial(units_of, chunk, self.info, schema, lower=lower, time_max=time_max)
             return await self.clock.offload(work)
 
         return Units.join(await run_all([partial(one, c) for c in chunks], at_once=DECODES_MAX))

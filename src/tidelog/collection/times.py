@@ -16,6 +16,8 @@ from tidelog.frontier import TIME_MAX, check_time
 
 UNITS: Final = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # negative: divide
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"([0-9]{1,9}) ?(ms|s|m|h|d)")
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 # A year that datetime cannot hold is printed as a number of milliseconds instead.
 _ISO_MAX_MS: Final = 253_402_300_799_999
@@ -86,6 +88,21 @@ def _time_in(text: str, unit: timedelta, units: str, what: str) -> int:
         ) from error
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
     return (found - _EPOCH) // unit
+
+
+def parse_duration_ms(text: str, *, what: str) -> int:
+    """Read a duration: a number and its unit, such as 500ms, 90s, 10m, 12h or 7d.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"{what} {text!r} is not a duration: write a number and its unit, such as 90s, 10m, "
+            "12h or 1d"
+        )
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def format_time(time: int) -> str:
