@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tidelog.cli import source_options as options
 from tidelog.cli.collection import schema_lines
 from tidelog.cli.command import AsJson, SourceName, location_url, on_location
 from tidelog.cli.output import (
@@ -38,55 +39,16 @@ def create(
     context: typer.Context,
     name: SourceName,
     *,
-    files: Annotated[
-        str,
-        typer.Option(
-            metavar="FILES",
-            help="A directory, a prefix, or a pattern in quotes: './events/*.jsonl', "
-            "'s3://bucket/raw/**/*.parquet'.",
-        ),
-    ],
-    format: Annotated[
-        str, typer.Option(metavar="json|csv|parquet", help="json is JSON lines; csv has a header.")
-    ] = "json",
-    envelope: Annotated[
-        str,
-        typer.Option(
-            metavar="none|upsert", help="none: every row counts; upsert: the newest of each key."
-        ),
-    ] = "none",
-    key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMNS", help="The columns that name a row: carrier,flight,day."),
-    ] = None,
-    time_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="The rows' times; without it, the time they are ingested."
-        ),
-    ] = None,
-    time_unit: Annotated[
-        str, typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
-    ] = "ms",
-    max_ahead: Annotated[
-        str,
-        typer.Option(
-            metavar="DURATION|any",
-            help="A row whose time lies further past the clock is a bad one: it would make all "
-            "that comes until then late.",
-        ),
-    ] = "1d",
-    delete_when: Annotated[
-        str | None,
-        typer.Option(metavar="SQL", help="Rows for which this holds delete their key."),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMNS", help="'flight int, day date'; by default inferred from the files."
-        ),
-    ] = None,
-    shards: Annotated[int, typer.Option(help="How many shards the rows are spread over.")] = 1,
+    files: options.Files,
+    format: options.Format = "json",
+    envelope: options.Envelope = "none",
+    key: options.Key = None,
+    time_column: options.TimeColumn = None,
+    time_unit: options.TimeUnit = "ms",
+    max_ahead: options.MaxAhead = "1d",
+    delete_when: options.DeleteWhen = None,
+    schema: options.Columns = None,
+    shards: options.Shards = 1,
     as_json: AsJson = False,
 ) -> None:
     """Create a source, and the collection that it feeds.
