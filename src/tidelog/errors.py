@@ -203,6 +203,10 @@ class SourceRewritten(CorruptionError):
     """A source gave other bytes for an address than it gave before."""
 
 
+class HeaderDiffers(CorruptionError):
+    """A file's header lacks most of the columns that its source has."""
+
+
 class SourceRowsRefused(TidelogError):
     """``--strict`` was asked for, and rows do not fit the schema."""
 

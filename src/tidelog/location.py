@@ -229,9 +229,12 @@ class Location:
         engine: Engine | None = None,
         bytes_max: int | None = None,
         strict: bool = False,
-        final: bool = True,
+        final: bool = False,
     ) -> Ingester:
         """Return an ingester of a source, which has read where its shards stand.
+
+        ``final`` says that a csv file's last record is whole though it lacks its line end, since
+        nobody writes the files any more; else it waits for that.
 
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.

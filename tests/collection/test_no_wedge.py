@@ -86,6 +86,21 @@ def test_a_record_that_breaks_a_parser_is_a_bad_record(
     assert all("row" in str(text) for text in texts)
 
 
+def test_records_that_all_break_a_parser_are_bad_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them, and there are no rows."""
+
+    def breaking(*given: Any, **more: Any) -> Any:
+        raise LibraryError
+
+    monkeypatch.setattr(decode_csv._Records, "parse", breaking)
+
+    found = decoded(TEXT["csv"], "csv")
+
+    assert found.rows.num_rows == 0
+    assert found.rows.column_names == ["n", "s", "_offset"]
+    assert found.errors.num_rows == COUNT
+
+
 def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
     """Return a file, and its footer."""
     sink = io.BytesIO()
@@ -101,11 +116,11 @@ def test_a_row_that_breaks_a_cast_is_a_bad_row(
     """In every format alike."""
     fit = casts.fit
 
-    def breaking(wire: pa.Table, wanted: pa.Schema) -> Fitted:
+    def breaking(wire: pa.Table, wanted: pa.Schema, *more: Any) -> Fitted:
         values = pc.cast(wire.column("n"), pa.int64())
         if pc.any(pc.is_in(values, pa.array(POISON, pa.int64()))).as_py():
             raise LibraryError
-        return fit(wire, wanted)
+        return fit(wire, wanted, *more)
 
     monkeypatch.setattr(decode, "fit", breaking)
     if format == "parquet":

@@ -52,6 +52,13 @@ def ingest(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at rows that do not fit the schema.")
     ] = False,
+    final: Annotated[
+        bool,
+        typer.Option(
+            "--final",
+            help="Take a csv file's last record though its line end is missing; else it waits.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring what a source holds into its collection.
@@ -70,7 +77,8 @@ def ingest(
 
         check_installed()
     bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
-    wanted = _Wanted(name, engine, follow, int(interval * 1e6), bytes_max, strict, as_json)
+    interval_us = int(interval * 1e6)
+    wanted = _Wanted(name, engine, follow, interval_us, bytes_max, strict, final, as_json)
     on_location(context, lambda location: _ingest(location, wanted))
 
 
@@ -84,6 +92,7 @@ class _Wanted:
     interval_us: int
     bytes_max: int | None
     strict: bool
+    final: bool
     as_json: bool
 
 
@@ -101,8 +110,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
             engine=spark if wanted.engine == "spark" else local,
             bytes_max=wanted.bytes_max,
             strict=wanted.strict,
-            # Who follows may meet a file while it is written: its last line is not whole yet.
-            final=not wanted.follow,
+            final=wanted.final,
         )
         try:
             with _stopped_by_sigterm() as stopping:

@@ -10,6 +10,18 @@ import typer
 from tidelog.cli import source_options as options
 from tidelog.cli.collection import schema_lines
 from tidelog.cli.command import AsJson, SourceName, location_url, on_location
+from tidelog.cli.csv_options import (
+    DateFormat,
+    Delimiter,
+    Header,
+    Multiline,
+    Null,
+    Quote,
+    TimestampFormat,
+    csv_fields,
+    csv_options,
+    csv_text,
+)
 from tidelog.cli.output import (
     Column,
     bytes_text,
@@ -49,11 +61,18 @@ def create(
     delete_when: options.DeleteWhen = None,
     schema: options.Columns = None,
     shards: options.Shards = 1,
+    delimiter: Delimiter = None,
+    quote: Quote = None,
+    null: Null = None,
+    date_format: DateFormat = None,
+    timestamp_format: TimestampFormat = None,
+    header: Header = None,
+    multiline: Multiline = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a source, and the collection that it feeds.
 
-    Fixes the schema, and shows it. Makes the location if there is none.
+    Fixes the schema, and how csv is read, and shows both. Makes the location if there is none.
     """
     from tidelog.collection.create import SourceSpec
 
@@ -69,6 +88,15 @@ def create(
         delete_when=delete_when,
         schema=schema,
         shards=shards,
+        csv=csv_options(
+            delimiter=delimiter,
+            quote=quote,
+            null=null,
+            date_format=date_format,
+            timestamp_format=timestamp_format,
+            header=header,
+            multiline=multiline,
+        ),
     )
     found = asyncio.run(_create(location_url(context), spec))
     if as_json:
@@ -82,6 +110,8 @@ def _tell_created(found: dict[str, Any]) -> None:
     say(f"Created the source {name!r}, and the collection that it feeds, with these columns:")
     for line in schema_lines(found["schema"], found["key"]):
         say(f"  {line}")
+    if found["csv"] is not None:
+        say(f"Its csv is read so: {csv_text(found['csv'])}")
     say(f"Fill it with: tidelog ingest {name}")
 
 
@@ -191,6 +221,7 @@ def describe_source(
         "time_unit": info.time_unit,
         "max_ahead_ms": info.max_ahead_ms,
         "delete_when": info.delete_when,
+        "csv": None if info.dialect is None else csv_fields(info.dialect),
         "schema": [{"name": f.name, "type": sql_type(f.type)} for f in schema.data],
         "rendition": info.rendition,
         "shards": len(rendition.shards),
@@ -200,10 +231,11 @@ def describe_source(
 
 def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     timed = found["time_column"]
+    csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
     return [
         ("name", found["name"]),
         ("files", found["files"]),
-        ("format", found["format"]),
+        ("format", found["format"] + csv),
         ("envelope", found["envelope"]),
         ("key", ", ".join(found["key"]) or "none"),
         ("times from", f"{timed} (integers in {found['time_unit']})" if timed else "the clock"),

@@ -15,7 +15,7 @@ Files = Annotated[
     ),
 ]
 Format = Annotated[
-    str, typer.Option(metavar="json|csv|parquet", help="json is JSON lines; csv has a header.")
+    str, typer.Option(metavar="json|csv|parquet", help="json is JSON lines; csv: see docs/csv.md.")
 ]
 Envelope = Annotated[
     str,

@@ -36,7 +36,18 @@ class Fitted:
     misfit: Mapping[int, str]
 
 
-def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How dates and times are written, as strptime says it, if not as ISO 8601 alone."""
+
+    date: str | None = None
+    timestamp: str | None = None
+
+
+_ISO: Final = Formats()
+
+
+def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
     """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
     fits = np.ones(wire.num_rows, dtype=np.bool_)
     misfit: dict[int, str] = {}
@@ -45,7 +56,7 @@ def fit(wire: pa.Table, wanted: pa.Schema) -> Fitted:
         column = wire.column(field.name)
         if column.type != field.type:
             column = _joined(column)
-            cast = [cast_values(chunk, field.type) for chunk in column.chunks]
+            cast = [cast_values(chunk, field.type, formats) for chunk in column.chunks]
             column = pa.chunked_array([values for values, _ in cast], field.type)
             unfit = np.concatenate([_no_values(), *(unfit for _, unfit in cast)])
             misfit.update((row, field.name) for row in np.flatnonzero(unfit & fits).tolist())
@@ -61,13 +72,13 @@ def _joined(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     return pa.chunked_array([pa.concat_arrays(column.chunks)])
 
 
-def cast_values(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tuple[Array, Bools]:
     """Return the values as ``dtype``, and say which of them do not fit: those become null."""
     given = _plain(array)
     if given.type == dtype:
         return given, np.zeros(len(given), dtype=np.bool_)
     if pa.types.is_string(given.type):
-        return _cast_text(given, dtype)
+        return _cast_text(given, dtype, formats)
     if isinstance(given, pa.ListArray) and isinstance(dtype, pa.ListType):
         return _cast_lists(given, dtype)
     if isinstance(given, pa.StructArray) and isinstance(dtype, pa.StructType):
@@ -149,7 +160,7 @@ def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     return values.take(places), unfit
 
 
-def _cast_text(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+def _cast_text(array: Array, dtype: pa.DataType, formats: Formats) -> tuple[Array, Bools]:
     if pa.types.is_nested(dtype):
         text = _text_type(dtype)
         parsed, unread = _parsed(array, text, f"TRY_CAST(x AS {sql_type(text)})")
@@ -157,12 +168,12 @@ def _cast_text(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
         return cast, unread | unfit
     if pa.types.is_decimal(dtype):
         return _cast_exactly(pc.utf8_trim_whitespace(array), dtype)
-    if pa.types.is_date(dtype):
+    if pa.types.is_date(dtype) and formats.date is None:
         try:
             return array.cast(dtype), np.zeros(len(array), dtype=np.bool_)
         except pa.ArrowInvalid:
             pass  # Arrow reads year-month-day alone, four times as fast.
-    return _parsed(array, dtype, _parsing(dtype))
+    return _parsed(array, dtype, _parsing(dtype, formats))
 
 
 def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:
@@ -175,7 +186,7 @@ def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:
     return values, as_mask(pc.and_(values.is_null(), array.is_valid()))
 
 
-def _parsing(dtype: pa.DataType) -> str:
+def _parsing(dtype: pa.DataType, formats: Formats) -> str:
     if pa.types.is_integer(dtype):
         # SQL would round 1.5 and read 1e3: neither is what a whole number looks like.
         return (
@@ -186,11 +197,20 @@ def _parsing(dtype: pa.DataType) -> str:
         # Cast to a plain timestamp, SQL would drop an offset such as +02:00; times without one are
         # UTC.
         moment = "TRY_CAST(x AS TIMESTAMPTZ)"
+        if formats.timestamp is not None:
+            moment = f"coalesce({_by_format(formats.timestamp)}::TIMESTAMPTZ, {moment})"
         finite = f"CASE WHEN isfinite({moment}) THEN {moment} END"
         return finite if dtype.tz else f"({finite}) AT TIME ZONE 'UTC'"
     if pa.types.is_date(dtype):
-        return "CASE WHEN isfinite(TRY_CAST(x AS DATE)) THEN TRY_CAST(x AS DATE) END"
+        day = "TRY_CAST(x AS DATE)"
+        if formats.date is not None:
+            day = f"coalesce({_by_format(formats.date)}::DATE, {day})"
+        return f"CASE WHEN isfinite({day}) THEN {day} END"
     return f"TRY_CAST(x AS {sql_type(dtype)})"
+
+
+def _by_format(form: str) -> str:
+    return "try_strptime(x, '" + form.replace("'", "''") + "')"
 
 
 def _text_type(dtype: pa.DataType) -> pa.DataType:

@@ -14,12 +14,14 @@ import xxhash
 from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.decode import decode_range
-from tidelog.collection.decode_csv import header_of
+from tidelog.collection.decode_csv import header_names, header_of
 from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import record_ends, split_at
 from tidelog.collection.plan import Int64s, Units
 from tidelog.collection.records import OFFSET
 from tidelog.collection.times import times_of
+from tidelog.errors import HeaderDiffers
 from tidelog.store.port import Entry
 
 HEAD_BYTES = 4_096
@@ -69,12 +71,21 @@ class Chunk:
 
 
 def text_chunk(
-    entry: Entry, before: SourceRange | None, data: bytes, *, source: SourceInfo, at_end: bool
+    entry: Entry,
+    before: SourceRange | None,
+    data: bytes,
+    *,
+    source: SourceInfo,
+    columns: Sequence[str],
+    at_end: bool,
 ) -> Chunk | None:
     """Make a chunk of a text file's next bytes; None if not one record of them is whole.
 
     ``at_end`` says that the file ends with these bytes, and that its last record may lack a line
-    end.
+    end. ``columns`` are the source's.
+
+    Raises:
+        HeaderDiffers: the file's header lacks most of them.
     """
     start = before.limit if before else 0
     dialect = source.dialect
@@ -83,6 +94,7 @@ def text_chunk(
         found = header_of(data, dialect)
         if found is None:
             return None
+        check_header(found, columns, dialect, path=entry.key)
         header = found
     ends = record_ends(data, dialect, final=at_end)
     whole = int(ends[-1]) if len(ends) else 0
@@ -95,6 +107,24 @@ def text_chunk(
     # What is blank after the last record goes with it, so that nothing is left to be taken.
     limits = np.append(limits[:-1], whole) if len(limits) else np.array([whole], np.int64)
     return Chunk(entry, before, start, start + limits, data, header)
+
+
+def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, path: str) -> None:
+    """Check that a file's header has at least half of the columns of its source.
+
+    Raises:
+        HeaderDiffers: it has not: most of what the file holds would be lost, told by nobody.
+    """
+    try:
+        names = header_names(header, dialect)
+    except ValueError:
+        names = []
+    missing = [name for name in columns if name not in names]
+    if len(missing) * 2 > len(columns):
+        raise HeaderDiffers(
+            f"the header of the file {path!r} lacks most of the source's columns "
+            f"({', '.join(missing[:8])}): correct the file's first line, or move the file away"
+        )
 
 
 def _stands_alone(line: bytes, format: str) -> bool:

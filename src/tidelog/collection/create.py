@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.csv_guess import CsvOptions, check_csv
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
 from tidelog.collection.files import FilesSource
-from tidelog.collection.infer import infer_schema
+from tidelog.collection.infer import infer_csv, infer_schema, no_files
 from tidelog.collection.times import UNITS, check_time_type, parse_duration_ms
 from tidelog.collection.types import parse_schema
 from tidelog.errors import UsageError
@@ -23,6 +25,7 @@ from tidelog.store.wrappers.metered import Metered
 FORMATS = ("json", "csv", "parquet")
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
+_GUESSED = CsvOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class SourceSpec:
     delete_when: str | None = None
     schema: str | None = None
     shards: int = 1
+    csv: CsvOptions = _GUESSED
 
     @property
     def keeps_deletions(self) -> bool:
@@ -78,6 +82,13 @@ class SourceSpec:
             raise UsageError("--key goes with --envelope upsert: add that, or leave --key out")
         if self.envelope == "none" and self.delete_when is not None:
             raise UsageError("--delete-when goes with --envelope upsert, which has rows to delete")
+        if self.format == "csv":
+            check_csv(self.csv)
+        elif self.csv != _GUESSED:
+            raise UsageError(
+                "--delimiter, --quote, --null, --date-format, --timestamp-format, --no-header and "
+                "--multiline go with --format csv: add that, or leave them out"
+            )
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"--shards is a number from 1 to {SHARDS_MAX}", given=self.shards)
 
@@ -112,11 +123,10 @@ async def resolve_spec(
         time_unit=spec.time_unit,
         max_ahead_ms=spec.max_ahead_ms,
         delete_when=spec.delete_when,
-        csv=CsvDialect(multiline=True),
         created_us=clock.now_us(),
     )
-    if given is None:
-        given = await _inferred(info, clock=clock)
+    dialect, given = await _inferred(info, spec, given, clock=clock)
+    info = msgspec.structs.replace(info, csv=dialect)
     schema = source_schema(spec, given)
     rendition = RenditionInfo(
         id=info.rendition,
@@ -136,12 +146,23 @@ async def resolve_spec(
     return collection, rendition, info
 
 
-async def _inferred(info: SourceInfo, *, clock: Clock) -> pa.Schema:
+async def _inferred(
+    info: SourceInfo, spec: SourceSpec, given: pa.Schema | None, *, clock: Clock
+) -> tuple[CsvDialect, pa.Schema]:
+    """Return the schema, and how csv is written, as far as they are not given."""
+    if given is not None and info.format != "csv":
+        return info.csv, given
     store = open_store(info.url, clock=clock)
     nothing = shard_schema(pa.schema([("x", pa.string())]))
     source = FilesSource(store=store, clock=clock, info=info, schema=nothing)
-    head = await source.head()
-    return await infer_schema(head.entries, format=info.format, store=store)
+    entries = (await source.head()).entries
+    if info.format != "csv":
+        return info.csv, await infer_schema(entries, format=info.format, store=store)
+    dialect, found = await infer_csv(entries, spec.csv, given, store=store)
+    schema = given if given is not None else found
+    if schema is None:
+        raise no_files()
+    return dialect, schema
 
 
 def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
@@ -157,6 +178,14 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
                 raise UsageError(
                     f"{option} names {column!r}, which is no column: the columns are {known}"
                 )
+    folded: dict[str, str] = {}
+    for name in given.names:
+        twin = folded.setdefault(name.casefold(), name)
+        if twin != name:
+            raise UsageError(
+                f"the columns {twin!r} and {name!r} differ by case alone, which SQL does not tell "
+                "apart: give --schema with one of them"
+            )
     if spec.time_column is not None:
         check_time_type(spec.time_column, given.field(spec.time_column).type)
     # Append-only rows have no key: whole rows are spread over shards, and parts need no sorting.

@@ -105,12 +105,11 @@ def quoted_spans(record: bytes, dialect: CsvDialect) -> list[tuple[int, int]]:
     """
     body = record.removesuffix(b"\n").removesuffix(b"\r")
     quote, delimiter = dialect.quote.encode(), dialect.delimiter.encode()
-    closing = _closing(dialect.quote)
     spans: list[tuple[int, int]] = []
     at = 0
     while True:
         if quote and body.startswith(quote, at):
-            found = closing.match(body, at + 1)
+            found = _closing(dialect.quote).match(body, at + 1)
             if found is None:
                 raise ValueError(OPEN)
             spans.append((at, found.end() - 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tidelog.collection.apart import do_apart
 from tidelog.collection.binding import SourceRange
-from tidelog.collection.casts import fit
+from tidelog.collection.casts import Formats, fit
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.decode_csv import decode_csv
 from tidelog.collection.decode_json import decode_json
@@ -33,6 +33,7 @@ from tidelog.errors import InvariantError, TidelogError
 
 TEXT_MAX: Final = 4_096
 _COMMAS: Final = CsvDialect()
+_ISO: Final = Formats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ def decode_range(
     except Exception:
         if format == "parquet":
             raise
-        return _decode_apart(data, found, dialect if format == "csv" else None, decode)
+        apart = _decode_apart(data, found, dialect if format == "csv" else None, decode)
+        nothing = wanted.append(pa.field(OFFSET, pa.int64())).empty_table()
+        return replace(apart, rows=apart.rows if apart.rows.num_columns else nothing)
 
 
 def _decode_apart(
@@ -98,7 +101,7 @@ def _decode_apart(
     for one in done:
         dropped.update(one.dropped)
     return Decoded(
-        pa.concat_tables(one.rows for one in done),
+        pa.concat_tables([one.rows for one in done]) if done else pa.table({}),
         pa.concat_tables([*(one.errors for one in done), errors_table(found.path, misfits)]),
         dict(dropped),
     )
@@ -126,7 +129,10 @@ def _decode(
         records = decode_parquet(data, wanted, start=found.start, limit=found.limit)
     else:
         raise InvariantError("a format that was checked at creation is unknown", format=format)
-    table, places, reasons = _fit(records.table.select(wanted.names), wanted)
+    formats = _ISO
+    if format == "csv":
+        formats = Formats(dialect.date_format, dialect.timestamp_format)
+    table, places, reasons = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
     good = ~np.isin(places, np.fromiter(reasons, np.int64, len(reasons)))
     for name in required:
@@ -145,11 +151,13 @@ def _decode(
     return Decoded(rows, errors_table(found.path, misfits), records.dropped)
 
 
-def _fit(table: pa.Table, wanted: pa.Schema) -> tuple[pa.Table, Int64s, dict[int, str]]:
+def _fit(
+    table: pa.Table, wanted: pa.Schema, formats: Formats
+) -> tuple[pa.Table, Int64s, dict[int, str]]:
     """Return a table of the wanted types, its rows' places in ``table``, and why some are bad."""
     done, failed = do_apart(
         table.num_rows,
-        lambda start, limit: (start, fit(table.slice(start, limit - start), wanted)),
+        lambda start, limit: (start, fit(table.slice(start, limit - start), wanted, formats)),
     )
     reasons = {row: _failure(name) for row, name in failed.items()}
     for start, fitted in done:

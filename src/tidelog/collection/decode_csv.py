@@ -28,11 +28,14 @@ _MARK: Final = b"\xef\xbb\xbf"
 def header_names(header: bytes, dialect: CsvDialect) -> list[str]:
     """Return the column names of a header line: as they stand, if in quotes, and trimmed, if not.
 
+    A column without a name is called by its place: column1, column2.
+
     Raises:
         ValueError: it is no record of csv.
     """
     fields = split_fields(header.removeprefix(_MARK), dialect)
-    return [name if quoted else name.strip() for name, quoted in fields]
+    names = [name if quoted else name.strip() for name, quoted in fields]
+    return [name or f"column{place + 1}" for place, name in enumerate(names)]
 
 
 def header_of(data: bytes, dialect: CsvDialect) -> bytes | None:

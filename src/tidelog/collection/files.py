@@ -194,6 +194,7 @@ class FilesSource:
                 before,
                 data,
                 source=self.info,
+                columns=self.schema.names,
                 at_end=at_end and (self.final or self.info.format == "json"),
             )
             if chunk is not None or at_end:

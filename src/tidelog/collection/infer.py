@@ -7,58 +7,82 @@ import tempfile
 from collections.abc import Sequence
 
 import duckdb
+import msgspec
 import pyarrow as pa
 
+from tidelog.collection.csv_guess import CsvOptions, guess_csv
 from tidelog.collection.decode_parquet import footer_bytes, read_footer
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import record_ends
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist.duck import duck
+from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import canonical_type
 from tidelog.store.port import Entry, Store
 
 FILES_MAX = 8
-MULTILINE = CsvDialect(multiline=True)
 FILE_BYTES_MAX = 2 * 1024 * 1024
 
 
 async def infer_schema(entries: Sequence[Entry], *, format: str, store: Store) -> pa.Schema:
-    """Infer columns and types from the first files' first 2 MiB each.
+    """Infer the columns of json or parquet from the first files' first 2 MiB each.
 
     Raises:
         UsageError: there is nothing to infer from, or it cannot be read as ``format``.
     """
     if not entries:
-        raise UsageError(
-            "the files are none yet, so no schema can be inferred: give one with "
-            "--schema 'name type, ...', or correct --files"
-        )
+        raise no_files()
     if format == "parquet":
         return await _parquet_schema(entries[0], store)
     samples = [
         (await store.get(entry.key, limit=FILE_BYTES_MAX)).data for entry in entries[:FILES_MAX]
     ]
-    if format == "csv":
-        return sample_schema(whole_records(samples[0], MULTILINE), format=format)
     lines = b"".join(whole_records(s).rstrip(b"\n") + b"\n" for s in samples)
-    return sample_schema(lines, format=format)
+    return sample_schema(lines)
 
 
-def whole_records(sample: bytes, dialect: CsvDialect | None = None) -> bytes:
-    """Return a sample without the record that its end cuts."""
+def no_files() -> UsageError:
+    return UsageError(
+        "the files are none yet, so no schema can be inferred: give one with "
+        "--schema 'name type, ...', or correct --files"
+    )
+
+
+async def infer_csv(
+    entries: Sequence[Entry], options: CsvOptions, columns: pa.Schema | None, *, store: Store
+) -> tuple[CsvDialect, pa.Schema | None]:
+    """Infer how csv is written, and its columns' types, from the first file's first 2 MiB.
+
+    Without files, what is said is all there is; the types are then None.
+
+    Raises:
+        UsageError: the file cannot be read as csv.
+    """
+    if not entries:
+        names = tuple(columns.names) if columns is not None and options.header is False else ()
+        return msgspec.structs.replace(options.dialect(), names=names), None
+    sample = (await store.get(entries[0].key, limit=FILE_BYTES_MAX)).data
+    try:
+        return guess_csv(sample, options, columns, cut=len(sample) >= FILE_BYTES_MAX)
+    except ValueError as error:
+        raise UsageError(
+            f"{entries[0].key!r} cannot be read as csv: in its first line {error}; correct "
+            "--format, --delimiter or --quote"
+        ) from error
+
+
+def whole_records(sample: bytes) -> bytes:
+    """Return a sample without the line that its end cuts."""
     if len(sample) < FILE_BYTES_MAX:
         return sample
-    ends = record_ends(sample, dialect, final=False)
+    ends = record_ends(sample)
     return sample[: int(ends[-1])] if len(ends) else sample
 
 
-def sample_schema(sample: bytes, *, format: str) -> pa.Schema:
-    """Infer the schema of text."""
+def sample_schema(sample: bytes) -> pa.Schema:
+    """Infer the schema of json lines."""
     reader = (
         "read_json(?, format = 'newline_delimited', sample_size = -1, ignore_errors = true, "
         "map_inference_threshold = -1)"
-        if format == "json"
-        else "read_csv(?, header = true, sample_size = -1, delim = ',', quote = '\"')"
     )
     with tempfile.TemporaryDirectory(prefix="tidelog-") as folder, duck() as connection:
         path = os.path.join(folder, "sample")
@@ -66,15 +90,15 @@ def sample_schema(sample: bytes, *, format: str) -> pa.Schema:
             file.write(sample)
         try:
             found = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [path]).fetchall()
-            columns = ", ".join(f'"{name}" {_plain(kind)}' for name, kind, *_ in found)
+            columns = ", ".join(f"{quoted(name)} {_plain(kind)}" for name, kind, *_ in found)
             connection.execute(f"CREATE OR REPLACE TEMP TABLE sampled ({columns})")
             schema = connection.sql("SELECT * FROM sampled").to_arrow_table().schema
         except duckdb.Error as error:
             why = str(error).splitlines()[0]
             raise UsageError(
-                f"the files cannot be read as {format}: {why}; correct --format, or give --schema"
+                f"the files cannot be read as json: {why}; correct --format, or give --schema"
             ) from error
-    if format == "json" and schema.names == ["json"]:
+    if schema.names == ["json"]:
         raise UsageError("the files' lines are no json objects: correct --format, or give --schema")
     return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in schema])
 

@@ -1,0 +1,165 @@
+"""Csv as people have it: guessed, shown, corrected by options, and never lost in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.conftest import Cli
+
+
+def made(cli: Cli, text: str, *options: str) -> dict[str, object]:
+    """Write a file, and make a source of it."""
+    folder = cli.folder / "raw"
+    folder.mkdir(exist_ok=True)
+    (folder / "1.csv").write_text(text)
+    made = cli.done(
+        "source", "create", "s", "--files", folder, "--format", "csv", *options, "--json"
+    )
+    return made.object
+
+
+def read(cli: Cli) -> list[dict[str, object]]:
+    return cli.done("read", "s", "--format", "json").objects
+
+
+def test_what_is_guessed_is_shown_and_obeyed(cli: Cli) -> None:
+    """By the same options that would have said it."""
+    created = made(cli, "id;day;note\n1;13.01.2024;'a\n2;NA;b\n")
+    cli.ingest("s")
+
+    assert created["csv"] == {
+        "delimiter": ";",
+        "quote": '"',
+        "nulls": ["NA"],
+        "date_format": "%d.%m.%Y",
+        "timestamp_format": None,
+        "header": True,
+        "multiline": False,
+    }
+    assert read(cli) == [
+        {"id": 1, "day": "2024-01-13", "note": "'a"},
+        {"id": 2, "day": None, "note": "b"},
+    ]
+
+
+def test_options_say_what_is_not_guessed(cli: Cli) -> None:
+    """Each of them, and --schema beside."""
+    created = made(
+        cli,
+        "1:'x:y':02/01/2024:02/01/2024 03.04:nil\n",
+        *("--delimiter", ":", "--quote", "'", "--null", "nil", "--null", "none"),
+        *("--date-format", "%d/%m/%Y", "--timestamp-format", "%d/%m/%Y %H.%M"),
+        *("--no-header", "--multiline", "--key", "day", "--envelope", "upsert"),
+        *("--schema", "id int, text varchar, day date, at timestamp, n int"),
+    )
+    cli.ingest("s")
+
+    assert created["csv"] == {
+        "delimiter": ":",
+        "quote": "'",
+        "nulls": ["nil", "none"],
+        "date_format": "%d/%m/%Y",
+        "timestamp_format": "%d/%m/%Y %H.%M",
+        "header": False,
+        "multiline": True,
+    }
+    (row,) = read(cli)
+    assert (row["id"], row["text"], row["day"], row["n"]) == (1, "x:y", "2024-01-02", None)
+    assert str(row["at"]).startswith("2024-01-02")
+
+
+def test_a_torn_last_record_waits_unless_it_is_said_to_be_whole(cli: Cli) -> None:
+    """A file may be met while it is written: half a record is none."""
+    made(cli, "n,m\n1,2\n3,4", "--schema", "n int, m int")
+    first = cli.ingest("s", "--json").object
+    torn = read(cli)
+    (cli.folder / "raw" / "1.csv").write_text("n,m\n1,2\n3,45\n6,7")
+    cli.ingest("s")
+    grown = read(cli)
+    cli.ingest("s", "--final")
+
+    assert (torn, first["left_bytes"]) == ([{"n": 1, "m": 2}], 3)
+    assert grown == [{"n": 1, "m": 2}, {"n": 3, "m": 45}]
+    assert read(cli) == [*grown, {"n": 6, "m": 7}]
+
+
+def test_a_header_that_lacks_most_columns_names_its_file(cli: Cli) -> None:
+    """Its rows would be nulls, and nobody would know."""
+    made(cli, "a,b,c\n1,2,3\n")
+    cli.ingest("s")
+    other = cli.folder / "raw" / "2.csv"
+    other.write_text("A,B,C\n4,5,6\n")
+
+    said = cli("ingest", "s", "--engine", "local")
+
+    assert said.status != 0
+    assert "'2.csv'" in said.complaint
+    assert "lacks most" in said.complaint
+    assert len(read(cli)) == 1
+    other.write_text("c,a,more\n6,4,x\n")
+    cli.ingest("s")
+    assert read(cli)[1] == {"a": 4, "b": None, "c": 6}
+
+
+def test_an_inch_mark_costs_no_line(cli: Cli) -> None:
+    """It swallowed all up to the next one."""
+    made(cli, 'what,n\n5" pipe,1\nplain,2\n6" pipe,3\n')
+    cli.ingest("s")
+
+    assert [(r["what"], r["n"]) for r in read(cli)] == [
+        ('5" pipe', 1),
+        ("plain", 2),
+        ('6" pipe', 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--format", "json", "--delimiter", ";"),
+        ("--format", "parquet", "--no-header"),
+        ("--format", "csv", "--quote", "xx"),
+        ("--format", "csv", "--date-format", "%Q"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(cli: Cli, options: tuple[str, ...]) -> None:
+    """Before anything is read or made."""
+    said = cli("source", "create", "s", "--files", cli.folder / "none", *options)
+
+    assert said.status == 2
+    assert said.complaint
+
+
+def test_names_that_sql_does_not_tell_apart_are_refused(cli: Cli) -> None:
+    """Names are kept as they stand, and two that differ by case alone cannot both be asked for."""
+    folder = cli.folder / "raw"
+    folder.mkdir()
+    (folder / "1.csv").write_text("id,ID\n1,2\n")
+
+    said = cli("source", "create", "s", "--files", folder, "--format", "csv")
+
+    assert said.status == 2
+    assert "'ID'" in said.complaint
+    made_ = cli.done(
+        "source", "create", "s", "--files", folder, "--format", "csv", "--schema", "ID int"
+    )
+    assert made_.status == 0
+    cli.ingest("s")
+    assert read(cli) == [{"ID": 2}]
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_a_column_name_is_no_sql(cli: Cli, format: str) -> None:
+    """Names are data."""
+    name = "x\" INT); SELECT error('ran'); --"
+    folder = cli.folder / "raw"
+    folder.mkdir()
+    escaped = name.replace('"', '""' if format == "csv" else '\\"')
+    text = f'"{escaped}",b\n1,2\n' if format == "csv" else f'{{"{escaped}": 1, "b": 2}}\n'
+    (folder / f"1.{format}").write_text(text)
+
+    created = cli.done("source", "create", "s", "--files", folder, "--format", format, "--json")
+    cli.ingest("s")
+
+    assert [c["name"] for c in created.object["schema"]] == [name, "b"]
+    assert read(cli) == [{name: 1, "b": 2}]

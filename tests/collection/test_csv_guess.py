@@ -1,0 +1,205 @@
+"""How csv is written is guessed by the rules that it is decoded by."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.collection.binding import SourceRange
+from tidelog.collection.csv_guess import CsvOptions, check_csv, guess_csv
+from tidelog.collection.decode import decode_range
+from tidelog.collection.decode_csv import header_of
+from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.types import sql_type
+from tidelog.errors import UsageError
+
+
+def guessed(text: str, **said: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what differs from the plainest csv, and the columns."""
+    dialect, schema = guess_csv(text.encode(), CsvOptions(**said), None)
+    plain = msgspec.structs.asdict(CsvDialect())
+    told = {n: v for n, v in msgspec.structs.asdict(dialect).items() if v != plain[n]}
+    return told, {f.name: sql_type(f.type) for f in schema}
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "types"),
+    [
+        ("a,b\n1,x\n2,y\n", {}, {"a": "BIGINT", "b": "VARCHAR"}),
+        ("a;b\n1;2,5\n2;3,5\n", {"delimiter": ";"}, {"a": "BIGINT", "b": "VARCHAR"}),
+        ("a\tb\n1\t2\n", {"delimiter": "\t"}, {"a": "BIGINT", "b": "BIGINT"}),
+        ("'a','b'\n'1','x,y'\n", {"quote": "'"}, {"a": "BIGINT", "b": "VARCHAR"}),
+        ('n,t\n1,"a\nb"\n2,c\n', {"multiline": True}, {"n": "BIGINT", "t": "VARCHAR"}),
+        ('x,y\n5" pipe,1\n6" rod,2\n', {}, {"x": "VARCHAR", "y": "BIGINT"}),
+        (
+            "1,x,2024-01-02\n2,y,2024-01-03\n",
+            {"names": ("column1", "column2", "column3")},
+            {"column1": "BIGINT", "column2": "VARCHAR", "column3": "DATE"},
+        ),
+        ("n,m\n1,NA\nNA,2\n", {"nulls": ("NA",)}, {"n": "BIGINT", "m": "BIGINT"}),
+        ("n,m\nx,NA\nNA,y\n", {}, {"n": "VARCHAR", "m": "VARCHAR"}),
+        ("d\n13.01.2024\n", {"date_format": "%d.%m.%Y"}, {"d": "DATE"}),
+        ("d\n01/02/2024\n", {}, {"d": "VARCHAR"}),
+        (
+            "t\n13.01.2024 10:20\n",
+            {"timestamp_format": "%d.%m.%Y %H:%M"},
+            {"t": "TIMESTAMP"},
+        ),
+        ("t\n2024-01-02 03:04:05\n", {}, {"t": "TIMESTAMP"}),
+        ("t\n2024-01-02T03:04:05Z\n", {}, {"t": "TIMESTAMPTZ"}),
+        (
+            "zip,big,x,b,t\n007,99999999999999999999,1.5,true,10:20\n",
+            {},
+            {
+                "zip": "VARCHAR",
+                "big": "DECIMAL(38, 0)",
+                "x": "DOUBLE",
+                "b": "BOOLEAN",
+                "t": "TIME",
+            },
+        ),
+        (
+            ' id ," x ",ID;,\n1,2,3,4\n',
+            {},
+            {"id": "BIGINT", " x ": "BIGINT", "ID;": "BIGINT", "column4": "BIGINT"},
+        ),
+        ("a,b,a\n1,2,x\n", {}, {"a": "BIGINT", "b": "BIGINT"}),
+        ("a,b\n", {}, {"a": "VARCHAR", "b": "VARCHAR"}),
+    ],
+)
+def test_what_is_guessed(text: str, told: dict[str, Any], types: dict[str, str]) -> None:
+    """A stranger's file is read as its writer meant it; what is in doubt stays text."""
+    assert guessed(text) == (told, types)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "types"),
+    [
+        ("a,b\n1,2\n", {"delimiter": ";"}, {"a,b": "VARCHAR"}),
+        ("1,2\n3,4\n", {"header": True}, {"1": "BIGINT", "2": "BIGINT"}),
+        ("a,b\n1,2\n", {"header": False}, {"column1": "VARCHAR", "column2": "VARCHAR"}),
+        ("n\n1\n-\n", {"nulls": ("x",)}, {"n": "VARCHAR"}),
+        ("d\n01/02/2024\n", {"date_format": "%m/%d/%Y"}, {"d": "DATE"}),
+        ('"a"\n"1"\n', {"quote": ""}, {'"a"': "VARCHAR"}),
+    ],
+)
+def test_what_is_said_is_not_guessed(
+    text: str, said: dict[str, Any], types: dict[str, str]
+) -> None:
+    """The user knows."""
+    told, found = guessed(text, **said)
+
+    assert found == types
+    assert all(told.get(n, v) == v for n, v in said.items() if n != "header")
+
+
+CELLS = st.sampled_from(
+    [
+        "",
+        "1",
+        "-7",
+        "1.5",
+        "x",
+        "true",
+        "2024-01-02",
+        "13.01.2024",
+        "NA",
+        "a,b",
+        "a\nb",
+        'q"',
+        "007",
+    ]
+)
+
+
+@settings(max_examples=150)
+@given(
+    rows=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=8),
+    delimiter=st.sampled_from(",;\t|"),
+)
+def test_what_is_inferred_is_what_is_decoded(
+    rows: list[tuple[str, str, str]], delimiter: str
+) -> None:
+    """No record of the sample is bad by the schema that was inferred from it."""
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
+    writer.writerows([("first", "second", "third"), *rows])
+    sample = out.getvalue().encode()
+    options = CsvOptions(delimiter=delimiter, quote='"', header=True, multiline=True)
+
+    dialect, schema = guess_csv(sample, options, None)
+    header = header_of(sample, dialect) or b""
+    found = SourceRange(
+        path="p", start=0, limit=len(sample), sum=b"", head=b"", head_bytes=0, header=header
+    )
+    decoded = decode_range(sample, found, schema, format="csv", dialect=dialect)
+
+    assert schema.names == ["first", "second", "third"]
+    assert decoded.errors.num_rows == 0
+    assert decoded.rows.num_rows == len(rows)
+
+
+def test_columns_of_files_without_a_header_are_named_by_the_schema_in_its_order() -> None:
+    """Whatever the order that they are kept in."""
+    columns = pa.schema([("n", pa.int64()), ("m", pa.int64())])
+
+    dialect, _ = guess_csv(b"1,2\n3,4\n", CsvOptions(header=False), columns)
+    by_guess, _ = guess_csv(b"1,2\n3,4\n", CsvOptions(), columns)
+
+    assert dialect.names == by_guess.names == ("n", "m")
+    assert guess_csv(b"m,n\n3,4\n", CsvOptions(), columns)[0].names == ()
+
+
+def decode(text: str, dialect: CsvDialect, **columns: pa.DataType) -> tuple[list[Any], int]:
+    found = SourceRange(
+        path="p", start=9, limit=9, sum=b"", head=b"", head_bytes=0, header=b"a,b\n"
+    )
+    decoded = decode_range(text.encode(), found, pa.schema(columns), format="csv", dialect=dialect)
+    rows = decoded.rows.drop_columns("_offset").to_pylist()
+    return [tuple(row.values()) for row in rows], decoded.errors.num_rows
+
+
+def test_a_dialect_is_obeyed() -> None:
+    """Delimiter, quote, nulls, names by place, and formats of dates beside ISO 8601."""
+    semicolons = CsvDialect(delimiter=";", quote="'", nulls=("NA", "-"), names=("a", "b"))
+    text = pa.string()
+
+    found = decode("'x;y';NA\n'NA';-\n\"z\";'it''s'\n", semicolons, a=text, b=text)
+    assert found == ([("x;y", None), ("NA", None), ('"z"', "it's")], 0)
+    assert decode('"x,1\n', CsvDialect(quote=""), a=text, b=text) == ([('"x', "1")], 0)
+    dated = CsvDialect(date_format="%d.%m.%Y", timestamp_format="%d.%m.%Y %H:%M")
+    rows, bad = decode(
+        "31.12.2024,1.2.2024 03:04\n2024-12-31,2024-02-01T03:04Z\n32.12.2024,\n,1/2/2024\n",
+        dated,
+        a=pa.date32(),
+        b=pa.timestamp("us", tz="UTC"),
+    )
+    assert bad == 2
+    assert rows[0] == rows[1]
+    assert [str(value) for value in rows[0]] == ["2024-12-31", "2024-02-01 03:04:00+00:00"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"delimiter": ",,"},
+        {"delimiter": ""},
+        {"delimiter": "é"},
+        {"quote": "\n"},
+        {"delimiter": '"'},
+        {"date_format": "%Q"},
+        {"date_format": "yyyy"},
+        {"timestamp_format": "%d.%"},
+    ],
+)
+def test_what_cannot_be_is_refused(said: dict[str, Any]) -> None:
+    """At creation, in one sentence, not at each tick."""
+    with pytest.raises(UsageError):
+        check_csv(CsvOptions(**said))
