@@ -204,7 +204,9 @@ class Location:
             there is one of that name. Nothing was made.
         """
         spec.check()
-        collection, rendition, info = await resolve_spec(spec, clock=self.clock)
+        collection, rendition, info = await resolve_spec(
+            spec, location_url=self.url, clock=self.clock
+        )
         await self.controller.create_source(collection, rendition, info)
         return info
 

@@ -296,6 +296,55 @@ def test_status_tells_of_the_last_run(events: Cli) -> None:
     assert not after["run"]["running"]
 
 
+def test_columns_may_be_called_as_they_are(cli: Cli) -> None:
+    """Exports of Kafka have an ``_offset``; what tidelog calls its own is another matter."""
+    row = {"k": 1, "_offset": 2, "_rank": 3, "_delete": True, "_own": 4}
+    cli.write_lines("in/1.jsonl", row)
+    spec = ("--files", cli.folder / "in", "--envelope", "upsert", "--key", "k")
+    cli.done("source", "create", "odd", *spec)
+    cli.ingest("odd")
+
+    assert cli.done("read", "odd").objects == [row]
+    said = cli(
+        "source", "create", "own", "--files", cli.folder / "in", "--schema", "_tidelog_x int"
+    )
+    assert said.status == 2
+    assert "a column cannot be called _tidelog_x: it is tidelog's own" in said.complaint
+
+
+def test_files_that_are_not_finished_wait_and_stop_no_other(cli: Cli) -> None:
+    """They are told, and taken once they are whole."""
+    whole = pa.BufferOutputStream()
+    pq.write_table(pa.table({"k": [1]}), whole)
+    data = whole.getvalue().to_pybytes()
+    (cli.folder / "in").mkdir()
+    for name in ("b.parquet", "c.parquet.tmp", "d.parquet._COPYING_", ".b.parquet.crc"):
+        (cli.folder / "in" / name).write_bytes(data)
+    (cli.folder / "in" / "a.parquet").write_bytes(data[:-20])
+    spec = ("--files", cli.folder / "in", "--format", "parquet", "--schema", "k bigint")
+    cli.done("source", "create", "late", *spec)
+
+    why = {"a.parquet": "the file is not parquet, or not written to its end"}
+    assert cli.ingest("late").object["waiting"] == why
+    assert cli.done("read", "late").objects == [{"k": 1}]
+    assert cli.done("source", "status", "late").object["run"]["waiting"] == why
+
+    (cli.folder / "in" / "a.parquet").write_bytes(data)
+    assert cli.ingest("late").object["waiting"] == {}
+    assert len(cli.done("read", "late").objects) == 2
+
+
+def test_a_location_among_its_own_files_is_refused(cli: Cli) -> None:
+    """It would take its own health as rows, and each run would make more of them."""
+    cli.write_lines("1.jsonl", {"k": 1})
+    said = cli("source", "create", "loop", "--files", cli.folder)
+    assert said.status == 2
+    assert "the location lies among the source's own files" in said.complaint
+    assert not (cli.folder / "lake").exists()
+
+    cli.done("source", "create", "fine", "--files", cli.folder / "*.jsonl")
+
+
 FAR = 253_370_764_800_000  # In the year 9999.
 
 

@@ -217,7 +217,7 @@ def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: in
     decoded = decode_range(data, found, WANTED, format="parquet")
 
     assert decoded.rows.column("id").to_pylist() == list(range(start * 10, limit * 10))
-    assert decoded.rows.column("_offset").to_pylist() == list(range(start * 10, limit * 10))
+    assert decoded.rows.column("_tidelog_offset").to_pylist() == list(range(start * 10, limit * 10))
     assert decoded.rows.column("price").null_count == decoded.rows.num_rows
 
 

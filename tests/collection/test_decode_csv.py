@@ -40,7 +40,7 @@ def decode(
 
 
 def rows(decoded: Decoded) -> list[tuple[Any, ...]]:
-    names = ["_offset", "a", "b"]
+    names = ["_tidelog_offset", "a", "b"]
     return sorted(zip(*(decoded.rows.column(n).to_pylist() for n in names), strict=True))
 
 

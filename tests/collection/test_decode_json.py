@@ -114,7 +114,7 @@ def test_every_line_is_a_row_or_an_error(data: bytes) -> None:
     """None vanishes, and none is two things."""
     whole = decode(data)
     offsets: list[Any] = [
-        *whole.rows.column("_offset").to_pylist(),
+        *whole.rows.column("_tidelog_offset").to_pylist(),
         *whole.errors.column("offset").to_pylist(),
     ]
     wanted, at = [], 100
@@ -135,7 +135,9 @@ def test_what_python_writes_is_read(objects: list[dict[str, Any]]) -> None:
     decoded = decode(data)
 
     assert errors(decoded) == []
-    found = [{n: v for n, v in row.items() if n != "_offset"} for row in decoded.rows.to_pylist()]
+    found = [
+        {n: v for n, v in row.items() if n != "_tidelog_offset"} for row in decoded.rows.to_pylist()
+    ]
     assert found == [{n: _plain(n, o.get(n)) for n in COLUMNS} for o in objects]
     unknown = [n for o in objects for n in o if n not in COLUMNS]
     assert dict(decoded.dropped) == {n: unknown.count(n) for n in set(unknown)}

@@ -54,7 +54,10 @@ def decoded(data: bytes, format: str, *, limit: int | None = None) -> Decoded:
 def check(found: Decoded, reason: str) -> None:
     assert found.rows.column("n").to_pylist() == [n for n in range(COUNT) if n not in POISON]
     assert found.errors.column("reason").to_pylist() == [reason] * len(POISON)
-    whole = [*found.rows.column("_offset").to_pylist(), *found.errors.column("offset").to_pylist()]
+    whole = [
+        *found.rows.column("_tidelog_offset").to_pylist(),
+        *found.errors.column("offset").to_pylist(),
+    ]
     assert len(set(whole)) == COUNT
 
 
@@ -193,7 +196,9 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
 
     shaped = shape_messages(lines, 0, job)
 
-    deletes = zip(*(shaped.messages.column(n).to_pylist() for n in ("n", "_delete")), strict=True)
+    deletes = zip(
+        *(shaped.messages.column(n).to_pylist() for n in ("n", "_tidelog_delete")), strict=True
+    )
     assert list(deletes) == [(0, False), (1, True)]
     assert shaped.errors.column("offset").to_pylist() == [18, 36]
     assert set(shaped.errors.column("reason").to_pylist()) == {"--delete-when fails on the row"}

@@ -15,7 +15,8 @@ from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import Job, Target, buckets_of
 from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.envelope import messages_schema
+from tidelog.collection.envelope import DELETE, OWN, RANK, messages_schema
+from tidelog.collection.records import OFFSET
 from tidelog.persist.part import Part
 from tidelog.persist.schema import encode_schema, shard_schema
 from tidelog.spark.plan import (
@@ -207,8 +208,8 @@ def test_messages_go_to_the_task_that_writes_their_shard(shards: int, tasks: int
     plan = plan_of(job, cores=tasks, settings=settings)
     keys = list(range(200))
     messages = pa.table(
-        {"k": keys, "v": ["x"] * 200, "_time": keys, "_own": keys, "_rank": keys, "_offset": keys}
-    ).append_column("_delete", pa.array([False] * 200))
+        {"k": keys, "v": ["x"] * 200, "_time": keys, OWN: keys, RANK: keys, OFFSET: keys}
+    ).append_column(DELETE, pa.array([False] * 200))
     messages = messages.cast(messages_schema(SCHEMA))
     expected = dict(zip(keys, buckets_of(messages, job).tolist(), strict=True))
 

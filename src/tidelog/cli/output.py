@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WAITING_MAX: Final = 5
 FORMATS: Final = ("table", "json", "csv")
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -241,3 +242,11 @@ def time_text(time_us: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{time_us} us"  # Stored by others, and beyond any calendar.
     return told.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def waiting_lines(waiting: Mapping[str, str]) -> list[str]:
+    """Return a line for each of the first files that cannot be taken yet."""
+    few = list(waiting.items())[:WAITING_MAX]
+    lines = [f"{path}: {why}" for path, why in few]
+    more = len(waiting) - len(few)
+    return [*lines, f"and {more:,} more"] if more else lines

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from tidelog.cli.output import bytes_text, count_text, print_json, say, say_json
+from tidelog.cli.output import bytes_text, count_text, print_json, say, say_json, waiting_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -124,6 +124,8 @@ class BarReporter:
 
     def finish(self, summary: Summary) -> None:
         say(end_line(self._source, summary))
+        for line in waiting_lines(summary.waiting):
+            say(f"waits, and is looked at again by the next run: {line}")
 
     def _update(self, **fields: Any) -> None:
         if self._bar is not None and self._task is not None:

@@ -31,6 +31,7 @@ from tidelog.cli.output import (
     print_json,
     print_listing,
     say,
+    waiting_lines,
 )
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ async def _create(url: str, spec: SourceSpec) -> dict[str, Any]:
     from tidelog.location import open_location
 
     # All is checked before the location is made, so that a mistake leaves none behind.
-    collection, rendition, info = await resolve_spec(spec, clock=SystemClock())
+    collection, rendition, info = await resolve_spec(spec, location_url=url, clock=SystemClock())
     location = await open_location(url, create=True)
     await location.controller.create_source(collection, rendition, info)
     return describe_source(location, info, rendition)
@@ -268,6 +269,7 @@ def _status_object(found: SourceStatus) -> dict[str, Any]:
             "rows": run.rows,
             "late": run.late,
             "bad": run.bad,
+            "waiting": run.waiting,
             "error": run.error,
             "error_kind": run.error_kind,
         },
@@ -288,6 +290,7 @@ def _status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
         ("files", f"{found.files:,}"),
         ("late rows", f"{found.late:,}"),
         ("bad rows", bad),
+        ("waiting", waiting_lines({} if found.run is None else found.run.waiting)),
         ("last run", _run_lines(found)),
     ]
 

@@ -19,13 +19,14 @@ from tidelog.collection.types import parse_schema
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
-from tidelog.store.urls import open_store, split_glob
+from tidelog.store.urls import matches, open_store, split_glob, split_query
 from tidelog.store.wrappers.metered import Metered
 
 FORMATS = ("json", "csv", "parquet")
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
 _GUESSED = CsvOptions()
+WRITTEN = ("tidelog.json", "status/x.json", "shard/x/part/0/x.parquet", "log/x/cursor/x.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
 
 
 async def resolve_spec(
-    spec: SourceSpec, *, clock: Clock
+    spec: SourceSpec, *, location_url: str, clock: Clock
 ) -> tuple[CollectionInfo, RenditionInfo, SourceInfo]:
     """Check a spec against its files, infer the schema where none is given, and choose ids.
 
@@ -109,6 +110,7 @@ async def resolve_spec(
     """
     spec.check()
     url, pattern = split_glob(spec.files)
+    refuse_own_location(url, pattern, location_url)
     given = None if spec.schema is None else parse_schema(spec.schema)
     info = SourceInfo(
         id=new_source_id(clock),
@@ -144,6 +146,26 @@ async def resolve_spec(
         created_us=info.created_us,
     )
     return collection, rendition, info
+
+
+def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
+    """Refuse a source that would take what is written into its own location.
+
+    Raises:
+        UsageError: it would.
+    """
+    if location_url.startswith("memory:"):
+        return  # Where no file lies.
+    around, within = (split_query(one)[0].rstrip("/") for one in (url, split_glob(location_url)[0]))
+    if within != around and not within.startswith(f"{around}/"):
+        return
+    inner = within[len(around) + 1 :]
+    written = [f"{inner}/{name}".lstrip("/") for name in WRITTEN]
+    if any(matches(pattern, name) for name in written):
+        raise UsageError(
+            "the location lies among the source's own files, which would take what is written "
+            "there: put it elsewhere, or name the files with a pattern, such as '*.jsonl'"
+        )
 
 
 async def _inferred(

@@ -1,9 +1,10 @@
 """Envelopes: from messages to updates of the output. Pure.
 
-Shape: messages have the schema's columns, ``_time`` (int64), ``_own`` (int64: the row's own time,
-    as exactly as its column has it; 0 where there is none), ``_rank`` (int64: which range, in path
-    order), ``_offset`` and ``_delete`` (bool). ``none`` appends each; ``upsert`` makes the newest
-    value of a key its only one, and a delete takes it away.
+Shape: messages have the schema's columns, ``_time`` (int64), and, with `OWN_PREFIX` before their
+    names, ``own`` (int64: the row's own time, as exactly as its column has it; 0 where there is
+    none), ``rank`` (int64: which range, in path order), ``offset`` (int64) and ``delete`` (bool).
+    ``none`` appends each; ``upsert`` makes the newest value of a key its only one, and a delete
+    takes it away.
 
 What is newest the rows' own times say, whenever they come: one that is late, and older than what
 the key has, or than when it was deleted, changes nothing. Of one time, the last by address counts,
@@ -27,14 +28,14 @@ from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.records import OFFSET, Int64s
 from tidelog.collection.times import exact_times, times_of
 from tidelog.persist.duck import duck, quoted
-from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.schema import DIFF, OWN_PREFIX, TIME, ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-OWN: Final = "_own"
-RANK: Final = "_rank"
-DELETE: Final = "_delete"
+OWN: Final = OWN_PREFIX + "own"
+RANK: Final = OWN_PREFIX + "rank"
+DELETE: Final = OWN_PREFIX + "delete"
 
 
 @dataclass(frozen=True, slots=True)

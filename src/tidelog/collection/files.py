@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -29,7 +30,13 @@ from tidelog.collection.plan import (
     upper_after,
 )
 from tidelog.collection.source import Plan, SourceHead
-from tidelog.errors import GoneError, InvariantError, ObjectNotFound, SourceRewritten
+from tidelog.errors import (
+    CorruptionError,
+    GoneError,
+    InvariantError,
+    ObjectNotFound,
+    SourceRewritten,
+)
 from tidelog.persist.schema import ShardSchema
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import literal_prefix, matches
@@ -37,6 +44,7 @@ from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX = 3
 DECODES_MAX = 4
+UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inprogress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +85,16 @@ class FilesSource:
     _planned: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     _verified: dict[str, str] = field(default_factory=dict)
     _row_groups: dict[str, int] = field(default_factory=dict)
+    _waiting: dict[str, str] = field(default_factory=dict)
 
     async def head(self) -> FilesHead:
         pattern = self.info.pattern
         found = [
             entry
             async for entry in self.store.list(literal_prefix(pattern))
-            if entry.size_bytes and matches(pattern, entry.key) and not is_hidden(entry.key)
+            if entry.size_bytes
+            and matches(pattern, entry.key)
+            and not is_passed_over(entry.key, pattern)
         ]
         return FilesHead(tuple(sorted(found, key=lambda e: e.key)), self._row_groups)
 
@@ -121,6 +132,9 @@ class FilesSource:
             budget *= 2
         return None
 
+    def waiting(self) -> Mapping[str, str]:
+        return dict(self._waiting)
+
     def usage(self) -> Usage:
         return usage_of(self.store)
 
@@ -154,6 +168,7 @@ class FilesSource:
 
     async def _gather(self, taken: Taken, head: FilesHead, budget: int) -> tuple[list[Chunk], bool]:
         """Read about ``budget`` bytes of what is new; say whether that is all there is."""
+        self._waiting = {}
         chunks: list[Chunk] = []
         for entry in head.entries:
             before = taken.get(entry.key)
@@ -161,10 +176,14 @@ class FilesSource:
                 if self._has_new(entry, before):
                     return chunks, False
                 continue
-            if self.info.format == "parquet":
-                chunk, whole = await self._parquet_chunk(entry, before, budget)
-            else:
-                chunk, whole = await self._text_chunk(entry, before, budget)
+            try:
+                chunk, whole = await self._chunk(entry, before, budget)
+            except (CorruptionError, GoneError) as error:
+                if before is not None:
+                    raise
+                # It may be being written, or moved: it is looked at again, and stops no other.
+                self._waiting[entry.key] = error.sentence
+                continue
             if chunk is not None:
                 chunks.append(chunk)
                 budget -= len(chunk.data)
@@ -178,6 +197,13 @@ class FilesSource:
         if self.info.format == "parquet":
             return before.limit < self._row_groups.get(entry.key, 0)
         return before.limit < entry.size_bytes
+
+    async def _chunk(
+        self, entry: Entry, before: SourceRange | None, budget: int
+    ) -> tuple[Chunk | None, bool]:
+        if self.info.format == "parquet":
+            return await self._parquet_chunk(entry, before, budget)
+        return await self._text_chunk(entry, before, budget)
 
     async def _text_chunk(
         self, entry: Entry, before: SourceRange | None, budget: int
@@ -287,9 +313,15 @@ async def read_range(store: Store, found: SourceRange, *, format: str) -> bytes:
     return data
 
 
-def is_hidden(key: str) -> bool:
-    """Say whether a part of a path begins with . or _: tools leave such files beside data."""
-    return any(part.startswith((".", "_")) for part in key.split("/"))
+def is_passed_over(key: str, pattern: str) -> bool:
+    """Say whether tools leave such files beside data, or are still writing them.
+
+    A part of the path begins with ``.`` or ``_``; or it ends as one that is being written does,
+    unless the pattern asks for just that.
+    """
+    if any(part.startswith((".", "_")) for part in key.split("/")):
+        return True
+    return key.endswith(UNFINISHED) and not pattern.endswith(UNFINISHED)
 
 
 def _rewritten(path: str) -> SourceRewritten:

@@ -26,6 +26,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     late: int
     bad: int
+    waiting: dict[str, str] = {}
     error: str | None = None
     error_kind: str | None = None
 

@@ -9,7 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-OFFSET: Final = "_offset"
+from tidelog.persist.schema import OWN_PREFIX
+
+OFFSET: Final = OWN_PREFIX + "offset"
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 

@@ -36,7 +36,8 @@ class Summary:
     Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits
         that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
         head still has; ``store`` is what driver and executors asked of the location's store and
-        the source's; ``upper`` is None before the first tick.
+        the source's; ``upper`` is None before the first tick; ``waiting`` are files that cannot be
+        taken yet, by path, and why.
     """
 
     ticks: int = 0
@@ -49,6 +50,7 @@ class Summary:
     left_bytes: int = 0
     duration_us: int = 0
     upper: int | None = None
+    waiting: Mapping[str, str] = field(default_factory=dict)
     store: Usage = field(default_factory=Usage)
 
     @property
@@ -68,6 +70,7 @@ class Summary:
             "bytes": self.size_bytes,
             "left_bytes": self.left_bytes,
             "upper": self.upper,
+            "waiting": dict(self.waiting),
             "store": self.store.to_dict(),
             "dollars": round(self.dollars, 9),
         }
@@ -214,6 +217,7 @@ class _Run:
             self.so_far,
             duration_us=self.ingester.clock.monotonic_us() - self._start_us,
             upper=None if upper.is_empty or not upper.time else upper.time,
+            waiting=self.ingester.source.waiting(),
             store=self._usage() - self._usage_before + self._executors,
         )
 
@@ -251,6 +255,7 @@ class _Run:
             rows=done.rows,
             late=done.late,
             bad=done.bad,
+            waiting=dict(done.waiting),
             error=None if error is None else str(error),
             error_kind=None if error is None else error.kind,
         )

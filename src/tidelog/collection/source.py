@@ -7,6 +7,7 @@ Source: storage, "Ingredients".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,10 @@ class RawSource(Protocol):
         Raises:
             SourceRewritten: what was taken before is no longer what it was.
         """
+        ...
+
+    def waiting(self) -> Mapping[str, str]:
+        """Return the files that could not be taken at the last plan, by path, and why not yet."""
         ...
 
     def usage(self) -> Usage:

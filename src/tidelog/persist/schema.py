@@ -17,6 +17,7 @@ from tidelog.rowhash import check_supported
 
 TIME: Final = "_time"
 DIFF: Final = "_diff"
+OWN_PREFIX: Final = "_tidelog_"  # Of columns that tables have on the way to a shard.
 _RESERVED: Final = frozenset({TIME, DIFF})
 
 
@@ -55,7 +56,7 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
     key = list(schema.names) if key is None else key
     seen: dict[str, str] = {}
     for name in schema.names:
-        if name.lower() in _RESERVED:
+        if name.lower() in _RESERVED or name.lower().startswith(OWN_PREFIX):
             raise UsageError(f"a column cannot be called {name}: it is tidelog's own")
         other = seen.setdefault(name.lower(), name)
         if other is not name and (other != name or schema.names.count(name) > 1):
