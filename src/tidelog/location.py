@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -17,9 +17,6 @@ from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog import RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection, find_collection
 from tidelog.collection.controller import Controller
-from tidelog.collection.create import SourceSpec, open_source, resolve_spec
-from tidelog.collection.engine import Engine, LocalEngine
-from tidelog.collection.ingest import Ingester
 from tidelog.consensus.port import Consensus
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
@@ -37,12 +34,18 @@ from tidelog.store.port import Store
 from tidelog.store.probe import probe_store
 from tidelog.store.urls import open_store, url_text
 from tidelog.store.wrappers.metered import Metered
-from tidelog.wal.admin.destroy import Destroyed
-from tidelog.wal.append.batching import Batching
-from tidelog.wal.gc.collector import GRACE_US
-from tidelog.wal.log import Log
-from tidelog.wal.logs import Logs
-from tidelog.wal.slot_protocol.shape import Shape
+
+if TYPE_CHECKING:
+    # What logs and ingestion need is loaded when it is used: to read a collection, half as much
+    # has to be there.
+    from tidelog.collection.create import SourceSpec
+    from tidelog.collection.engine import Engine
+    from tidelog.collection.ingest import Ingester
+    from tidelog.wal.admin.destroy import Destroyed
+    from tidelog.wal.append.batching import Batching
+    from tidelog.wal.log import Log
+    from tidelog.wal.logs import Logs
+    from tidelog.wal.slot_protocol.shape import Shape
 
 FORMAT: Final = 1
 MARK: Final = "tidelog.json"
@@ -89,6 +92,8 @@ class Location:
     @property
     def shelf(self) -> Logs:
         """Return the logs of this location, to be made, copied or destroyed."""
+        from tidelog.wal.logs import Logs
+
         return Logs(store=self.store, clock=self.clock, writer=writer_name())
 
     async def log(
@@ -148,14 +153,19 @@ class Location:
         """
         return await self.shelf.copy(source, name, protocol=protocol, start=start)
 
-    async def destroy_log(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+    async def destroy_log(self, name: str, *, grace_us: int | None = None) -> Destroyed:
         """Destroy a log, ``grace_us`` microseconds after it was closed to all readers and writers.
+
+        Units: ``grace_us`` is a minute unless told.
 
         Raises:
             NoSuchLog: there is none, or its manifest is lost: rebuild it first. UsageError: it has
             forks, or there are other objects beside it. ContentionError: others were first each
             time.
         """
+        from tidelog.wal.gc.collector import GRACE_US
+
+        grace_us = GRACE_US if grace_us is None else grace_us
         return await self.shelf.destroy(name, grace_us=grace_us)
 
     async def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
@@ -203,6 +213,8 @@ class Location:
             UsageError: there can be no such source; the sentence says what to correct. NameTaken:
             there is one of that name. Nothing was made.
         """
+        from tidelog.collection.create import resolve_spec
+
         spec.check()
         collection, rendition, info = await resolve_spec(
             spec, location_url=self.url, clock=self.clock
@@ -241,6 +253,10 @@ class Location:
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.
         """
+        from tidelog.collection.create import open_source
+        from tidelog.collection.engine import LocalEngine
+        from tidelog.collection.ingest import Ingester
+
         engine = engine or LocalEngine(store=self.store, clock=self.clock)
         info, rendition = await self.source(name)
         schema = rendition.data_schema

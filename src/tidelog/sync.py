@@ -30,7 +30,6 @@ from tidelog.portal import Portal
 from tidelog.sync_log import Log, documented_as
 from tidelog.wal.admin.destroy import Destroyed
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.slot_protocol.shape import Shape
 
 
@@ -239,7 +238,7 @@ class Location:
         copy = self._inner.copy_log(source, name, protocol=protocol, start=start)
         return Log(self._portal, self._portal.run(copy))
 
-    def destroy_log(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+    def destroy_log(self, name: str, *, grace_us: int | None = None) -> Destroyed:
         return self._portal.run(self._inner.destroy_log(name, grace_us=grace_us))
 
     def rebuild_log(self, name: str, *, start: int | None = None) -> Log:

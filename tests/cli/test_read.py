@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -255,3 +257,20 @@ def test_rows_go_to_devices_as_they_are(rows: Cli) -> None:
     rows.done("read", "rows", "-o", Path("/dev/null"))
 
     assert Path("/dev/null").is_char_device()
+
+
+def test_reading_loads_neither_pandas_nor_spark_nor_logs(rows: Cli) -> None:
+    """Each takes a part of a second to be there, and is of no use; pyarrow loads pandas by itself."""
+    script = (
+        "import sys\n"
+        "from tidelog.cli.main import main\n"
+        "for words in (['read', 'rows', '--where', 'id > 3 AND name <> $$x$$', '--limit', '2'],\n"
+        "              ['changes', 'rows', '--since', '0', '--format', 'csv']):\n"
+        "    assert main(['--location', sys.argv[1], *words]) == 0\n"
+        "print([n for n in ('pandas', 'pyspark', 'tidelog.wal.log') if n in sys.modules])\n"
+    )
+    command = [sys.executable, "-c", script, rows.location]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -74,6 +74,8 @@ class _Asked:
 
 
 async def _changes(location: Location, asked: _Asked) -> None:
+    import pyarrow as pa
+
     from tidelog.collection.times import format_time, parse_time
     from tidelog.persist.schema import DIFF, TIME
 
@@ -97,7 +99,7 @@ async def _changes(location: Location, asked: _Asked) -> None:
             async for piece in pieces:
                 yield shown(piece)
 
-    schema = shown(reading.narrow.updates.empty_table()).schema
+    schema = shown(pa.Table.from_batches([], reading.narrow.updates)).schema
     written = await write_all(rows(), schema, asked.destination, clock=location.clock)
     if is_table:
         told = f"after {format_time(first)} up to {format_time(last)}"

@@ -13,13 +13,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.cli.output import csv_line
 from tidelog.cli.values import EXACT_DIGITS, iso_text, json_values
 from tidelog.persist.duck import duck_in_order, text_literal
 
 if TYPE_CHECKING:
     import duckdb
 
-BLOCK_BYTES: Final = 16 * 1024 * 1024
+BLOCK_BYTES: Final = 8 * 1024 * 1024
 BATCH_ROWS: Final = 16_384  # What one thread takes at once.
 _ROWS: Final = "tidelog_rows"
 
@@ -38,8 +39,7 @@ class LineRows:
         self._stack = ExitStack()
         self._connection: duckdb.DuckDBPyConnection | None = None
         if is_csv:
-            head = pa.table([[name] for name in schema.names], [str(n) for n in range(len(schema))])
-            self.write(head)
+            self._write(memoryview(csv_line(schema.names).encode()))
 
     def write(self, table: pa.Table) -> None:
         """Write rows, of the schema that was told."""

@@ -105,7 +105,12 @@ async def write_all(
     """Write rows as they come, while the next are read; return how many there were."""
     from functools import partial
 
+    import pyarrow as pa
+
     from tidelog.clock import run_all
+
+    # It gives memory back sooner than Arrow's others do, and is as fast here.
+    pa.set_memory_pool(pa.system_memory_pool())
 
     async def following() -> pa.Table | None:
         return await anext(tables, None)

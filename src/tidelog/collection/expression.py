@@ -269,7 +269,7 @@ class _Check:
         ).fetchall()
 
     def _check_type(self, schema: pa.Schema) -> None:
-        rows = Predicate(self.sql, schema, self.what).rows(schema.empty_table())
+        rows = Predicate(self.sql, schema, self.what).rows(pa.Table.from_batches([], schema))
         try:
             self.connection.register(ROWS, rows)
             described = self.connection.execute(f"DESCRIBE SELECT ({self.sql}) AS p FROM {ROWS}")

@@ -40,21 +40,23 @@ class Predicate:
                 on a row.
         """
         with open_sandbox() as connection:
-            return self.mask_in(connection, table)
+            return np.asarray(self.mask_in(connection, table).to_numpy(), np.bool_)
 
-    def mask_in(self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table) -> npt.NDArray[np.bool_]:
+    def mask_in(
+        self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table
+    ) -> pa.ChunkedArray[pa.BooleanScalar]:
         """Do as `mask` does, in a sandbox that is open: to open one takes 30 ms."""
         sandbox.register(ROWS, self.rows(table))
         try:
             statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
-            found = sandbox.execute(statement).fetchnumpy()["p"]
+            found: pa.Table = sandbox.sql(statement).to_arrow_table()
         except duckdb.Error as error:
             raise UsageError(
                 f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
             ) from error
         finally:
             sandbox.unregister(ROWS)
-        return np.asarray(found, np.bool_)
+        return found.column("p")
 
     def failing(self, table: pa.Table) -> npt.NDArray[np.bool_]:
         """Say for each row whether the expression fails on it, for which `mask` fails on all.
@@ -94,7 +96,8 @@ def filter_table(table: pa.Table, predicate: Predicate) -> pa.Table:
     Raises:
         UsageError: as `Predicate.mask`.
     """
-    return table.filter(pa.array(predicate.mask(table)))
+    with open_sandbox() as sandbox:
+        return table.filter(predicate.mask_in(sandbox, table))
 
 
 @contextmanager

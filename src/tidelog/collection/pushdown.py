@@ -138,10 +138,14 @@ def _constant(node: Json) -> tuple[str, str]:
 
 
 def _whole(text: str, dtype: pa.DataType) -> int | None:
+    """Return a whole number, if a column of a type can hold it."""
     try:
-        return int(pa.scalar(int(text), dtype).as_py())
-    except (ValueError, OverflowError, pa.ArrowException):
+        value = int(text)
+    except ValueError:
         return None
+    bits = dtype.bit_width - (0 if pa.types.is_unsigned_integer(dtype) else 1)
+    least = 0 if pa.types.is_unsigned_integer(dtype) else -(1 << bits)
+    return value if least <= value < 1 << bits else None
 
 
 def _name_of(dtype: pa.DataType) -> str:

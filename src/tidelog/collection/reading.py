@@ -13,7 +13,6 @@ from functools import partial
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.collection.predicate import open_sandbox
 from tidelog.collection.selection import CheckedSelection, first_rows, rows_count
 from tidelog.persist.bounds import Box
 from tidelog.persist.opened import PartOpener
@@ -59,7 +58,7 @@ class Reading:
         left = self.wanted.limit
         if left == 0:
             return
-        with open_sandbox() as sandbox:
+        with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
             wanted = Wanted(as_of=time, columns=self.wanted.needed, box=box)
             read = pieces_as_written if self.appended else pieces_by_key
@@ -86,7 +85,7 @@ class Reading:
         left = self.wanted.limit
         if left == 0:
             return
-        with open_sandbox() as sandbox:
+        with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
             wanted = Wanted(as_of=until, after=since, columns=self.wanted.needed, box=box)
             async with aclosing(changes_in_pieces(parts, wanted, self._opener(box))) as pieces:

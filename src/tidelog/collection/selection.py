@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.expression import check_predicate
-from tidelog.collection.predicate import Predicate
+from tidelog.collection.predicate import Predicate, open_sandbox
 from tidelog.collection.pushdown import box_of
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.bounds import Box
+from tidelog.persist.part import int64_of
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.updates import consolidate
 
@@ -76,31 +78,42 @@ class CheckedSelection:
         read = () if self.predicate is None else self.predicate.schema.names
         return tuple(dict.fromkeys([*self.columns, *read]))
 
-    def box(self, sandbox: duckdb.DuckDBPyConnection) -> Box:
-        """Return bounds outside of which no row is asked for."""
+    @contextmanager
+    def sandbox(self) -> Iterator[duckdb.DuckDBPyConnection | None]:
+        """Yield what the condition is computed in; None if there is none, for it takes 30 ms."""
         if self.predicate is None:
+            yield None
+            return
+        with open_sandbox() as opened:
+            yield opened
+
+    def box(self, sandbox: duckdb.DuckDBPyConnection | None) -> Box:
+        """Return bounds outside of which no row is asked for."""
+        if self.predicate is None or sandbox is None:
             return {}
         return box_of(self.predicate.sql, self.predicate.schema, sandbox)
 
-    def chosen(self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection, *, name: str) -> pa.Table:
+    def chosen(
+        self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, name: str
+    ) -> pa.Table:
         """Return those of some rows that are asked for, in their order, with ``_diff``.
 
         Raises:
             UsageError: the condition fails on a row. CorruptionError: one is there less than no
             times.
         """
-        if self.predicate is not None and rows.num_rows:
-            rows = rows.filter(pa.array(self.predicate.mask_in(sandbox, rows)))
+        if self.predicate is not None and sandbox is not None and rows.num_rows:
+            rows = rows.filter(self.predicate.mask_in(sandbox, rows))
         check_multiplicity(rows, name)
         return rows.select([*self.columns, DIFF])
 
     def chosen_changes(
-        self, updates: pa.Table, sandbox: duckdb.DuckDBPyConnection, *, data: pa.Schema
+        self, updates: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, data: pa.Schema
     ) -> pa.Table:
         """Return those of some updates that are asked for, in their order; see `chosen`."""
-        if self.predicate is None:
+        if self.predicate is None or sandbox is None:
             return updates.select([*self.columns, TIME, DIFF])
-        found = updates.filter(pa.array(self.predicate.mask_in(sandbox, updates)))
+        found = updates.filter(self.predicate.mask_in(sandbox, updates))
         if set(self.needed) == set(self.columns):
             return found.select([*self.columns, TIME, DIFF])
         # Without the columns that the condition reads, updates may cancel or be the same.
@@ -114,29 +127,33 @@ def check_multiplicity(contents: pa.Table, name: str) -> None:
     Raises:
         CorruptionError: so it is.
     """
-    diffs = contents.column(DIFF).to_numpy()
+    diffs = int64_of(contents, DIFF)
     if len(diffs) and diffs.min() < 0:
         raise CorruptionError("a row of the collection has a negative multiplicity", name=name)
 
 
 def first_rows(contents: pa.Table, count: int) -> pa.Table:
     """Return the first ``count`` rows of contents, each counted as often as it is there."""
-    ends = np.cumsum(contents.column(DIFF).to_numpy())
+    ends = np.cumsum(int64_of(contents, DIFF))
     if not len(ends) or ends[-1] <= count:
         return contents
     whole = int(np.searchsorted(ends, count, side="left")) + (1 if count else 0)
     kept = contents.slice(0, whole)
     if not whole:
         return kept
-    diffs = kept.column(DIFF).to_numpy().copy()
+    diffs = int64_of(kept, DIFF).copy()
     diffs[-1] -= ends[whole - 1] - count
     position = kept.schema.get_field_index(DIFF)
-    return kept.set_column(position, kept.schema.field(position), pa.array(diffs))
+    return kept.set_column(position, kept.schema.field(position), _array(diffs))
+
+
+def _array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
 
 
 def rows_count(contents: pa.Table) -> int:
     """Return how many rows contents stand for."""
-    return int(contents.column(DIFF).to_numpy().sum())
+    return int(int64_of(contents, DIFF).sum())
 
 
 def repeated(contents: pa.Table) -> Iterator[pa.Table]:
@@ -144,7 +161,7 @@ def repeated(contents: pa.Table) -> Iterator[pa.Table]:
 
     A row can be there a billion times.
     """
-    diffs = contents.column(DIFF).to_numpy()
+    diffs = int64_of(contents, DIFF)
     rows = contents.drop_columns([DIFF])
     if (diffs == 1).all():
         yield rows

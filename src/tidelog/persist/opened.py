@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
-from tidelog.persist.bounds import OPEN, Box, Interval, box_of_group, overlaps
+from tidelog.persist.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
 from tidelog.persist.part import Part, check_bytes, decode_part
 from tidelog.persist.schema import TIME, ShardSchema
 from tidelog.store.port import Store
@@ -62,13 +62,13 @@ class OpenPart:
         wanted = [*names, TIME] if is_later and TIME not in names else list(names)
         table = self._decode(groups, wanted)
         if is_later:
-            table = table.filter(pc.less_equal(table.column(TIME), pa.scalar(as_of, pa.int64())))
+            table = table.filter(pc.less_equal(table.column(TIME), scalar_of(as_of, pa.int64())))
         return table.select(list(names))
 
     def _decode(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         schema = pa.schema([self.schema.updates.field(name) for name in names])
         if isinstance(self.source, pa.Table):
-            return self.source.select(names) if groups else schema.empty_table()
+            return self.source.select(names) if groups else pa.Table.from_batches([], schema)
         try:
             found = self.source.read_row_groups(
                 list(groups), columns=list(names), use_threads=False

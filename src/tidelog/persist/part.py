@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tidelog.errors import CorruptionError
+from tidelog.errors import CorruptionError, require
 from tidelog.ids import ShardId
 from tidelog.persist.parquet import decode_parquet, encode_parquet
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
@@ -81,8 +81,17 @@ def sums_of(updates: pa.Table, schema: ShardSchema) -> tuple[RowSum, RowSum]:
 
 def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return a column of int64 without nulls as numpy."""
-    column: pa.ChunkedArray[Any] = updates.column(name)
-    return column.to_numpy().astype(np.int64, copy=False)
+    # Arrow's own way there loads pandas, where it is installed: a third of a second.
+    chunks = [_plain(chunk) for chunk in updates.column(name).chunks if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return np.concatenate([*chunks, np.empty(0, np.int64)])
+
+
+def _plain(chunk: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    require(pa.types.is_int64(chunk.type) and not chunk.null_count, "a column is not of int64")
+    data = memoryview(chunk.buffers()[1] or b"")
+    return np.frombuffer(data, np.int64, len(chunk), 8 * chunk.offset)
 
 
 def encode_part(

@@ -30,13 +30,14 @@ from tidelog.persist.bounds import (
     ordered,
     part_reaches,
     rows_within,
+    scalar_of,
 )
 from tidelog.persist.opened import OpenPart, PartOpener, is_in_order
 from tidelog.persist.part import Part
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.updates import consolidate, merge
 
-PIECE_ROWS: Final = 131_072
+PIECE_ROWS: Final = 65_536
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024  # Of parts' bytes; what is open besides lies in files.
 REST_BYTES_MAX: Final = 64 * 1024 * 1024  # Of rows that were decoded, and come in a later piece.
 AHEAD_MAX: Final = 8
@@ -309,8 +310,10 @@ class _Sweep:
 
 
 def _is_less(column: pa.ChunkedArray[Any], high: Any) -> pa.ChunkedArray[pa.BooleanScalar]:
-    less = pc.less(column, pa.scalar(high, column.type))
-    return cast("pa.ChunkedArray[pa.BooleanScalar]", pc.fill_null(less, pa.scalar(value=False)))
+    less = pc.less(column, scalar_of(high, column.type))
+    # A null is less than nothing.
+    known = pc.if_else(pc.is_valid(column), less, pc.is_valid(column))
+    return cast("pa.ChunkedArray[pa.BooleanScalar]", known)
 
 
 def opener_names(schema: ShardSchema, box: Iterable[str]) -> frozenset[str]:

@@ -148,7 +148,7 @@ def consolidate(
 def _run(sql: str, tables: Sequence[pa.Table], out: pa.Schema) -> pa.Table:
     filled = [t for t in tables if t.num_rows]
     if not filled:
-        return out.empty_table()
+        return pa.Table.from_batches([], out)
     with duck() as connection:
         # Arrow tables are scanned where they are; the aggregation spills past the memory limit.
         connection.register("updates", pa.concat_tables(filled))
