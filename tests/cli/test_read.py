@@ -260,7 +260,7 @@ def test_rows_go_to_devices_as_they_are(rows: Cli) -> None:
 
 
 def test_reading_loads_neither_pandas_nor_spark_nor_logs(rows: Cli) -> None:
-    """Each takes a part of a second to be there, and is of no use; pyarrow loads pandas by itself."""
+    """Each takes a part of a second to be there, and is of no use; pyarrow loads pandas unasked."""
     script = (
         "import sys\n"
         "from tidelog.cli.main import main\n"

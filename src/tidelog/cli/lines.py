@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -105,7 +106,9 @@ def _shown(
     """Return a column as DuckDB is given it, and the SQL that makes a cell of it."""
     dtype = column.type
     if pa.types.is_string(dtype):
-        return column, _csv_text(name) if is_csv else name
+        if not is_csv:
+            return column, name
+        return column, _plain(name, is_csv=True) if _is_bare(column) else _csv_text(name)
     if pa.types.is_binary(dtype):
         return column, _plain(f"to_base64({name})", is_csv=is_csv)
     if pa.types.is_temporal(dtype):
@@ -162,6 +165,22 @@ def _nested(name: str, dtype: pa.DataType, *, is_csv: bool) -> str:
 
 def _plain(expression: str, *, is_csv: bool) -> str:
     return f"coalesce({expression}::VARCHAR, '')" if is_csv else expression
+
+
+def _is_bare(column: pa.ChunkedArray[Any]) -> bool:
+    """Say whether no text of a column needs quotes, as is mostly so: a look at all its bytes."""
+    for chunk in column.chunks:
+        _, offsets, data = chunk.buffers()
+        if not len(chunk) or offsets is None:
+            continue
+        ends = np.frombuffer(memoryview(offsets), np.int32, len(chunk) + 1, 4 * chunk.offset)
+        if np.count_nonzero(ends[1:] == ends[:-1]) > chunk.null_count:
+            return False  # No text at all is quoted.
+        told = np.frombuffer(memoryview(data or b""), np.uint8)[ends[0] : ends[-1]]
+        text = told.tobytes()
+        if text and (told.min() <= ord(" ") or b"," in text or b'"' in text):
+            return False
+    return True
 
 
 def _csv_text(text: str) -> str:
