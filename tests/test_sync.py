@@ -8,14 +8,18 @@ import re
 import subprocess
 import sys
 import threading
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
 import tidelog
 from tidelog import aio
+from tidelog.collection.times import parse_time
 from tidelog.errors import (
     AsOfNotComplete,
     HandleError,
@@ -296,3 +300,97 @@ def test_a_connection_is_not_taken_over_a_fork(tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
+async def test_an_awaited_connection_is_a_block_too(tmp_path: Path) -> None:
+    """As with files and logs; and awaited it is what it was."""
+    async with aio.connect(tmp_path / "lake", create=True) as lake:
+        assert isinstance(lake, aio.Location)
+        assert await lake.logs() == []
+    assert await (await aio.connect(tmp_path / "lake")).logs() == []
+    with pytest.raises(NoSuchLocation):
+        async with aio.connect(tmp_path / "none"):
+            pass
+
+
+def test_dir_shows_what_there_is() -> None:
+    """A prompt completes by it; names are loaded when they are used, and shown before."""
+    assert {*tidelog.__all__, "aio", "__version__"} == set(dir(tidelog))
+    assert all(getattr(tidelog, name) is not None for name in dir(tidelog))
+
+
+def test_handles_are_short_at_a_prompt(tmp_path: Path) -> None:
+    """A screen of fields says nothing, and may hold what is secret in a URL."""
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    with tidelog.connect(tmp_path / "lake", create=True) as lake:
+        lake.create_source(tidelog.SourceSpec(name="c", files=str(tmp_path / "a.jsonl")))
+        lake.ingest("c")
+        found = lake.collection("c")
+        log = lake.create_log("l")
+        told = [repr(each) for each in (lake, found, log, lake.shard("s", schema=SCHEMA))]
+        contents = repr(found.snapshot(as_of=0))
+        log.close()
+
+    assert told[0].startswith("<tidelog location file://")
+    assert told[1:] == [
+        "<tidelog collection 'c': 1 columns>",
+        "<tidelog log 'l': slot>",
+        "<tidelog shard s>",
+    ]
+    assert contents == "<tidelog contents: 0 rows, 1 columns as of 1970-01-01T00:00:00Z>"
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        20,
+        "20",
+        "1970-01-01T00:00:00.020Z",
+        datetime(1970, 1, 1, 0, 0, 0, 20_999, tzinfo=UTC),
+        datetime(1970, 1, 1, 1, 0, 0, 20_000, tzinfo=timezone(timedelta(hours=1))),
+        datetime(1970, 1, 1, 0, 0, 0, 20_000),  # noqa: DTZ001 - naive times are UTC's
+        pd.Timestamp("1970-01-01T00:00:00.020Z"),
+        np.datetime64(20, "ms"),
+        np.int64(20),
+        pa.scalar(20),
+        pa.scalar("1970-01-01T00:00:00.020Z"),
+        pa.scalar(20_000, pa.timestamp("us", "UTC")),
+        pa.scalar(20_000_000, pa.timestamp("ns")),
+    ],
+    ids=repr,
+)
+def test_a_time_is_what_programs_have_for_one(when: Any) -> None:
+    """Whoever has a moment in hand need not write it as text."""
+    assert parse_time(when) == 20
+
+
+def test_days_are_their_midnight_and_other_things_no_times() -> None:
+    """Said in a sentence, and not by whatever fails first."""
+    assert parse_time(date(1970, 1, 2)) == parse_time(pa.scalar(date(1970, 1, 2))) == 86_400_000
+    nothing: list[Any] = [None, pd.NaT, np.datetime64("NaT"), pa.nulls(1)[0]]
+    for wrong in (*nothing, True, 1.5, pa.scalar(1.5), []):
+        with pytest.raises(UsageError, match="as_of"):
+            parse_time(wrong, what="as_of")
+
+
+def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
+    """The same choices as on the command line, in one table and piece by piece."""
+    rows = [{"id": n, "name": f"n{n % 2}"} for n in range(6)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    with tidelog.connect(tmp_path / "lake", create=True) as lake:
+        lake.create_source(tidelog.SourceSpec(name="c", files=str(tmp_path / "a.jsonl")))
+        lake.ingest("c")
+        found = lake.collection("c")
+        chosen = found.snapshot(columns=["name"], where="id > 1", limit=3)
+
+        assert chosen.to_arrow().to_pylist() == [{"name": "n0"}, {"name": "n1"}, {"name": "n0"}]
+        assert sum(table.num_rows for table in found.scan(where="name = 'n1'")) == 3
+        assert found.snapshot(where="id > 9").to_arrow().column_names == ["id", "name"]
+        changed = found.changes(0, columns=["name"])
+        assert sorted(changed.select(["name", "_diff"]).to_pylist(), key=str) == [
+            {"name": "n0", "_diff": 3},
+            {"name": "n1", "_diff": 3},
+        ]
+        for wrong in ({"columns": ["nope"]}, {"where": "nope > 1"}, {"limit": -1}):
+            with pytest.raises(UsageError):
+                found.snapshot(**wrong)

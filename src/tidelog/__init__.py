@@ -51,9 +51,16 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    # What is loaded when it is first used is there before.
+    return sorted({*__all__, "__version__", "aio"})
+
+
 def __getattr__(name: str) -> object:
     # Loaded when first used: a command line that only prints its help needs neither Arrow nor
     # DuckDB.
+    if name == "aio":
+        return importlib.import_module("tidelog.aio")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tidelog' has no attribute {name!r}")

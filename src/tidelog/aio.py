@@ -1,9 +1,18 @@
 """The awaited face: the same names as `tidelog`, for programs that run a loop of their own."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from tidelog.clock import Clock
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.location import Location, open_location
 from tidelog.persist.shard import Shard
+from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.gc.cursors import Witness
 from tidelog.wal.gc.deletion import Pace
@@ -11,8 +20,6 @@ from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.slot_protocol.shape import Shape
-
-connect = open_location
 
 __all__ = [
     "Batching",
@@ -28,3 +35,35 @@ __all__ = [
     "Witness",
     "connect",
 ]
+
+
+class connect:  # noqa: N801  It is used as the function that it was: it is awaited.
+    """Connect to the location at a URL or a path; see `tidelog.location.open_location`.
+
+    ``lake = await connect(url)``, or ``async with connect(url) as lake``. A location itself holds
+    nothing open; its logs end by themselves, or in a block of their own.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        clock: Clock | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self._work = open_location(url, create=create, clock=clock, store=store)
+
+    def __await__(self) -> Generator[Any, None, Location]:
+        return self._work.__await__()
+
+    async def __aenter__(self) -> Location:
+        return await self._work
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass

@@ -72,6 +72,9 @@ class Location:
     def __post_init__(self) -> None:
         self.controller = Controller(store=self.store, consensus=self.consensus, clock=self.clock)
 
+    def __repr__(self) -> str:
+        return f"<tidelog location {self.store.url}>"
+
     def shard(
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
     ) -> Shard:

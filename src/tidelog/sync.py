@@ -70,6 +70,9 @@ class Shard:
         self._portal = portal
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def upper(self) -> Frontier:
         return self._portal.run(self._inner.upper())
 
@@ -202,6 +205,9 @@ class Location:
     def __init__(self, portal: Portal, inner: aio_location.Location) -> None:
         self._portal = portal
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     @property
     def url(self) -> str:

@@ -55,6 +55,9 @@ class Log:
         self._portal = portal
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def name(self) -> str:
         """Return its name."""

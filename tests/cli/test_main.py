@@ -248,8 +248,10 @@ def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:
     assert shown.splitlines() == [
         "  at  n  text",
         "----  -  " + "-" * 41,
-        "1000  0  " + "x" * 40 + "…",
-        "1001  1  " + "x" * 40 + "…",
+        "1000  0  " + "x" * 41,
+        "         " + "x" * 19,
+        "1001  1  " + "x" * 41,
+        "         " + "x" * 19,
         "2 rows as of 1970-01-01T00:00:03.999Z",
     ]
 
@@ -283,3 +285,33 @@ def test_main_reads_the_process_arguments(
 
     assert main() == 0
     assert capsys.readouterr().out == f"tidelog {__version__}\n"
+
+
+def test_the_package_is_a_command() -> None:
+    """Where its script is not on the path, as in a cluster's image, ``python -m`` is."""
+    command = [sys.executable, "-m", "tidelog", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout == f"tidelog {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tidelog re", "read"),
+        ("tidelog collection d", "describe"),
+        ("tidelog read x --wh", "--where"),
+    ],
+)
+def test_a_shell_completes_verbs_and_options(
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command does not run the way its library would, which is where this is answered."""
+    monkeypatch.setenv("_TIDELOG_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit) as ended:
+        main([])
+
+    assert not ended.value.code
+    assert capsys.readouterr().out.split() == [expected]

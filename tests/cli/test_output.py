@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tidelog.cli.grid import Grid
+from tidelog.cli.grid import Grid, GridRows
 from tidelog.cli.ingest import parse_size
 from tidelog.cli.output import (
     bytes_text,
@@ -50,14 +51,44 @@ def test_a_grid_fits_its_terminal(rows: list[list[str]], width: int) -> None:
     assert max(cell_len(line) for line in grid([list(row) for row in rows], width=width)) <= width
 
 
-def test_later_rows_of_a_grid_are_cut_and_not_shifted() -> None:
+def test_later_rows_of_a_grid_go_on_below_and_are_not_shifted() -> None:
     """Widths are settled by what is seen first, since rows are written as they come."""
     out: list[str] = []
     table = Grid(["name", "n"], right=[False, True], width=None, out=out.append)
     table.write([["abc", "1"]])
     table.write([["abcdefgh", "2"]])
 
-    assert out[-1] == "abc…  2\n"
+    assert "".join(out[-2:]) == "abcd  2\nefgh\n"
+
+
+def test_times_are_whole_where_text_can_give_way() -> None:
+    """A time that is cut is another time."""
+    moment = datetime(2013, 1, 15, 14, 0, 0, 123_456, tzinfo=UTC)
+    table = pa.table({"moment": [moment] * 2, "n": [10**12] * 2, "text": ["word " * 20, "x" * 500]})
+    out: list[str] = []
+    rows = GridRows(table.schema, out.append, width=60)
+    rows.write(table)
+
+    lines = "".join(out).splitlines()
+    assert sum("2013-01-15T14:00:00.123456Z  1000000000000" in line for line in lines) == 2
+    assert max(map(cell_len, lines)) <= 60
+    assert sum(line.count("w") for line in lines) == 20
+    assert lines[-1].endswith("…")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_six_hundred_columns_fit_a_terminal(width: int) -> None:
+    """Each row is written as lines, and no value of it is lost."""
+    names = [f"a_rather_long_name_of_column_{n}" for n in range(600)]
+    out: list[str] = []
+    grid = Grid(names, right=[True] * 600, width=width, out=out.append)
+    grid.write([[str(10**6 + n) for n in range(600)], [None] * 600])
+
+    lines = "".join(out).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert [line for line in lines if line.startswith("--")] == ["-- 1 --", "-- 2 --"]
+    assert all(str(10**6 + n) in "".join(out) for n in range(600))
+    assert sum("NULL" in line for line in lines) == 600
 
 
 def test_text_cannot_steer_the_terminal() -> None:

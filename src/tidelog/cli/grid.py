@@ -1,13 +1,18 @@
-"""Tables for people: columns aligned, as wide as their first rows need and the terminal allows."""
+"""Tables for people: columns aligned, as wide as their first rows need and the terminal allows.
+
+A cell that is wider than its column goes on below. Where a terminal has no room for all columns,
+each row is written as lines of a name and a value.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tidelog.cli.output import clean_text
 
@@ -15,13 +20,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WIDTH_MIN: Final = 6  # A column is not made narrower than this for the others' sake.
+LINES_MAX: Final = 8  # Of one cell; more is cut. Times and numbers never have so many.
 _GAP: Final = "  "
 
 
 class Grid:
-    """Writes lines of cells. Widths are settled by the first call of `write`; longer cells are cut.
+    """Writes lines of cells. Widths are settled by the first call of `write`; see the module.
 
-    ``width`` is how wide a line may be; None for any. A cell of None is written NULL.
+    ``width`` is how wide a line may be; None for any. Columns that are ``whole`` are made narrower
+    than their cells only when the others are as narrow as can be. A cell of None is written NULL.
     """
 
     def __init__(
@@ -31,16 +38,23 @@ class Grid:
         right: Sequence[bool],
         width: int | None,
         out: Callable[[str], None],
+        whole: Sequence[bool] | None = None,
     ) -> None:
         self._names = [clean_text(name) for name in names]
         self._right = right
+        self._whole = whole or [False] * len(self._names)
         self._width = width
         self._out = out
         self._widths: list[int] | None = None
+        self._rows_count = 0
 
     def write(self, rows: Sequence[Sequence[str | None]]) -> None:
         """Write rows; before the first, the names."""
         cleaned = [["NULL" if c is None else clean_text(c) for c in row] for row in rows]
+        if self._is_too_narrow:
+            for row in cleaned:
+                self._record(row)
+            return
         if self._widths is None:
             self._widths = self._fit([self._names, *cleaned])
             self._line(self._names)
@@ -48,36 +62,63 @@ class Grid:
         for row in cleaned:
             self._line(row)
 
+    @property
+    def _is_too_narrow(self) -> bool:
+        count = len(self._names)
+        return self._width is not None and count * (WIDTH_MIN + len(_GAP)) > self._width + len(_GAP)
+
     def _line(self, cells: Sequence[str]) -> None:
         widths = self._widths or []
-        told = [
-            _aligned(cell, width, right=right)
-            for cell, width, right in zip(cells, widths, self._right, strict=True)
-        ]
-        self._out(_GAP.join(told).rstrip() + "\n")
+        columns = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        for lines in zip_longest(*columns, fillvalue=""):
+            told = [
+                _aligned(text, width, right=right)
+                for text, width, right in zip(lines, widths, self._right, strict=True)
+            ]
+            self._out(_GAP.join(told).rstrip() + "\n")
+
+    def _record(self, row: Sequence[str]) -> None:
+        """Write a row as lines of a name and a value, below its number."""
+        self._rows_count += 1
+        room = self._width or 0
+        narrow = max(1, min(max(map(cell_len, self._names)), room // 3))
+        wide = max(1, room - narrow - len(_GAP))
+        self._out(f"-- {self._rows_count} --\n"[: room + 1])
+        for name, cell in zip(self._names, row, strict=True):
+            for told, text in zip_longest(
+                _wrapped(name, narrow), _wrapped(cell, wide), fillvalue=""
+            ):
+                self._out(f"{_aligned(told, narrow, right=False)}{_GAP}{text}".rstrip() + "\n")
 
     def _fit(self, rows: Sequence[Sequence[str]]) -> list[int]:
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         if self._width is None:
             return widths
         room = max(self._width - len(_GAP) * (len(widths) - 1), 0)
-        # Take from the widest, until all fit or none has more than it must have.
-        while sum(widths) > room and max(widths) > WIDTH_MIN:
-            widest = widths.index(max(widths))
-            rest = sorted(widths)[-2] if len(widths) > 1 else 0
-            excess = sum(widths) - room
-            widths[widest] = max(widths[widest] - excess, min(rest, widths[widest] - 1), WIDTH_MIN)
+        soft = [place for place, whole in enumerate(self._whole) if not whole]
+        for places in (soft, range(len(widths))):
+            _narrow(widths, places, room)
         return widths
+
+
+def _narrow(widths: list[int], places: Sequence[int], room: int) -> None:
+    """Take from the widest of some columns, until all fit or none has more than it must have."""
+    while places and sum(widths) > room and max(widths[p] for p in places) > WIDTH_MIN:
+        widest = max(places, key=lambda place: widths[place])
+        rest = max((widths[p] for p in places if p != widest), default=0)
+        excess = sum(widths) - room
+        widths[widest] = max(widths[widest] - excess, min(rest, widths[widest] - 1), WIDTH_MIN)
 
 
 class GridRows:
     """Writes Arrow rows as a table for people; see `tidelog.cli.output.Rows`."""
 
     def __init__(self, schema: pa.Schema, out: Callable[[str], None], *, width: int | None) -> None:
-        from tidelog.cli.values import is_number
+        from tidelog.cli.values import is_number, is_time
 
         right = [is_number(field.type) for field in schema]
-        self._grid = Grid(schema.names, right=right, width=width, out=out)
+        whole = [is_number(field.type) or is_time(field.type) for field in schema]
+        self._grid = Grid(schema.names, right=right, width=width, out=out, whole=whole)
         self._begun = False
 
     def write(self, table: pa.Table) -> None:
@@ -98,8 +139,16 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def _wrapped(cell: str, width: int) -> list[str]:
+    """Return a cell's lines."""
+    if cell_len(cell) <= width:
+        return [cell]
+    lines = chop_cells(cell, width)
+    if len(lines) > LINES_MAX:
+        lines = [*lines[: LINES_MAX - 1], set_cell_size(lines[LINES_MAX - 1], width - 1) + "…"]
+    return lines
+
+
 def _aligned(cell: str, width: int, *, right: bool) -> str:
-    length = cell_len(cell)
-    if length > width:
-        return set_cell_size(cell, width - 1) + "…"
-    return " " * (width - length) + cell if right else cell + " " * (width - length)
+    padding = " " * (width - cell_len(cell))
+    return padding + cell if right else cell + padding

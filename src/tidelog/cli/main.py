@@ -44,6 +44,7 @@ from tidelog.errors import (
 DONE, FAILED, MISUSED, STORE_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 _DEBUG: Final = "TIDELOG_DEBUG"
+_COMPLETE: Final = "_TIDELOG_COMPLETE"
 # Older typers take this class from click, newer ones carry it along.
 _Misuse: type[Exception] = next(
     c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
@@ -70,7 +71,6 @@ _PLAIN: Final = (
 app = typer.Typer(
     name="tidelog",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     # Plain help: the framed kind takes twice as long to be there.
     rich_markup_mode=None,
@@ -153,6 +153,9 @@ _command = cache(partial(typer.main.get_command, app))
 def _run(arguments: list[str]) -> None:
     # Not by calling the app: that turns a closed pipe, and Ctrl-C, into exits of its own.
     command = _command()
+    if _COMPLETE in os.environ:
+        # A shell asks what could come next: that is answered by the library's own way to run.
+        command.main(arguments, prog_name="tidelog")
     with command.make_context("tidelog", arguments) as context:
         command.invoke(context)
 

@@ -58,6 +58,11 @@ def is_number(dtype: pa.DataType) -> bool:
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
 
 
+def is_time(dtype: pa.DataType) -> bool:
+    """Say whether a column is one of dates or times."""
+    return bool(pa.types.is_temporal(dtype))
+
+
 def _lists(column: pa.ListArray[Any]) -> list[Any]:
     items = iter(json_values(column.flatten()))
     lengths = pc.list_value_length(column).to_pylist()

@@ -107,6 +107,9 @@ class Shard:
         )
         self.reader = PartReader(store=self.store, clock=self.clock, cache_bytes=self.cache_bytes)
 
+    def __repr__(self) -> str:
+        return f"<tidelog shard {self.id!s}>"
+
     @property
     def state(self) -> State:
         """Return the state as this handle knows it, which others may have moved on from."""

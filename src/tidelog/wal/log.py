@@ -32,7 +32,7 @@ from tidelog.wal.slot_protocol.shape import Shape
 LOG_RECORDS: Final = SLOT_RECORDS
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Log(Keeping):
     """A log that was opened; what it costs to have one is its manifest, read once.
 
@@ -45,6 +45,9 @@ class Log(Keeping):
 
     shape: Shape = field(default_factory=Shape)
     batching: Batching = field(default_factory=Batching)
+
+    def __repr__(self) -> str:
+        return f"<tidelog log {self.name!r}: {self.protocol}>"
 
     async def append(
         self,

@@ -31,7 +31,7 @@ from tidelog.wal.scrub.tree_scrub import scrub
 from tidelog.wal.slot_protocol.seek import first_at
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class ManifestLog(Log):
     """A log of manifest commits, to the byte as Chroma's wal3 writes it."""
 

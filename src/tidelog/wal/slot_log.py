@@ -37,7 +37,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 T = TypeVar("T")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class SlotLog(Log):
     """A log of slot commits: one round trip an append, several under way, one writer at a time."""
 
