@@ -134,6 +134,28 @@ async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> 
     assert (summary.ticks, summary.rows) == (2, 3)
 
 
+async def test_who_follows_an_idle_source_writes_once_a_heartbeat(tmp_path: Path) -> None:
+    """Each tick is a put a shard: a collection that nobody feeds need not cost that each second."""
+    place = Place(tmp_path, timed=False)
+    ingester = await place.ingester(bytes_max=1_000)
+    begun_us = place.clock.monotonic_us()
+
+    def seconds() -> float:
+        return (place.clock.monotonic_us() - begun_us) / SECOND
+
+    summary = await place.run(ingester, follow=True, stop=lambda: seconds() >= 600)
+    assert summary.rows == 3
+    assert 8 <= summary.ticks <= 11
+    assert summary.store.list_count >= 300
+    assert summary.store.put_count <= 60
+
+    place.write("2.jsonl", 4)
+    begun_us = place.clock.monotonic_us()
+    told = len(place.told)
+    await place.run(ingester, follow=True, stop=lambda: seconds() >= 3)
+    assert place.told[-1].so_far.rows == 1, place.told[told:]
+
+
 async def test_following_takes_what_comes_until_it_is_stopped(tmp_path: Path) -> None:
     """It sleeps where nothing is left, and looks again; a stop is obeyed in between."""
     place = Place(tmp_path)

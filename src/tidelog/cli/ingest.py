@@ -24,6 +24,16 @@ _SIZE: Final = re.compile(r"([0-9][0-9_]*)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECA
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
+Heartbeat = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION",
+        help="How often --follow moves the collection on where nothing comes, if times are the "
+        "clock's.",
+    ),
+]
+
+
 def ingest(
     context: typer.Context,
     name: SourceName,
@@ -49,6 +59,7 @@ def ingest(
         float,
         typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for more."),
     ] = 5.0,
+    heartbeat: Heartbeat = "1m",
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at rows that do not fit the schema.")
     ] = False,
@@ -78,7 +89,10 @@ def ingest(
         check_installed()
     bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
     interval_us = int(interval * 1e6)
-    wanted = _Wanted(name, engine, follow, interval_us, bytes_max, strict, final, as_json)
+    from tidelog.collection.times import parse_duration_ms
+
+    beat_us = 1_000 * parse_duration_ms(heartbeat, what="--heartbeat")
+    wanted = _Wanted(name, engine, follow, interval_us, beat_us, bytes_max, strict, final, as_json)
     on_location(context, lambda location: _ingest(location, wanted))
 
 
@@ -90,6 +104,7 @@ class _Wanted:
     engine: str
     follow: bool
     interval_us: int
+    heartbeat_us: int
     bytes_max: int | None
     strict: bool
     final: bool
@@ -118,6 +133,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
                     ingester,
                     follow=wanted.follow,
                     interval_us=wanted.interval_us,
+                    heartbeat_us=wanted.heartbeat_us,
                     on_tick=reporter.tell,
                     stop=stopping.is_set,
                 )

@@ -141,11 +141,11 @@ class Ingester:
         for shard in (*self.written, self.remap):
             await shard.refresh()
 
-    async def tick(self, head: SourceHead) -> Tick | None:
+    async def tick(self, head: SourceHead, *, may_idle: bool = True) -> Tick | None:
         """Do one tick; None if there is nothing to do up to ``head``.
 
-        With times from the clock, an idle tick moves upper on; with times from the data, it is
-        None.
+        With times from the clock, an idle tick moves upper on, where it ``may_idle``; with times
+        from the data, it is None.
 
         Raises:
             SourceDropped: the source is gone from the catalog. SourceRewritten, GoneError: a file
@@ -156,7 +156,7 @@ class Ingester:
         start_us = self.clock.monotonic_us()
         for _ in range(TRIES_MAX):
             try:
-                done = await self._tick(head)
+                done = await self._tick(head, may_idle=may_idle)
             except AsOfBeforeSince:
                 # Other ingesters went on while we knew no more than an earlier state.
                 await self.refresh()
@@ -167,7 +167,7 @@ class Ingester:
             return done
         raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
 
-    async def _tick(self, head: SourceHead) -> Tick | None:
+    async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
         lower = self.upper.time
         if self.remap.state.upper_frontier < self.upper:
             # Commits were met whose bindings this handle has not seen: others are ticks ahead.
@@ -176,7 +176,7 @@ class Ingester:
         ready: tuple[Binding, Computed] | None = None
         if self.remap.state.upper == lower:
             plan = await self._plan(head, lower)
-            if plan is None:
+            if plan is None or not (plan.ranges or may_idle):
                 return None
             upper = self._upper_of(plan, lower)
             if self.strict and plan.ranges:

@@ -23,6 +23,7 @@ from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogEr
 from tidelog.store.wrappers.metered import Usage, usage_of
 
 HEALTH_EVERY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000
+HEARTBEAT_US: Final = 60_000_000
 TRIES_ONCE: Final = 5
 PAUSE_FIRST_US, PAUSE_MOST_US = 250_000, 30_000_000
 _LOOK_US: Final = 100_000  # How often a pause looks whether it is to stop.
@@ -96,19 +97,21 @@ async def run_ingest(
     interval_us: int,
     on_tick: Callable[[RunProgress], None],
     stop: Callable[[], bool],
+    heartbeat_us: int = HEARTBEAT_US,
 ) -> Summary:
     """Tick up to the source's head as it is now; with ``follow``, on and on until ``stop``.
 
     A binding that stands beyond the output is finished first. With times from the clock, a run that
     finds nothing new ticks once, to move upper on. ``stop`` is looked at between ticks.
 
-    Units: ``interval_us`` is how long to wait where nothing is left, before looking again.
+    Units: ``interval_us`` is how long to wait where nothing is left, before looking again; after
+        ``heartbeat_us`` without a tick one that finds nothing moves upper on all the same.
 
     Raises:
         LocationError: the store failed, and (without ``follow``) went on to after some tries.
         TidelogError: see `Ingester.tick`; what was committed stands.
     """
-    run = _Run(ingester, on_tick, stop)
+    run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0)
     try:
         await run.go(follow=follow, interval_us=interval_us)
     except SourceDropped:
@@ -127,12 +130,14 @@ class _Run:
     ingester: Ingester
     on_tick: Callable[[RunProgress], None]
     stop: Callable[[], bool]
+    heartbeat_us: int
     so_far: Summary = field(default_factory=Summary)
     _executors: Usage = field(default_factory=Usage)
     _usage_before: Usage = field(init=False)
     _started_us: int = field(init=False)
     _start_us: int = field(init=False)
     _told_us: int = field(init=False)
+    _ticked_us: int | None = None
 
     def __post_init__(self) -> None:
         clock = self.ingester.clock
@@ -176,17 +181,24 @@ class _Run:
             self.on_tick(RunProgress(so_far=self.summary()))
         timed = self.ingester.info.time_column is not None
         while not self.stop():
-            tick = await self.ingester.tick(head)
+            tick = await self.ingester.tick(head, may_idle=self._is_due())
             left = await self._left_bytes(tick, head)
             if tick is None:
                 self.so_far = replace(self.so_far, left_bytes=left)
                 return
             self._count(tick, left)
+            self._ticked_us = self.ingester.clock.monotonic_us()
             self.on_tick(RunProgress(so_far=self.summary(), tick=tick))
             await self._tell_after(HEALTH_EVERY_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
             if tick.exhausted or (not timed and not left):
                 return
+
+    def _is_due(self) -> bool:
+        """Say whether a tick that finds nothing is worth what it writes."""
+        if self._ticked_us is None:
+            return True
+        return self.ingester.clock.monotonic_us() - self._ticked_us >= self.heartbeat_us
 
     async def _left_bytes(self, tick: Tick | None, head: SourceHead) -> int:
         if tick is not None and tick.computed is not None:
