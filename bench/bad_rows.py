@@ -6,18 +6,25 @@ python bench/bad_rows.py [--rows N] [--rounds N] [--format json|csv|parquet]
 from __future__ import annotations
 
 import argparse
+import asyncio
 import io
 import statistics
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from figures import print_table, ratio, seconds_of, side_by_side
+from tidelog.aio import SourceSpec, connect
 from tidelog.collection.binding import SourceRange
 from tidelog.collection.decode import decode_range
 from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
+from tidelog.collection.run import run_ingest
+from tidelog.collection.types import sql_type
 
 COLUMNS: dict[str, pa.DataType] = {
     "id": pa.int64(),
@@ -57,8 +64,8 @@ def text(good: str, bad: str | None, rows: int) -> bytes:
     return "".join(pattern[n % 100].format(n=n, m=n % 1_000) + "\n" for n in range(rows)).encode()
 
 
-def parquet(bad: bool, rows: int) -> bytes:
-    """Return a range of amounts, of which one in a hundred has a digit too many."""
+def parquet_file(bad: bool, rows: int) -> bytes:
+    """Return a file of amounts, of which one in a hundred has a digit too many."""
     amounts = [1.255 if bad and n % 100 == 50 else 1.25 for n in range(rows)]
     table = pa.table(
         {
@@ -69,44 +76,63 @@ def parquet(bad: bool, rows: int) -> bytes:
     )
     sink = io.BytesIO()
     pq.write_table(table, sink)
-    file = sink.getvalue()
+    return sink.getvalue()
+
+
+def packed(file: bytes) -> bytes:
+    """Return a file's range of all row groups."""
     footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
     first, last = group_span(read_footer(footer), 0, read_footer(footer).num_row_groups)
     return pack_range(footer, file[first:last])
 
 
-def decode(data: bytes, format: str, bad: int) -> None:
-    groups = read_footer(data[8 : 8 + int.from_bytes(data[:8], "little")]).num_row_groups
-    limit = groups if format == "parquet" else len(data)
+def decode(data: bytes, kind: str, bad: int) -> None:
+    limit = 0
+    if kind == "parquet":
+        limit = read_footer(data[8 : 8 + int.from_bytes(data[:8], "little")]).num_row_groups
     found = SourceRange(path="p", start=0, limit=limit, sum=b"", head=b"", head_bytes=0)
-    assert decode_range(data, found, WANTED, format=format).errors.num_rows == bad
+    if kind == "csv":
+        found = msgspec.structs.replace(found, start=1_000, header=HEADER)
+    assert decode_range(data, found, WANTED, format=kind).errors.num_rows == bad
 
 
-def decode_text(data: bytes, format: str, bad: int) -> None:
-    start = 1_000
-    found = SourceRange(
-        path="p", start=start, limit=start, sum=b"", head=b"", head_bytes=0, header=HEADER
+async def ingest_file(folder: Path, kind: str, bad: int) -> None:
+    """Ingest a file into a new location, as ``tidelog ingest --once --engine local`` does."""
+    schema = ", ".join(f'"{f.name}" {sql_type(f.type)}' for f in WANTED)
+    location = await connect((folder / "lake").as_uri(), create=True)
+    await location.create_source(
+        SourceSpec(name="rows", files=str(folder / "in"), format=kind, schema=schema)
     )
-    assert decode_range(data, found, WANTED, format=format).errors.num_rows == bad
+    ingester = await location.ingester("rows")
+    summary = await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+    assert summary.bad == bad
 
 
-def works_of(rows: int) -> dict[str, dict[str, Callable[[], float]]]:
-    """Return by format and fault what is timed; the fault of none comes first."""
+def ingest(data: bytes, kind: str, bad: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name:
+        folder = Path(name)
+        (folder / "in").mkdir()
+        (folder / "in" / f"1.{kind}").write_bytes((HEADER if kind == "csv" else b"") + data)
+        asyncio.run(ingest_file(folder, kind, bad))
 
-    def timed(data: bytes, format: str, bad: int) -> Callable[[], float]:
-        work = decode if format == "parquet" else decode_text
-        return partial(seconds_of, partial(work, data, format, bad))
 
-    found: dict[str, dict[str, Callable[[], float]]] = {}
-    for kind, good, faults in (("json", JSON, BAD_JSON), ("csv", CSV, BAD_CSV)):
-        found[kind] = {"none": timed(text(good, None, rows), kind, 0)} | {
-            name: timed(text(good, bad, rows), kind, rows // 100) for name, bad in faults.items()
-        }
-    found["parquet"] = {
-        "none": timed(parquet(False, rows), "parquet", 0),
-        "numbers": timed(parquet(True, rows), "parquet", rows // 100),
+def works_of(kind: str, rows: int, *, whole: bool) -> dict[str, Callable[[], float]]:
+    """Return by fault what is timed; the fault of none comes first."""
+    work = ingest if whole else decode
+    if kind == "parquet":
+        made = {"none": parquet_file(False, rows), "numbers": parquet_file(True, rows)}
+        if not whole:
+            made = {fault: packed(file) for fault, file in made.items()}
+    else:
+        good, faults = (JSON, BAD_JSON) if kind == "json" else (CSV, BAD_CSV)
+        made = {"none": text(good, None, rows)}
+        made |= {fault: text(good, bad, rows) for fault, bad in faults.items()}
+    return {
+        fault: partial(seconds_of, partial(work, data, kind, 0 if fault == "none" else rows // 100))
+        for fault, data in made.items()
     }
-    return found
 
 
 def main() -> None:
@@ -114,13 +140,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--format", choices=["json", "csv", "parquet"])
+    parser.add_argument("--ingest", action="store_true")
     given = parser.parse_args()
     pa.set_cpu_count(1)
     table: list[Sequence[str]] = []
-    for kind, works in works_of(given.rows).items():
+    for kind in ("json", "csv", "parquet"):
         if given.format not in (None, kind):
             continue
-        found = side_by_side(works, given.rounds)
+        found = side_by_side(works_of(kind, given.rows, whole=given.ingest), given.rounds)
         for fault, seconds in found.items():
             took = statistics.median(seconds)
             times = ratio(found["none"], seconds)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
+    from tidelog.collection.csv_guess import CsvOptions
     from tidelog.sync import Collection, Location, Shard, connect
     from tidelog.sync_log import Log
     from tidelog.wal.append.batching import Batching
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batching",
     "Collection",
+    "CsvOptions",
     "Keep",
     "Limits",
     "Location",
@@ -38,6 +40,7 @@ __all__ = [
 _HOMES = {
     "Collection": "tidelog.sync",
     "Location": "tidelog.sync",
+    "CsvOptions": "tidelog.collection.csv_guess",
     "Log": "tidelog.sync_log",
     "Shard": "tidelog.sync",
     "SourceSpec": "tidelog.collection.create",

@@ -250,8 +250,8 @@ class Location:
     ) -> Ingester:
         """Return an ingester of a source, which has read where its shards stand.
 
-        ``final`` says that a csv file's last record is whole though it lacks its line end, since
-        nobody writes the files any more; else it waits for that.
+        ``final`` says that a text file's last record is whole though it lacks its line end, since
+        nobody writes the files any more; else it waits for that, unless it is a json object.
 
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.

@@ -83,6 +83,19 @@ def test_a_torn_last_record_waits_unless_it_is_said_to_be_whole(cli: Cli) -> Non
     assert read(cli) == [*grown, {"n": 6, "m": 7}]
 
 
+def test_half_a_json_object_waits_and_is_a_bad_row_if_it_is_all_there_is(cli: Cli) -> None:
+    """It is told that something is left; and nothing is lost in silence."""
+    folder = cli.folder / "raw"
+    folder.mkdir()
+    (folder / "1.json").write_text('{"n": 1}\n{"n": ')
+    cli.done("source", "create", "s", "--files", folder)
+
+    first, last = cli.ingest("s", "--json").object, cli.ingest("s", "--final", "--json").object
+
+    assert (first["rows"], first["bad"], first["left_bytes"]) == (1, 0, 6)
+    assert (last["rows"], last["bad"], last["left_bytes"]) == (0, 1, 0)
+
+
 def test_a_header_that_lacks_most_columns_names_its_file(cli: Cli) -> None:
     """Its rows would be nulls, and nobody would know."""
     made(cli, "a,b,c\n1,2,3\n")

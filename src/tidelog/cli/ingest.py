@@ -67,7 +67,7 @@ def ingest(
         bool,
         typer.Option(
             "--final",
-            help="Take a csv file's last record though its line end is missing; else it waits.",
+            help="Take a file's last record though its line end is missing; else it waits.",
         ),
     ] = False,
     as_json: AsJson = False,

@@ -78,11 +78,12 @@ def text_chunk(
     source: SourceInfo,
     columns: Sequence[str],
     at_end: bool,
+    final: bool,
 ) -> Chunk | None:
     """Make a chunk of a text file's next bytes; None if not one record of them is whole.
 
-    ``at_end`` says that the file ends with these bytes, and that its last record may lack a line
-    end. ``columns`` are the source's.
+    ``at_end`` says that the file ends with these bytes, ``final`` that its last record is then
+    whole though it lacks a line end. ``columns`` are the source's.
 
     Raises:
         HeaderDiffers: the file's header lacks most of them.
@@ -96,9 +97,10 @@ def text_chunk(
             return None
         check_header(found, columns, dialect, path=entry.key)
         header = found
-    ends = record_ends(data, dialect, final=at_end)
+    final = final and at_end
+    ends = record_ends(data, dialect, final=final)
     whole = int(ends[-1]) if len(ends) else 0
-    if at_end and whole < len(data) and _stands_alone(data[whole:], source.format):
+    if whole < len(data) and (final or (at_end and _stands_alone(data[whole:], source.format))):
         whole = len(data)
     if not whole:
         return None
@@ -128,11 +130,9 @@ def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, 
 
 
 def _stands_alone(line: bytes, format: str) -> bool:
-    """Say whether a last line without a line end is whole: for json, that shows."""
-    if format == "csv":
-        return True
+    """Say whether a last line without a line end shows that it is whole: json may."""
     try:
-        return isinstance(json.loads(line), dict)
+        return format == "json" and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -7,7 +7,7 @@ records that these find well formed, makes values of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -105,12 +105,15 @@ class _Records:
     columns: int
     dialect: CsvDialect
     fields: QuotedFields
+    _uneven: set[int] = field(default_factory=set)
 
     def record(self, row: int) -> bytes:
         return self.data[self.starts[row] : self.ends[row]]
 
     def parse(self, rows: Int64s) -> pa.Table | None:
         """Parse records at once; None if one of them is bad."""
+        if len(rows) == 1 and int(rows[0]) in self._uneven:
+            return None
         chunk = gather(self.data, self.starts, self.ends, rows)
         if chunk.startswith(_MARK):
             chunk = _MARK + chunk  # Of what it reads, Arrow drops one at the beginning.
@@ -140,10 +143,11 @@ class _Records:
         return table if table.num_rows == len(rows) else None
 
     def guess(self, rows: Int64s) -> Bools:
-        """Doubt the records that have too few fields, or too many."""
+        """Doubt the records that have too few fields, or too many: these are bad for sure."""
         starts, ends = self.starts[rows], self.ends[rows]
         counts = count_fields(self.data, starts, ends, self.fields.toggles, self.dialect)
         doubted: Bools = counts != self.columns
+        self._uneven.update(rows[doubted].tolist())
         return doubted
 
     def fault(self, row: int) -> str:

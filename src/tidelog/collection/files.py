@@ -72,7 +72,7 @@ class FilesHead:
 class FilesSource:
     """Files that a pattern names, in one store.
 
-    ``final`` says that a csv file's last record is whole though it lacks a line end.
+    ``final`` says that a text file's last record is whole though it lacks a line end.
     The bytes that were planned last are kept for whoever reads them next, so that an ingester that
     computes what it minted reads them once.
     """
@@ -221,7 +221,8 @@ class FilesSource:
                 data,
                 source=self.info,
                 columns=self.schema.names,
-                at_end=at_end and (self.final or self.info.format == "json"),
+                at_end=at_end,
+                final=self.final,
             )
             if chunk is not None or at_end:
                 return chunk, at_end
