@@ -79,6 +79,7 @@ def test_a_torn_last_record_waits_unless_it_is_said_to_be_whole(cli: Cli) -> Non
     cli.ingest("s", "--final")
 
     assert (torn, first["left_bytes"]) == ([{"n": 1, "m": 2}], 3)
+    assert "--final" in first["waiting"]["1.csv"]
     assert grown == [{"n": 1, "m": 2}, {"n": 3, "m": 45}]
     assert read(cli) == [*grown, {"n": 6, "m": 7}]
 
@@ -96,22 +97,27 @@ def test_half_a_json_object_waits_and_is_a_bad_row_if_it_is_all_there_is(cli: Cl
     assert (last["rows"], last["bad"], last["left_bytes"]) == (0, 1, 0)
 
 
-def test_a_header_that_lacks_most_columns_names_its_file(cli: Cli) -> None:
-    """Its rows would be nulls, and nobody would know."""
+def test_a_file_whose_header_lacks_most_columns_waits_and_is_named(cli: Cli) -> None:
+    """Its rows would be nulls, and nobody would know; the files behind it are taken."""
     made(cli, "a,b,c\n1,2,3\n")
-    cli.ingest("s")
-    other = cli.folder / "raw" / "2.csv"
+    other, third = cli.folder / "raw" / "2.csv", cli.folder / "raw" / "3.csv"
     other.write_text("A,B,C\n4,5,6\n")
+    third.write_text("c,a,b\n9,7,8\n")
 
-    said = cli("ingest", "s", "--engine", "local")
-
-    assert said.status != 0
-    assert "'2.csv'" in said.complaint
-    assert "lacks most" in said.complaint
-    assert len(read(cli)) == 1
+    waiting = cli.ingest("s", "--json").object["waiting"]
+    told = cli.done("source", "status", "s").object["run"]["waiting"]
+    before = read(cli)
     other.write_text("c,a,more\n6,4,x\n")
     cli.ingest("s")
-    assert read(cli)[1] == {"a": 4, "b": None, "c": 6}
+
+    assert list(waiting) == list(told) == ["2.csv"]
+    assert "lacks most of the source's columns (a, b, c)" in waiting["2.csv"]
+    assert [row["a"] for row in before] == [1, 7]
+    assert [(row["a"], row["b"], row["c"]) for row in read(cli)] == [
+        (1, 2, 3),
+        (7, 8, 9),
+        (4, None, 6),
+    ]
 
 
 def test_an_inch_mark_costs_no_line(cli: Cli) -> None:

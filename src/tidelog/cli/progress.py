@@ -142,9 +142,6 @@ def end_line(source: str, summary: Summary) -> str:
     if dropped:
         told.append(f"dropped fields that the schema lacks: {dropped}")
     told.append(f"complete to {complete_to}" if complete_to else "nothing is complete yet")
-    if summary.left_bytes:
-        left = bytes_text(summary.left_bytes)
-        told.append(f"{left} left (a last line without its end waits, unless --final is given)")
     told.append(f"{summary.duration_us / 1e6:.1f} s")
     told.append(
         f"{store.get_count:,} get, {store.put_count:,} put, {store.list_count:,} list, "

@@ -44,6 +44,7 @@ from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX = 3
 DECODES_MAX = 4
+_TORN: Final = "its last line has no line end yet; 'tidelog ingest --final' takes it as it is"
 UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inprogress")
 
 
@@ -224,6 +225,8 @@ class FilesSource:
                 at_end=at_end,
                 final=self.final,
             )
+            if at_end and (int(chunk.limits[-1]) if chunk else start) < limit:
+                self._waiting[entry.key] = _TORN
             if chunk is not None or at_end:
                 return chunk, at_end
             # Not one record ends within what was read: a long line.
