@@ -17,6 +17,7 @@ from tidelog.collection.csv_guess import CsvOptions, check_csv, guess_csv
 from tidelog.collection.decode import decode_range
 from tidelog.collection.decode_csv import header_of
 from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.records import OFFSET
 from tidelog.collection.types import sql_type
 from tidelog.errors import UsageError
 
@@ -162,7 +163,7 @@ def decode(text: str, dialect: CsvDialect, **columns: pa.DataType) -> tuple[list
         path="p", start=9, limit=9, sum=b"", head=b"", head_bytes=0, header=b"a,b\n"
     )
     decoded = decode_range(text.encode(), found, pa.schema(columns), format="csv", dialect=dialect)
-    rows = decoded.rows.drop_columns("_offset").to_pylist()
+    rows = decoded.rows.drop_columns(OFFSET).to_pylist()
     return [tuple(row.values()) for row in rows], decoded.errors.num_rows
 
 
