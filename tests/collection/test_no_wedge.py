@@ -100,7 +100,7 @@ def test_records_that_all_break_a_parser_are_bad_records(monkeypatch: pytest.Mon
     found = decoded(TEXT["csv"], "csv")
 
     assert found.rows.num_rows == 0
-    assert found.rows.column_names == ["n", "s", OFFSET]
+    assert found.rows.column_names == ["n", "s", "_tidelog_offset"]
     assert found.errors.num_rows == COUNT
 
 
