@@ -147,7 +147,9 @@ def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
     """Collections as streams, and an end."""
     given = {"location": str(tmp_path), "path": "log"}
 
-    with pytest.raises(SourceError, match="only logs are read as streams"):
+    with pytest.raises(
+        SourceError, match="a collection is not read as a stream: read it at a time"
+    ):
         TidelogDataSource(given).streamReader(LOG_SCHEMA)
     with pytest.raises(SourceError, match="a stream has no end"):
         TidelogDataSource({**given, "kind": "log", "limit": "9"}).streamReader(LOG_SCHEMA)

@@ -5,7 +5,9 @@ itself twice, and both sides must see the same, whatever is committed meanwhile.
 plain values; each task opens its own store, and consolidates its share without a shuffle.
 
 Does not write, and says so; prunes no columns by itself: Spark does not say which ones a query
-needs, so they are named by the option ``columns``. Logs are read by `log_source` and `log_stream`.
+needs, so they are named by the option ``columns``. What it says of conditions prunes parts and row
+groups, where the session's ``spark.sql.python.filterPushdown.enabled`` is on. Logs are read by
+`log_source` and `log_stream`.
 Source: design page 6, "Reading on Spark".
 """
 
@@ -39,8 +41,10 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.location import open_location
+from tidelog.persist.bounds import part_reaches
 from tidelog.persist.part import Part
 from tidelog.persist.schema import decode_schema, encode_schema
+from tidelog.spark.filters import Bound, box_of_filters, is_asked_for_filters
 from tidelog.spark.log_options import check_for_batch, check_for_stream, read_log_settings
 from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader, choose_log_pin
 from tidelog.spark.options import (
@@ -127,13 +131,16 @@ class TidelogDataSource(DataSource):
             if isinstance(self._pin, LogPin):
                 check_for_batch(read_log_settings(self.options, os.environ))
                 return LogReader(self._pin)
-            return TidelogReader(self._pin, schema)
+            # With its setting off, Spark refuses a reader that could take filters.
+            made = FilteringReader if is_asked_for_filters() else TidelogReader
+            return made(self._pin, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with told_as_spark_tells():
             if read_kind(self.options) != "log":
                 raise UsageError(
-                    "only logs are read as streams: option('kind', 'log'), or spark.read"
+                    "a collection is not read as a stream: read it at a time with spark.read and "
+                    "option('asOf', ...), or a log as a stream with option('kind', 'log')"
                 )
             if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
                 raise UsageError("to read a log as a stream needs PySpark 4.2 or newer: upgrade it")
@@ -177,10 +184,11 @@ class TidelogReader(DataSourceReader):
     def __init__(self, pin: PinnedRead, schema: StructType) -> None:
         self._pin = pin
         self._schema = schema
+        self._box: dict[str, tuple[Bound, Bound]] = {}
 
     def partitions(self) -> list[InputPartition]:
         with told_as_spark_tells():
-            scans = asyncio.run(plan_scans(self._pin))
+            scans = asyncio.run(plan_scans(self._pin, self._box))
         return [ScanPartition(msgspec.msgpack.encode(packed)) for packed in pack_scans(scans)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -193,6 +201,16 @@ class TidelogReader(DataSourceReader):
             for scan in msgspec.msgpack.decode(partition.value, type=list[Scan]):
                 for table in contents(asyncio.run(load_tables(scan, store)), scan):
                     yield from batches_of(table, target)
+
+
+class FilteringReader(TidelogReader):
+    """A reader that is told what Spark will choose by, and leaves out what cannot be chosen."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
+        data = decode_schema(self._pin.schema).data
+        self._box = box_of_filters(filters, pa.schema([data.field(n) for n in self._pin.columns]))
+        # Spark computes all of them itself: bounds may be wider than a condition.
+        yield from filters
 
 
 async def choose_pin(settings: ReadSettings) -> PinnedRead:
@@ -218,8 +236,10 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
     )
 
 
-async def plan_scans(pin: PinnedRead) -> list[Scan]:
-    """Share the snapshot out.
+async def plan_scans(
+    pin: PinnedRead, box: dict[str, tuple[Bound, Bound]] | None = None
+) -> list[Scan]:
+    """Share out what of the snapshot lies within a box.
 
     Raises:
         NoSuchCollection: it was dropped, or made anew, since it was loaded.
@@ -237,8 +257,9 @@ async def plan_scans(pin: PinnedRead) -> list[Scan]:
             schema=pin.schema,
             columns=pin.columns,
             as_of=pin.as_of,
-            parts=snapshot.parts,
+            parts=tuple(part for part in snapshot.parts if part_reaches(part, box or {})),
             appended=pin.appended,
+            box=box or {},
         )
         scans.extend(await _share(scan, location.store))
     return scans

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.selection import check_multiplicity
 from tidelog.errors import CorruptionError
+from tidelog.persist.bounds import OPEN, Box, box_of_group, overlaps, rows_within
 from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
 from tidelog.persist.updates import accumulate
@@ -36,6 +37,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape: ``bounds`` is the range of the first key column's values, an Arrow stream of two rows:
         the least one, and the one that the range ends before (null: open); or empty, for all.
+        ``box`` has bounds, both included, of columns that Spark has a condition on.
     """
 
     schema: bytes
@@ -44,6 +46,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     appended: bool = False
     bounds: bytes = b""
+    box: dict[str, tuple[int | str | None, int | str | None]] = {}
 
     @property
     def size_bytes(self) -> int:
@@ -137,7 +140,11 @@ def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
         check_bytes(part, data)
         try:
             file = pq.ParquetFile(pa.BufferReader(data))
-            groups = list(_groups_within(file.metadata, bounds))
+            groups = [
+                index
+                for index in _groups_within(file.metadata, bounds)
+                if _may_hold(file.metadata.row_group(index), scan.box)
+            ]
             table = file.read_row_groups(groups, columns=wanted, use_threads=False)
             table = table.cast(pa.schema([schema.updates.field(n) for n in table.column_names]))
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
@@ -146,7 +153,8 @@ def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
         table = table.filter(pc.less_equal(table.column(TIME), pa.scalar(scan.as_of, pa.int64())))
     if bounds is not None:
         table = _within(table, key, *bounds)
-    return table.select(names)
+    # Updates of one row are all within the box, or none is: they still meet.
+    return rows_within(table.select(names), scan.box)
 
 
 def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
@@ -212,6 +220,11 @@ def _groups_within(metadata: pq.FileMetaData, bounds: tuple[Any, Any] | None) ->
         after = known is not None and high is not None and known.min >= high
         if not before and not after:
             yield index
+
+
+def _may_hold(group: pq.RowGroupMetaData, box: Box) -> bool:
+    known = box_of_group(group, frozenset(box)) if box else {}
+    return all(overlaps(known.get(name, OPEN), wanted) for name, wanted in box.items())
 
 
 def _within(table: pa.Table, key: str, low: Any, high: Any) -> pa.Table:

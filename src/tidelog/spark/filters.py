@@ -1,0 +1,78 @@
+"""Conditions that Spark pushes down, as bounds on columns. Pure.
+
+Spark computes each condition itself as well: bounds only say what need not be decoded. So a
+condition of a kind that is not known here bounds nothing.
+
+PySpark has filters from 4.1 on, and refuses a source that takes them in a session whose setting
+``spark.sql.python.filterPushdown.enabled`` is off. A reader cannot ask for the setting: it looks at
+who makes it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime
+from types import FrameType
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+Bound: TypeAlias = "int | str | None"
+PUSHING: Final = "data_source_pushdown_filters"  # PySpark's module that asks which it takes.
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+
+
+def is_asked_for_filters() -> bool:
+    """Say whether the caller's caller is Spark's planning with filters."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        spec = frame.f_globals.get("__spec__")
+        name = getattr(spec, "name", None) or frame.f_globals.get("__name__", "")
+        if name.endswith(PUSHING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def box_of_filters(filters: Iterable[Any], schema: pa.Schema) -> dict[str, tuple[Bound, Bound]]:
+    """Return bounds outside of which no row fulfils all of the filters."""
+    found: dict[str, tuple[Bound, Bound]] = {}
+    for name, low, high in _bounds(filters, schema):
+        least, greatest = found.get(name, (None, None))
+        lows: list[Any] = [v for v in (least, low) if v is not None]
+        highs: list[Any] = [v for v in (greatest, high) if v is not None]
+        found[name] = (max(lows, default=None), min(highs, default=None))
+    return found
+
+
+def _bounds(filters: Iterable[Any], schema: pa.Schema) -> Iterator[tuple[str, Any, Any]]:
+    for each in filters:
+        name, *inner = getattr(each, "attribute", None) or [""]
+        if inner or name not in schema.names:
+            continue
+        kind = type(each).__name__
+        given = list(each.value) if kind == "In" else [getattr(each, "value", None)]
+        values: list[Any] = [_value(value, schema.field(name).type) for value in given]
+        if not values or any(value is None for value in values):
+            continue
+        low, high = min(values), max(values)
+        if kind in ("EqualTo", "In"):
+            yield name, low, high
+        elif kind in ("GreaterThan", "GreaterThanOrEqual"):
+            yield name, low, None
+        elif kind in ("LessThan", "LessThanOrEqual"):
+            yield name, None, high
+
+
+def _value(value: Any, dtype: pa.DataType) -> Bound:
+    """Return a value as bounds have it, or None if it is of another kind than its column."""
+    if pa.types.is_integer(dtype) and isinstance(value, int) and not isinstance(value, bool):
+        bits = dtype.bit_width - (0 if pa.types.is_unsigned_integer(dtype) else 1)
+        least = 0 if pa.types.is_unsigned_integer(dtype) else -(1 << bits)
+        return value if least <= value < 1 << bits else None
+    if pa.types.is_string(dtype) and isinstance(value, str):
+        return value
+    if pa.types.is_date(dtype) and isinstance(value, date) and not isinstance(value, datetime):
+        return value.toordinal() - _EPOCH
+    return None
