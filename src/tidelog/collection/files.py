@@ -82,7 +82,7 @@ class FilesSource:
     clock: Clock
     info: SourceInfo
     schema: ShardSchema
-    final: bool = True
+    final: bool = False
     _planned: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     _verified: dict[str, str] = field(default_factory=dict)
     _row_groups: dict[str, int] = field(default_factory=dict)
