@@ -16,7 +16,8 @@ from tidelog.collection import decode_json
 from tidelog.collection.binding import SourceRange
 from tidelog.collection.casts import cast_values
 from tidelog.collection.decode import decode_range
-from tidelog.collection.sift import Bools, Int64s, Sieve
+from tidelog.collection.places import Bools, Int64s
+from tidelog.collection.sift import Sieve
 
 ROWS = 4_000
 COLUMNS: dict[str, pa.DataType] = {

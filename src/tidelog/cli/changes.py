@@ -11,14 +11,13 @@ import typer
 from tidelog.cli.command import AsJson, CollectionName, on_location
 from tidelog.cli.output import count_text, say
 from tidelog.cli.read import say_bare_time, write_all
-from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Where, names_of
+from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Picked, Where, names_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     import pyarrow as pa
 
-    from tidelog.collection.selection import RowSelection
     from tidelog.location import Location
 
 
@@ -50,7 +49,7 @@ def changes(
     collection that has no others.
     """
     destination = Destination(format, output, as_json=as_json)
-    asked = _Asked(name, since, until, names_of(columns), where, limit, destination)
+    asked = _Asked(name, since, until, Picked(names_of(columns), where, limit), destination)
     on_location(context, lambda location: _changes(location, asked))
 
 
@@ -61,16 +60,8 @@ class _Asked:
     name: str
     since: str
     until: str | None
-    columns: list[str] | None
-    where: str | None
-    limit: int | None
+    picked: Picked
     destination: Destination
-
-    @property
-    def selection(self) -> RowSelection:
-        from tidelog.collection.selection import RowSelection
-
-        return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
 
 
 async def _changes(location: Location, asked: _Asked) -> None:
@@ -82,7 +73,7 @@ async def _changes(location: Location, asked: _Asked) -> None:
     since = parse_time(asked.since, what="--since")
     until = None if asked.until is None else parse_time(asked.until, what="--until")
     collection = await location.collection(asked.name)
-    reading = collection.reading(asked.selection)
+    reading = collection.reading(asked.picked.selection())
     first, last = await collection.resolve_between(since, until)
     for option, text in (("--since", asked.since), ("--until", asked.until)):
         if text is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.command import AsJson, CollectionName, on_location
 from tidelog.cli.output import count_text, say
-from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Where, names_of
+from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Picked, Where, names_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.clock import Clock
-    from tidelog.collection.selection import RowSelection
     from tidelog.location import Location
 
 
@@ -51,38 +49,26 @@ def read(
     hold: NaN, Infinity, decimals of more than 15 digits. In csv null is empty, no text is "".
     """
     destination = Destination(format, output, as_json=as_json)
-    asked = _Asked(name, as_of, names_of(columns), where, limit, destination)
-    on_location(context, lambda location: _read(location, asked))
+    picked = Picked(names_of(columns), where, limit)
+    on_location(context, lambda location: _read(location, name, as_of, picked, destination))
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a reader asked for."""
-
-    name: str
-    as_of: str | None
-    columns: list[str] | None
-    where: str | None
-    limit: int | None
-    destination: Destination
-
-    @property
-    def selection(self) -> RowSelection:
-        from tidelog.collection.selection import RowSelection
-
-        return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
-
-
-async def _read(location: Location, asked: _Asked) -> None:
+async def _read(
+    location: Location,
+    name: str,
+    as_of: str | None,
+    picked: Picked,
+    destination: Destination,
+) -> None:
     from tidelog.collection.selection import repeated
     from tidelog.collection.times import format_time, parse_time
 
-    time = None if asked.as_of is None else parse_time(asked.as_of)
-    collection = await location.collection(asked.name)
-    reading = collection.reading(asked.selection)
+    time = None if as_of is None else parse_time(as_of)
+    collection = await location.collection(name)
+    reading = collection.reading(picked.selection())
     time = await collection.resolve_as_of(time, what="--as-of")
-    if asked.as_of is not None:
-        say_bare_time(asked.as_of, "--as-of")
+    if as_of is not None:
+        say_bare_time(as_of, "--as-of")
 
     async def rows() -> AsyncGenerator[pa.Table, None]:
         async with aclosing(reading.contents(collection.parts_until(time), time)) as pieces:
@@ -90,8 +76,8 @@ async def _read(location: Location, asked: _Asked) -> None:
                 for table in repeated(piece):
                     yield table
 
-    written = await write_all(rows(), reading.narrow.data, asked.destination, clock=location.clock)
-    if asked.destination.format == "table":
+    written = await write_all(rows(), reading.narrow.data, destination, clock=location.clock)
+    if destination.format == "table":
         say(f"{count_text(written, 'row')} as of {format_time(time)}")
 
 

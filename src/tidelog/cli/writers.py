@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
 
@@ -20,6 +21,8 @@ from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidelog.collection.selection import RowSelection
 
 BINARY: Final = ("parquet", "arrow")
 _SUFFIXES: Final = {
@@ -58,6 +61,21 @@ Where = Annotated[
     typer.Option(metavar="SQL", help="A condition on the columns, in DuckDB's dialect."),
 ]
 Limit = Annotated[int | None, typer.Option(min=0, help="At most so many rows.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Which rows and columns a reader asked for, by the options above; see `names_of`."""
+
+    columns: list[str] | None
+    where: str | None
+    limit: int | None
+
+    def selection(self) -> RowSelection:
+        """Return it as collections understand it."""
+        from tidelog.collection.selection import RowSelection
+
+        return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
 
 
 class Destination:

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.collection.doubt_casts import as_mask, doubt_cast
-from tidelog.collection.sift import Int64s, Sieve
+from tidelog.collection.places import Bools, Int64s
+from tidelog.collection.sift import Sieve
 from tidelog.collection.types import sql_type
-from tidelog.persist.duck import duck
+from tidelog.persist.duck import duck, text_literal
 
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Array: TypeAlias = "pa.Array[Any]"
 
 _INTEGER: Final = "[+-]?[0-9]+"
@@ -210,7 +210,7 @@ def _parsing(dtype: pa.DataType, formats: Formats) -> str:
 
 
 def _by_format(form: str) -> str:
-    return "try_strptime(x, '" + form.replace("'", "''") + "')"
+    return f"try_strptime(x, {text_literal(form)})"
 
 
 def _text_type(dtype: pa.DataType) -> pa.DataType:

@@ -18,7 +18,8 @@ from tidelog.collection.decode_csv import header_names, header_of
 from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import record_ends, split_at
-from tidelog.collection.plan import Int64s, Units
+from tidelog.collection.places import Int64s
+from tidelog.collection.plan import Units
 from tidelog.collection.records import OFFSET
 from tidelog.collection.times import times_of
 from tidelog.errors import HeaderDiffers

@@ -77,6 +77,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def data_schema(self) -> ShardSchema:
         return decode_schema(self.schema)
 
+    @property
+    def deletions_schema(self) -> ShardSchema | None:
+        """Return the schema of the deletions beside a shard; without a time column none are."""
+        column = self.source.time_column
+        return None if column is None else deletions_schema(self.data_schema, column)
+
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
@@ -103,14 +109,14 @@ def shape_messages(data: bytes, rank: int, job: Job) -> Shaped:
     deletes, failing = _deletes(stamped, source, schema)
     deleting = stamped.append_column(DELETE, pa.array(deletes)).filter(pa.array(~failing))
     messages = deleting.select(messages_schema(schema).names)
-    why = f"column {source.time_column!r} is no time that can be kept"
-    out = [Misfit(offset, why, "") for offset in stamps.timeless.tolist()]
-    if len(stamps.ahead):
-        why = f"column {source.time_column!r} is later than {format_time(found.time_max)}, "
-        why += "further ahead of the clock than --max-ahead allows"
-        out += [Misfit(offset, why, "") for offset in stamps.ahead.tolist()]
-    unsaid = stamped.column(OFFSET).to_numpy()[failing].tolist()
-    out += [Misfit(offset, "--delete-when fails on the row", "") for offset in unsaid]
+    time = f"column {source.time_column!r}"
+    late = f"{time} is later than {format_time(found.time_max)}, further ahead of the clock than"
+    reasons = (
+        (f"{time} is no time that can be kept", stamps.timeless),
+        (f"{late} --max-ahead allows", stamps.ahead),
+        ("--delete-when fails on the row", stamped.column(OFFSET).to_numpy()[failing]),
+    )
+    out = [Misfit(offset, why, "") for why, offsets in reasons for offset in offsets.tolist()]
     errors = decoded.errors
     if out:
         errors = pa.concat_tables([errors, errors_table(found.path, out)])
@@ -180,18 +186,18 @@ def updates_of(messages: pa.Table, target: Target, feedback: Feedback, job: Job)
         found = Updates(apply_none(messages, schema))
     lower, upper = Frontier.at(job.lower), Frontier.at(job.upper)
     rows = check_updates(found.rows, schema, lower=lower, upper=upper)
-    if found.deleted is None:
+    kept = job.deletions_schema
+    if found.deleted is None or kept is None:
         return Updates(rows)
-    kept = deletions_schema(schema, source.time_column or "")
     return Updates(rows, check_updates(found.deleted, kept, lower=lower, upper=upper))
 
 
 def _before(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> KeysBefore:
     schema, source, as_of = job.data_schema, job.source, job.lower - 1
     rows = current_rows(feedback.rows, messages, schema, as_of=as_of)
-    if target.deletions is None or source.time_column is None:
+    kept = job.deletions_schema
+    if target.deletions is None or kept is None or source.time_column is None:
         return KeysBefore(rows)
-    kept = deletions_schema(schema, source.time_column)
     deleted = current_rows(feedback.deleted, messages, kept, as_of=as_of)
     times, _ = times_of(deleted.column(source.time_column), source.time_unit)
     return KeysBefore(rows, deleted, times < job.lower - DELETIONS_KEPT_MS)

@@ -18,7 +18,7 @@ from tidelog.collection.csv_fields import QuotedFields, count_fields, find_field
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import are_text, record_ends, split_records
 from tidelog.collection.places import Bools, Int64s
-from tidelog.collection.records import Misfit, Records, blocks_of, gather, shown
+from tidelog.collection.records import Misfit, Records, blocks_of, gather, shown, sifted
 from tidelog.collection.sift import Sieve
 
 BLOCK_BYTES: Final = 1 << 22
@@ -64,10 +64,7 @@ def decode_csv(
     sieve.bad.extend(np.flatnonzero(~fit).tolist())
     for rows in blocks_of(starts, np.flatnonzero(fit), BLOCK_BYTES):
         sieve.take(rows)
-    tables, rows, order = sieve.ordered()
-    parsed = pa.concat_tables(tables) if tables else _empty(len(names))
-    if order is not None:
-        parsed, rows = parsed.take(order), rows[order]
+    parsed, rows = sifted(sieve, _empty(len(names)))
     misfits = [
         Misfit(base + skip + int(starts[row]), records.fault(row), shown(records.record(row)))
         for row in sieve.bad

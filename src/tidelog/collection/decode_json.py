@@ -18,8 +18,9 @@ import pyarrow.json as pj
 
 from tidelog.collection.doubt_json import Check, doubt_lines, fault_of, line_checkers
 from tidelog.collection.lines import are_text, outer_bytes, split_records
-from tidelog.collection.records import Int64s, Misfit, Records, blocks_of, gather, shown
-from tidelog.collection.sift import Bools, Guess, Sieve
+from tidelog.collection.places import Bools, Int64s
+from tidelog.collection.records import Misfit, Records, blocks_of, gather, shown, sifted
+from tidelog.collection.sift import Guess, Sieve
 from tidelog.collection.types import json_wire
 from tidelog.persist.duck import duck
 
@@ -51,10 +52,7 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = Tr
         sieve.bad.extend(np.flatnonzero(~whole).tolist())
         for rows in blocks_of(starts, np.flatnonzero(whole), BLOCK_BYTES):
             sieve.take(rows)
-    tables, rows, order = sieve.ordered()
-    table = pa.concat_tables(tables) if tables else wire.empty_table()
-    if order is not None:
-        table, rows = table.take(order), rows[order]
+    table, rows = sifted(sieve, wire.empty_table())
     misfits = [
         Misfit(base + int(starts[row]), lines.fault(row), shown(lines.line(row)))
         for row in sieve.bad

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.collection.apart import do_apart
-from tidelog.collection.records import Int64s, Misfit, Records
+from tidelog.collection.places import Int64s
+from tidelog.collection.records import Misfit, Records
 from tidelog.errors import CorruptionError
 
 MAGIC = b"PAR1"

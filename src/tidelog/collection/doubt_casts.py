@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.sift import Bools
+from tidelog.collection.places import Bools
 
 Array: TypeAlias = "pa.Array[Any]"
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from tidelog.collection.types import sql_type
+from tidelog.persist.bounds import whole_range
 
 Check = Callable[[bytes], object]
 
@@ -91,9 +92,10 @@ def _type(dtype: pa.DataType) -> Any:
     if pa.types.is_boolean(dtype):
         return bool
     if pa.types.is_integer(dtype):
-        low, high = _bounds(dtype)
+        numbers = whole_range(dtype)
         # Its bounds must fit into 64 bits themselves.
-        return Annotated[int, msgspec.Meta(ge=low, le=high if high < 1 << 63 else None)]
+        high = numbers[-1] if numbers[-1] < 1 << 63 else None
+        return Annotated[int, msgspec.Meta(ge=numbers[0], le=high)]
     if pa.types.is_floating(dtype):
         return float
     if pa.types.is_decimal(dtype):
@@ -101,12 +103,6 @@ def _type(dtype: pa.DataType) -> Any:
     if pa.types.is_list(dtype):
         return list[_type(dtype.value_type) | None]  # type: ignore[misc]
     return _struct(list(dtype)) if pa.types.is_struct(dtype) else str
-
-
-def _bounds(dtype: pa.DataType) -> tuple[int, int]:
-    signed = pa.types.is_signed_integer(dtype)
-    low = -(1 << (dtype.bit_width - 1)) if signed else 0
-    return low, low + (1 << dtype.bit_width) - 1
 
 
 def fault_of(line: bytes, wanted: pa.Schema, wire: pa.Schema) -> str:
@@ -155,8 +151,7 @@ def _fits(value: Any, field: pa.Field[Any]) -> bool:
     if pa.types.is_boolean(dtype):
         return kind is bool
     if pa.types.is_integer(dtype):
-        low, high = _bounds(dtype)
-        return kind is int and low <= value <= high
+        return kind is int and value in whole_range(dtype)
     if pa.types.is_floating(dtype):
         return kind in (int, float, _Number) and (dtype.bit_width > 32 or _is_narrow(value))
     if pa.types.is_string(dtype):

@@ -27,7 +27,6 @@ from tidelog.collection.compute import (
     shape_messages,
     updates_of,
 )
-from tidelog.collection.envelope import deletions_schema
 from tidelog.collection.source import RawSource
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
@@ -134,8 +133,7 @@ class LocalEngine:
 
     async def write(self, messages: pa.Table, target: Target, job: Job) -> Written:
         """Compute one shard's updates out of its messages, and write their parts."""
-        schema, deletions = job.data_schema, target.deletions
-        kept = None if deletions is None else deletions_schema(schema, job.source.time_column or "")
+        schema, deletions, kept = job.data_schema, target.deletions, job.deletions_schema
         feedback = Feedback(
             rows=await self._fed_back(messages, target, schema, job),
             deleted=await self._fed_back(messages, deletions, kept, job),

@@ -25,13 +25,12 @@ import pyarrow.compute as pc
 
 from tidelog.collection.binding import ANY_TIME
 from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.records import OFFSET, Int64s
+from tidelog.collection.places import Bools, Int64s
+from tidelog.collection.records import OFFSET
 from tidelog.collection.times import exact_times, times_of
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import DIFF, OWN_PREFIX, TIME, ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
-
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 OWN: Final = OWN_PREFIX + "own"
 RANK: Final = OWN_PREFIX + "rank"
@@ -127,7 +126,7 @@ def apply_upsert(
         where there are any in ``before``, be they none.
     """
     kept = before.deleted
-    kept_schema = None if kept is None else deletions_schema(schema, time_column or "")
+    kept_schema = None if kept is None else ShardSchema(kept.schema, schema.key_columns)
     if not messages.num_rows:
         return Updates(
             schema.updates.empty_table(),

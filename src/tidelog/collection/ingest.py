@@ -104,9 +104,9 @@ class Ingester:
         self.schema = self.rendition.data_schema
         history = {HISTORY_HOLD: Frontier.at(0)}
         self.outputs = [self._shard(s, self.schema, history) for s in self.rendition.shards]
-        self.deletions = []
-        if self.rendition.deletions:
-            kept = deletions_schema(self.schema, self.info.time_column or "")
+        self.deletions, column = [], self.info.time_column
+        if column is not None:
+            kept = deletions_schema(self.schema, column)
             self.deletions = [self._shard(s, kept, {}) for s in self.rendition.deletions]
         require(
             self.rendition.errors and self.rendition.remap, "a source's rendition has no shards"

@@ -10,11 +10,11 @@ Source: design page 6, "Times from the data".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
+from tidelog.collection.places import Int64s
 
 NO_TIME_LEAST: Final = np.iinfo(np.int64).max
 NO_TIME_GREATEST: Final = np.iinfo(np.int64).min

@@ -11,8 +11,7 @@ The tree is DuckDB's, as JSON, whose fields differ between its versions; see `ex
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import duckdb
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from tidelog.collection.expression_tree import Json
 from tidelog.collection.predicate import ROWS
-from tidelog.persist.bounds import Box, Interval, is_ordered, ordered
+from tidelog.persist.bounds import Box, Interval, is_ordered, meet, ordered, whole_range
 
 _MIRRORED: Final = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",
@@ -46,10 +45,7 @@ def box_of(sql: str, schema: pa.Schema, sandbox: duckdb.DuckDBPyConnection) -> B
         tree = json.loads(text)["statements"][0]["node"]["select_list"][0]
     except (duckdb.Error, KeyError, IndexError, TypeError):
         return {}
-    found: dict[str, Interval] = {}
-    for name, interval in _Bounds(schema, sandbox).of(tree):
-        found[name] = _meet(found[name], interval) if name in found else interval
-    return found
+    return meet(_Bounds(schema, sandbox).of(tree))
 
 
 class _Bounds:
@@ -143,9 +139,7 @@ def _whole(text: str, dtype: pa.DataType) -> int | None:
         value = int(text)
     except ValueError:
         return None
-    bits = dtype.bit_width - (0 if pa.types.is_unsigned_integer(dtype) else 1)
-    least = 0 if pa.types.is_unsigned_integer(dtype) else -(1 << bits)
-    return value if least <= value < 1 << bits else None
+    return value if value in whole_range(dtype) else None
 
 
 def _name_of(dtype: pa.DataType) -> str:
@@ -154,12 +148,3 @@ def _name_of(dtype: pa.DataType) -> str:
     if pa.types.is_time(dtype):
         return "TIME"
     return "TIMESTAMPTZ" if isinstance(dtype, pa.TimestampType) and dtype.tz else "TIMESTAMP"
-
-
-def _meet(one: Interval, other: Interval) -> Interval:
-    return _of_known(max, (one[0], other[0])), _of_known(min, (one[1], other[1]))
-
-
-def _of_known(choose: Callable[[Any, Any], Any], values: Iterable[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return reduce(choose, known) if known else None

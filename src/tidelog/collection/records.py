@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from tidelog.collection.places import Int64s
+from tidelog.collection.sift import Sieve
 from tidelog.persist.schema import OWN_PREFIX
 
 OFFSET: Final = OWN_PREFIX + "offset"
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,16 @@ class Records:
     texts: Callable[[Int64s], list[str]]
     misfits: Sequence[Misfit] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+def sifted(sieve: Sieve[pa.Table], nothing: pa.Table) -> tuple[pa.Table, Int64s]:
+    """Return what a sieve kept as one table, and the rows that it stands for, in order.
+
+    Where it kept nothing, ``nothing`` is the table.
+    """
+    tables, rows, order = sieve.ordered()
+    table = pa.concat_tables(tables) if tables else nothing
+    return (table, rows) if order is None else (table.take(order), rows[order])
 
 
 def shown(data: bytes) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -65,6 +65,24 @@ def overlaps(known: Interval, wanted: Interval) -> bool:
     before = greatest is not None and low is not None and greatest < low
     after = least is not None and high is not None and high < least
     return not before and not after
+
+
+def meet(bounds: Iterable[tuple[str, Interval]]) -> dict[str, Interval]:
+    """Return the box of what lies within all of some bounds."""
+    found: dict[str, Interval] = {}
+    for name, (low, high) in bounds:
+        least, greatest = found.get(name, OPEN)
+        lows = [value for value in (least, low) if value is not None]
+        highs = [value for value in (greatest, high) if value is not None]
+        found[name] = (max(lows, default=None), min(highs, default=None))
+    return found
+
+
+def whole_range(dtype: pa.DataType) -> range:
+    """Return the whole numbers that a column of a type can hold."""
+    signed = not pa.types.is_unsigned_integer(dtype)
+    least = -(1 << (dtype.bit_width - 1)) if signed else 0
+    return range(least, least + (1 << dtype.bit_width))
 
 
 def box_of_part(part: Part) -> dict[str, Interval]:

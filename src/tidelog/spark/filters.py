@@ -18,6 +18,8 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from tidelog.persist.bounds import Interval, meet, whole_range
+
 Bound: TypeAlias = "int | str | None"
 PUSHING: Final = "data_source_pushdown_filters"  # PySpark's module that asks which it takes.
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -37,16 +39,10 @@ def is_asked_for_filters() -> bool:
 
 def box_of_filters(filters: Iterable[Any], schema: pa.Schema) -> dict[str, tuple[Bound, Bound]]:
     """Return bounds outside of which no row fulfils all of the filters."""
-    found: dict[str, tuple[Bound, Bound]] = {}
-    for name, low, high in _bounds(filters, schema):
-        least, greatest = found.get(name, (None, None))
-        lows: list[Any] = [v for v in (least, low) if v is not None]
-        highs: list[Any] = [v for v in (greatest, high) if v is not None]
-        found[name] = (max(lows, default=None), min(highs, default=None))
-    return found
+    return meet(_bounds(filters, schema))
 
 
-def _bounds(filters: Iterable[Any], schema: pa.Schema) -> Iterator[tuple[str, Any, Any]]:
+def _bounds(filters: Iterable[Any], schema: pa.Schema) -> Iterator[tuple[str, Interval]]:
     for each in filters:
         name, *inner = getattr(each, "attribute", None) or [""]
         if inner or name not in schema.names:
@@ -58,19 +54,17 @@ def _bounds(filters: Iterable[Any], schema: pa.Schema) -> Iterator[tuple[str, An
             continue
         low, high = min(values), max(values)
         if kind in ("EqualTo", "In"):
-            yield name, low, high
+            yield name, (low, high)
         elif kind in ("GreaterThan", "GreaterThanOrEqual"):
-            yield name, low, None
+            yield name, (low, None)
         elif kind in ("LessThan", "LessThanOrEqual"):
-            yield name, None, high
+            yield name, (None, high)
 
 
 def _value(value: Any, dtype: pa.DataType) -> Bound:
     """Return a value as bounds have it, or None if it is of another kind than its column."""
     if pa.types.is_integer(dtype) and isinstance(value, int) and not isinstance(value, bool):
-        bits = dtype.bit_width - (0 if pa.types.is_unsigned_integer(dtype) else 1)
-        least = 0 if pa.types.is_unsigned_integer(dtype) else -(1 << bits)
-        return value if least <= value < 1 << bits else None
+        return value if value in whole_range(dtype) else None
     if pa.types.is_string(dtype) and isinstance(value, str):
         return value
     if pa.types.is_date(dtype) and isinstance(value, date) and not isinstance(value, datetime):
