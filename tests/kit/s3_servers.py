@@ -152,7 +152,8 @@ class MotoServer(Server):
     """moto: forgets everything when it ends."""
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        script = Path(__file__).with_name("moto_process.py")
+        return [sys.executable, str(script), "-H", "127.0.0.1", "-p", str(self.port)]
 
     def make_bucket(self) -> None:
         request = urllib.request.Request(f"{self.endpoint}/{BUCKET}", method="PUT")

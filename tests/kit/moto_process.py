@@ -1,0 +1,32 @@
+"""moto's own server, whose puts take turns; takes the options of ``python -m moto.server``.
+
+S3 decides a conditional put at once. moto asks whether the object is there, and puts it later: of
+two threads that ask at the same time, both are told that they made it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from moto.s3.responses import S3Response
+from moto.server import main
+
+_TURN = threading.Lock()
+
+
+def take_turns(put: Any) -> Any:
+    """Return ``put`` so that one thread runs it at a time."""
+
+    @functools.wraps(put)
+    def put_alone(*args: Any, **kwargs: Any) -> Any:
+        with _TURN:
+            return put(*args, **kwargs)
+
+    return put_alone
+
+
+if __name__ == "__main__":
+    S3Response.put_object = take_turns(S3Response.put_object)  # type: ignore[method-assign]
+    main()
