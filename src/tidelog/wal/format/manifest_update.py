@@ -32,8 +32,8 @@ class Rollover:
     Of either at least 2: an append rolls up once at most, and fewer would not keep up with it.
     """
 
-    fragments: int = 128
-    snapshots: int = 128
+    fragments: int = 64
+    snapshots: int = 64
 
     def __post_init__(self) -> None:
         for name in ("fragments", "snapshots"):
