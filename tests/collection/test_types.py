@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -75,6 +76,7 @@ def fitted(values: list[Any], wire: pa.DataType, wanted: pa.DataType) -> list[tu
 
 
 moment = dt.datetime.fromisoformat
+_MICRO = dt.time(12, 34, 56, 123_456)
 
 TEXTS: dict[str, tuple[pa.DataType, list[tuple[str, Any]], list[str]]] = {
     "integer": (
@@ -83,7 +85,12 @@ TEXTS: dict[str, tuple[pa.DataType, list[tuple[str, Any]], list[str]]] = {
         ["1.5", "1e3", "", "one", "2147483648", "0x10", "1_000", "--1"],
     ),
     "unsigned": (pa.uint8(), [("255", 255)], ["256", "-1"]),
-    "float": (pa.float64(), [("1.5", 1.5), ("1e3", 1000.0), ("-0", 0.0)], ["", "x", "1,5"]),
+    "float": (
+        pa.float64(),
+        [("1.5", 1.5), ("1e3", 1000.0), ("-0", 0.0), ("inf", math.inf)],
+        ["", "x", "1,5", "1e400", "-1e400", "1_000"],
+    ),
+    "narrow float": (pa.float32(), [("0.5", 0.5)], ["1e39"]),
     "boolean": (pa.bool_(), [("true", True), ("FALSE", False)], ["", "maybe", "2"]),
     "decimal": (
         pa.decimal128(5, 2),
@@ -92,23 +99,44 @@ TEXTS: dict[str, tuple[pa.DataType, list[tuple[str, Any]], list[str]]] = {
     ),
     "date": (
         pa.date32(),
-        [("2024-02-29", dt.date(2024, 2, 29)), ("2024-2-9", dt.date(2024, 2, 9))],
-        ["2023-02-29", "", "infinity", "-infinity", "tomorrow"],
+        [
+            ("2024-02-29", dt.date(2024, 2, 29)),
+            ("2024-2-9", dt.date(2024, 2, 9)),
+            ("2024-02-29T00:00:00", dt.date(2024, 2, 29)),
+            ("2024-02-29 00:00", dt.date(2024, 2, 29)),
+        ],
+        [
+            "2023-02-29",
+            "",
+            "infinity",
+            "-infinity",
+            "tomorrow",
+            "2024-02-29T10:00:00",
+            "2024-02-29 00:00:01",
+            "2024-02-29T00:00:00.001",
+            "2024-02-29T00:00:00+05:00",
+            "2024-02-29 00:00:00-05",
+        ],
     ),
-    "time": (pa.time64("us"), [("12:34:56.5", dt.time(12, 34, 56, 500_000))], ["25:00:00", ""]),
+    "time": (
+        pa.time64("us"),
+        [("12:34:56.5", dt.time(12, 34, 56, 500_000)), ("12:34:56.1234560", _MICRO)],
+        ["25:00:00", "", "12:34:56.1234567", "12:34:56+02:00", "24:00:00", "2024-01-01 12:34:56"],
+    ),
     "timestamp": (
         pa.timestamp("us"),
         [
             ("2024-01-02T03:04:05", moment("2024-01-02T03:04:05")),
             ("2024-01-02T03:04:05Z", moment("2024-01-02T03:04:05")),
             ("2024-01-02 03:04:05+02:00", moment("2024-01-02T01:04:05")),
+            ("2024-01-02T03:04:05.123456000", moment("2024-01-02T03:04:05.123456")),
         ],
-        ["infinity", "", "2024-13-01T00:00:00", "x"],
+        ["infinity", "", "2024-13-01T00:00:00", "x", "2024-01-02T03:04:05.1234567"],
     ),
     "instant": (
         pa.timestamp("us", tz="UTC"),
         [("2024-01-02T03:04:05+02:00", dt.datetime(2024, 1, 2, 1, 4, 5, tzinfo=dt.UTC))],
-        ["-infinity", "x"],
+        ["-infinity", "x", "2024-01-02T03:04:05.000000001Z"],
     ),
     "list": (pa.list_(pa.field("item", pa.int64())), [("[1, 2]", [1, 2])], ["x", "1"]),
 }

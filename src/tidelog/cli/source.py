@@ -205,7 +205,7 @@ def describe_source(
     location: Location, info: SourceInfo, rendition: RenditionInfo
 ) -> dict[str, Any]:
     """Return what there is to know of a source, without secrets."""
-    from tidelog.collection.types import sql_type
+    from tidelog.collection.types import sql_type_of
     from tidelog.store.urls import open_store
 
     # A store tells its URL as a person may read it; the catalog's may hold credentials.
@@ -223,7 +223,7 @@ def describe_source(
         "max_ahead_ms": info.max_ahead_ms,
         "delete_when": info.delete_when,
         "csv": None if info.dialect is None else csv_fields(info.dialect),
-        "schema": [{"name": f.name, "type": sql_type(f.type)} for f in schema.data],
+        "schema": [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
         "rendition": info.rendition,
         "shards": len(rendition.shards),
         "created": _iso(info.created_us),

@@ -23,7 +23,13 @@ from tidelog.persist.duck import duck, text_literal
 
 Array: TypeAlias = "pa.Array[Any]"
 
+# What SQL reads as something else: it drops digits past the sixth of a second, the time of day of a
+# date, and the day or offset of a time; makes numbers that are too large infinite; and takes the
+# end of a day for its beginning.
 _INTEGER: Final = "[+-]?[0-9]+"
+_LOST_DIGITS: Final = r"[.][0-9]{6}[0-9]*[1-9]"
+_DAY: Final = r"[^:]*|.*[T ]00:00(:00([.]0*)?)?Z?"
+_TIME: Final = r"([01]?[0-9]|2[0-3]):[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
 _JOINED_BYTES_MAX: Final = 1 << 30
 
 
@@ -103,6 +109,9 @@ def _plain(array: Array) -> Array:
         return array.cast(pa.binary())
     if pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
         return array.cast(pa.list_(pa.field("item", dtype.value_type)))
+    if pa.types.is_map(dtype):
+        entries = [("key", dtype.key_type), ("value", dtype.item_type)]
+        return array.cast(pa.list_(pa.field("item", pa.struct(entries))))
     return array
 
 
@@ -199,13 +208,20 @@ def _parsing(dtype: pa.DataType, formats: Formats) -> str:
         moment = "TRY_CAST(x AS TIMESTAMPTZ)"
         if formats.timestamp is not None:
             moment = f"coalesce({_by_format(formats.timestamp)}::TIMESTAMPTZ, {moment})"
-        finite = f"CASE WHEN isfinite({moment}) THEN {moment} END"
+        cut = f"regexp_matches(x, '{_LOST_DIGITS}')"
+        finite = f"CASE WHEN isfinite({moment}) AND NOT {cut} THEN {moment} END"
         return finite if dtype.tz else f"({finite}) AT TIME ZONE 'UTC'"
     if pa.types.is_date(dtype):
-        day = "TRY_CAST(x AS DATE)"
+        day = f"CASE WHEN regexp_full_match(trim(x), '{_DAY}') THEN TRY_CAST(x AS DATE) END"
         if formats.date is not None:
             day = f"coalesce({_by_format(formats.date)}::DATE, {day})"
         return f"CASE WHEN isfinite({day}) THEN {day} END"
+    if pa.types.is_time(dtype):
+        return f"CASE WHEN regexp_full_match(trim(x), '{_TIME}') THEN TRY_CAST(trim(x) AS TIME) END"
+    if pa.types.is_floating(dtype):
+        number = f"TRY_CAST(x AS {sql_type(dtype)})"
+        bent = f"contains(x, '_') OR (isinf({number}) AND regexp_matches(x, '[0-9]'))"
+        return f"CASE WHEN NOT ({bent}) THEN {number} END"
     return f"TRY_CAST(x AS {sql_type(dtype)})"
 
 

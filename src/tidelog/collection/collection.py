@@ -17,7 +17,7 @@ from tidelog.collection.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
 from tidelog.collection.reading import Reading
 from tidelog.collection.selection import RowSelection, repeated
 from tidelog.collection.times import When, format_time, parse_time
-from tidelog.collection.types import sql_type
+from tidelog.collection.types import sql_type_of
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -229,7 +229,7 @@ class Collection:
         states = [s.state for s in self.shards]
         return {
             "name": self.name,
-            "schema": [{"name": f.name, "type": sql_type(f.type)} for f in self.schema.data],
+            "schema": [{"name": f.name, "type": sql_type_of(f)} for f in self.schema.data],
             "key": self.schema.key,
             "since": None if since.is_empty else since.time,
             "upper": None if upper.is_empty else upper.time,

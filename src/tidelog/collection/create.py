@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -14,8 +15,9 @@ from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
 from tidelog.collection.files import FilesSource
 from tidelog.collection.infer import infer_csv, infer_schema, no_files
+from tidelog.collection.json_texts import UNNAMEABLE
 from tidelog.collection.times import UNITS, check_time_type, parse_duration_ms
-from tidelog.collection.types import parse_schema
+from tidelog.collection.types import is_json, parse_schema
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
@@ -208,6 +210,8 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
                 f"the columns {twin!r} and {name!r} differ by case alone, which SQL does not tell "
                 "apart: give --schema with one of them"
             )
+    for field in given:
+        _check_field(spec, field)
     if spec.time_column is not None:
         check_time_type(spec.time_column, given.field(spec.time_column).type)
     # Append-only rows have no key: whole rows are spread over shards, and parts need no sorting.
@@ -215,6 +219,24 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     if spec.delete_when is not None:
         check_predicate(spec.delete_when, schema.data, definite=True, what="--delete-when")
     return schema
+
+
+def _check_field(spec: SourceSpec, field: pa.Field[Any]) -> None:
+    """Refuse a column that the source's format cannot fill.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if is_json(field) and UNNAMEABLE.search(field.name):
+        raise UsageError(
+            f"the column {field.name!r} cannot be of type JSON, for its name has a quote, a "
+            "backslash or a control character: give it another type with --schema"
+        )
+    if is_json(field) and field.name == spec.time_column:
+        raise UsageError(
+            f"the time column {field.name!r} is of type JSON: it must hold timestamps or integers; "
+            "give its type with --schema"
+        )
 
 
 def open_source(info: SourceInfo, schema: ShardSchema, *, clock: Clock, final: bool) -> FilesSource:

@@ -9,7 +9,7 @@ those crashes it too.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from tidelog.collection.doubt_json import Check, doubt_lines, fault_of, line_checkers
+from tidelog.collection.json_texts import FieldTexts
 from tidelog.collection.lines import are_text, outer_bytes, split_records
 from tidelog.collection.places import Bools, Int64s
 from tidelog.collection.records import Misfit, Records, blocks_of, gather, shown, sifted
 from tidelog.collection.sift import Guess, Sieve
-from tidelog.collection.types import json_wire
+from tidelog.collection.types import is_json, json_wire
 from tidelog.persist.duck import duck
+from tidelog.persist.schema import OWN_PREFIX
 
 BLOCK_BYTES: Final = 1 << 20
 STOP_ROWS: Final = 128
@@ -30,6 +32,7 @@ _MARK: Final = b"\xef\xbb\xbf"  # What some editors put at the beginning of a fi
 # Signs of errors that are not those of unknown fields: without them a bad block is read twice.
 _BAD_ANYHOW: Final = (" in row ", "couldn't parse", "Failed to convert")
 _ROW: Final = re.compile(r" in row ([0-9]+)$")
+_NO_FIELD: Final = OWN_PREFIX + "none"
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 
@@ -44,7 +47,7 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = Tr
     starts, ends = split_records(data)
     wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
     lines = _Lines(data, starts, ends, wanted, wire, {} if counted else None)
-    guesses = [lines.guess_by(check) for check in line_checkers(wire)]
+    guesses = [lines.guess_by(check) for check in lines.checkers()]
     sieve = Sieve(lines.parse, [*guesses, lines.guess_by_stops])
     if len(starts):
         first, last = outer_bytes(data, starts, ends)
@@ -76,7 +79,19 @@ class _Lines:
     wanted: pa.Schema
     wire: pa.Schema
     dropped: dict[str, int] | None
-    _has_unknown: bool = False
+    _plain: pa.Schema = field(init=False)
+    _texts: FieldTexts = field(init=False)
+    _has_unknown: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        texts = [field.name for field in self.wanted if is_json(field)]
+        self._texts = FieldTexts(texts)
+        self._plain = pa.schema([field for field in self.wire if field.name not in texts])
+        self._has_unknown = bool(texts)
+
+    def checkers(self) -> list[Check]:
+        """Return what says quickly that one line cannot be parsed; see `line_checkers`."""
+        return [*line_checkers(self._plain), *([self._texts.check] if self._texts.names else [])]
 
     def line(self, row: int) -> bytes:
         return self.data[self.starts[row] : self.ends[row]]
@@ -85,18 +100,27 @@ class _Lines:
         """Parse lines at once; None if one is bad. Count the fields that the schema lacks."""
         chunk = gather(self.data, self.starts, self.ends, rows)
         if self.dropped is None or self._has_unknown:
-            found = _read(chunk, self.wire, unknown="ignore")
+            found = _read(chunk, self._plain, unknown="ignore")
         else:
             # Most files have no unknown field, and those that do have it in most of their lines.
-            found = _read(chunk, self.wire, unknown="error")
+            found = _read(chunk, self._plain, unknown="error")
             if isinstance(found, str) and not any(sign in found for sign in _BAD_ANYHOW):
-                found = _read(chunk, self.wire, unknown="ignore")
+                found = _read(chunk, self._plain, unknown="ignore")
                 self._has_unknown = not isinstance(found, str)
         if isinstance(found, str) or found.num_rows != len(rows):
             return None
-        if self.dropped is not None and self._has_unknown:
+        table = self._with_texts(found, chunk, len(rows)) if self._texts.names else found
+        if table is not None and self.dropped is not None and self._has_unknown:
             _count_unknown(chunk, self.wire, self.dropped)
-        return found.select(self.wire.names)
+        return None if table is None else table.select(self.wire.names)
+
+    def _with_texts(self, found: pa.Table, chunk: bytes, rows: int) -> pa.Table | None:
+        columns = self._texts.read(chunk, rows)
+        if columns is None:
+            return None
+        for name, column in zip(self._texts.names, columns, strict=True):
+            found = found.append_column(name, column)
+        return found
 
     def guess_by(self, check: Check) -> Guess:
         """Doubt the lines that a parser of one line refuses: it is quick, but not Arrow's."""
@@ -131,6 +155,9 @@ class _Lines:
 
 def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"]) -> pa.Table | str:
     """Parse lines; where one is bad, return what the reader says."""
+    if not wire.names:
+        # Without a column, a table has no rows.
+        wire = pa.schema([pa.field(_NO_FIELD, pa.bool_())])
     try:
         return pj.read_json(
             pa.BufferReader(chunk),  # type: ignore[arg-type]

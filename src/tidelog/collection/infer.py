@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
+from typing import Any, Final
 
 import duckdb
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidelog.collection.casts import fit
 from tidelog.collection.csv_guess import CsvOptions, guess_csv
+from tidelog.collection.decode_json import decode_json
 from tidelog.collection.decode_parquet import footer_bytes, read_footer
 from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.json_texts import UNNAMEABLE
 from tidelog.collection.lines import record_ends
+from tidelog.collection.types import json_field, without_maps
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import canonical_type
 from tidelog.store.port import Entry, Store
 
+_QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
+_MIXED: Final = re.compile(r"\b(?:JSON|MAP)\b")
+_INTEGER: Final = "^-?[0-9]{1,38}$"
+_WHOLE: Final = pa.decimal128(38, 0)
 FILES_MAX = 8
 FILE_BYTES_MAX = 2 * 1024 * 1024
 
@@ -80,10 +91,7 @@ def whole_records(sample: bytes) -> bytes:
 
 def sample_schema(sample: bytes) -> pa.Schema:
     """Infer the schema of json lines."""
-    reader = (
-        "read_json(?, format = 'newline_delimited', sample_size = -1, ignore_errors = true, "
-        "map_inference_threshold = -1)"
-    )
+    reader = "read_json(?, format = 'newline_delimited', sample_size = -1, ignore_errors = true)"
     with tempfile.TemporaryDirectory(prefix="tidelog-") as folder, duck() as connection:
         path = os.path.join(folder, "sample")
         with open(path, "wb") as file:
@@ -100,14 +108,72 @@ def sample_schema(sample: bytes) -> pa.Schema:
             ) from error
     if schema.names == ["json"]:
         raise UsageError("the files' lines are no json objects: correct --format, or give --schema")
-    return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in schema])
+    mixed = {name for name, kind, *_ in found if _is_mixed(kind)}
+    mixed |= {field.name for field in schema if _has_null(field.type)}
+    plain = [pa.field(f.name, canonical_type(f.type)) for f in schema]
+    return _settled(pa.schema([_wider(f) if f.name in mixed else f for f in plain]), sample)
+
+
+def _is_mixed(kind: str) -> bool:
+    """Say whether values of several types, or under names that are data, lie in a column."""
+    return _MIXED.search(_QUOTED.sub("", kind)) is not None
+
+
+def _has_null(dtype: pa.DataType) -> bool:
+    """Say whether a place within a type never had a value."""
+    if not pa.types.is_nested(dtype):
+        return pa.types.is_null(dtype)
+    return any(_has_null(dtype.field(place).type) for place in range(dtype.num_fields))
 
 
 def _plain(kind: str) -> str:
     """Return the type that a column gets: what has no type of ours is kept as text."""
-    if kind in ("JSON", "UUID", '"NULL"', "NULL"):
+    if _is_mixed(kind) or kind in ("UUID", '"NULL"', "NULL"):
         return "VARCHAR"
     return "DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else kind
+
+
+def _settled(schema: pa.Schema, sample: bytes) -> pa.Schema:
+    """Return the schema with wider types for the columns that do not take their own sample."""
+    for _ in range(2 * len(schema.names)):
+        unfit = _unfit(schema, sample)
+        if not unfit:
+            break
+        schema = pa.schema([_wider(field) if field.name in unfit else field for field in schema])
+    floats = [field.name for field in schema if pa.types.is_floating(field.type)]
+    whole = _whole_numbers(schema, floats, sample)
+    return pa.schema([pa.field(f.name, _WHOLE) if f.name in whole else f for f in schema])
+
+
+def _unfit(schema: pa.Schema, sample: bytes) -> set[str]:
+    """Return the columns for which some line of the sample would be a bad one."""
+    found = decode_json(sample, schema, base=0, counted=False)
+    unfit = set(fit(found.table, schema).misfit.values())
+    reasons = {misfit.reason for misfit in found.misfits}
+    for field in schema:
+        if any(reason.startswith(f"column {field.name!r} does not fit") for reason in reasons):
+            unfit.add(field.name)
+    return unfit
+
+
+def _wider(field: pa.Field[Any]) -> pa.Field[Any]:
+    if pa.types.is_temporal(field.type) or UNNAMEABLE.search(field.name):
+        return pa.field(field.name, pa.string())
+    return json_field(field.name)
+
+
+def _whole_numbers(schema: pa.Schema, names: Sequence[str], sample: bytes) -> set[str]:
+    """Return the columns whose numbers are all whole, of which some are beyond a double's."""
+    texts = pa.schema([json_field(f.name) if f.name in names else f for f in schema])
+    if not names or any(UNNAMEABLE.search(name) for name in names):
+        return set()
+    found = decode_json(sample, texts, base=0, counted=False).table
+    columns = [(name, found.column(name).drop_null()) for name in names]
+    return {
+        name
+        for name, column in columns
+        if len(column) and pc.all(pc.match_substring_regex(column, _INTEGER)).as_py()
+    }
 
 
 async def _parquet_schema(entry: Entry, store: Store) -> pa.Schema:
@@ -117,4 +183,4 @@ async def _parquet_schema(entry: Entry, store: Store) -> pa.Schema:
         schema = read_footer(footer).schema.to_arrow_schema()
     except CorruptionError as error:
         raise UsageError(f"{entry.key!r} cannot be read as parquet: correct --format") from error
-    return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in schema])
+    return pa.schema([pa.field(f.name, canonical_type(without_maps(f.type))) for f in schema])

@@ -8,14 +8,14 @@ makes its row a bad one, whatever stands in other rows.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from tidelog.errors import UsageError
 from tidelog.persist.duck import duck, quoted
-from tidelog.persist.schema import canonical_type
+from tidelog.persist.schema import MEANING, canonical_type
 
 _SQL: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -42,6 +42,22 @@ _COLUMN: Final = re.compile(
     r"""[\w\s()\[\],"])+)""",
     re.IGNORECASE,
 )
+_JSON: Final = {MEANING: b"json"}
+
+
+def json_field(name: str) -> pa.Field[Any]:
+    """Return a column whose values are the text of any json value, as it stands."""
+    return pa.field(name, pa.string(), metadata=_JSON)
+
+
+def is_json(field: pa.Field[Any]) -> bool:
+    """Say whether a column takes any json value, and keeps its text."""
+    return (field.metadata or {}).get(MEANING) == _JSON[MEANING]
+
+
+def sql_type_of(field: pa.Field[Any]) -> str:
+    """Return a column's type as users write it."""
+    return "JSON" if is_json(field) else sql_type(field.type)
 
 
 def sql_type(dtype: pa.DataType) -> str:
@@ -63,7 +79,8 @@ def parse_schema(text: str) -> pa.Schema:
     Raises:
         UsageError: it is not that.
     """
-    columns = ", ".join(f"{name} {kind}" for name, kind in _split_columns(text))
+    split = _split_columns(text)
+    columns = ", ".join(f"{name} {kind}" for name, kind in split)
     with duck() as connection:
         try:
             connection.execute(f"CREATE TEMP TABLE given ({columns})")
@@ -75,7 +92,13 @@ def parse_schema(text: str) -> pa.Schema:
             ) from error
         finally:
             connection.execute("DROP TABLE IF EXISTS given")
-    return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in found])
+    kinds = [kind.strip().upper() for _, kind in split]
+    return pa.schema(
+        [
+            json_field(f.name) if kind == "JSON" else pa.field(f.name, canonical_type(f.type))
+            for f, kind in zip(found, kinds, strict=True)
+        ]
+    )
 
 
 def _split_columns(text: str) -> list[tuple[str, str]]:
@@ -101,6 +124,17 @@ def _split_columns(text: str) -> list[tuple[str, str]]:
         plain = name[1:-1].replace('""', '"') if name.startswith('"') else name
         columns.append((quoted(plain), found.group(2)))
     return columns
+
+
+def without_maps(dtype: pa.DataType) -> pa.DataType:
+    """Return the type with lists of entries for maps: two lists can be compared, maps not."""
+    if pa.types.is_map(dtype):
+        entries = [("key", dtype.key_type), ("value", dtype.item_type)]
+        return without_maps(pa.list_(pa.struct(entries)))
+    if pa.types.is_struct(dtype):
+        return pa.struct([pa.field(f.name, without_maps(f.type)) for f in dtype])
+    kind = canonical_type(dtype)
+    return pa.list_(without_maps(kind.value_type)) if pa.types.is_list(kind) else dtype
 
 
 def json_wire(dtype: pa.DataType) -> pa.DataType:

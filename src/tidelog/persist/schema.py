@@ -8,7 +8,7 @@ Source: persist, "Codec"; design page 4, "What a shard is".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from tidelog.rowhash import check_supported
 TIME: Final = "_time"
 DIFF: Final = "_diff"
 OWN_PREFIX: Final = "_tidelog_"  # Of columns that tables have on the way to a shard.
+MEANING: Final = b"tidelog.meaning"  # In a field's metadata: what its values stand for.
 _RESERVED: Final = frozenset({TIME, DIFF})
 
 
@@ -72,10 +73,15 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
     order = [*key, *(n for n in schema.names if n not in key)]
     for name in order:
         _check_column(name, schema.field(name).type)
-    fields = [pa.field(n, canonical_type(schema.field(n).type)) for n in order]
-    canonical = pa.schema(fields)
+    canonical = pa.schema([_canonical_field(schema.field(n)) for n in order])
     check_supported(canonical)
     return ShardSchema(canonical, len(key))
+
+
+def _canonical_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    meaning = (field.metadata or {}).get(MEANING)
+    kept = None if meaning is None else {MEANING: meaning}
+    return pa.field(field.name, canonical_type(field.type), metadata=kept)
 
 
 def _check_column(name: str, dtype: pa.DataType) -> None:

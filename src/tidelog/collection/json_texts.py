@@ -1,0 +1,75 @@
+"""Columns of json text: the value of a line's field, whatever it is, as it stands there. Pure.
+
+A parser that keeps what it does not read gives the text: numbers keep their digits, objects the
+order of their fields. It is strict: a line that is not json to the letter has no such columns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+_NULL: Final = b"null"
+# Names that msgspec does not take for those of fields.
+UNNAMEABLE: Final = re.compile(r'["\\\x00-\x1f]')
+
+
+class FieldTexts:
+    """Reads some fields of lines as text. A line that has one of them twice has none of them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        # As most writers have it; who escapes more of a name than must be, is not asked for twins.
+        self._tokens = [msgspec.json.encode(name) for name in names]
+        self._places = [f"f{number}" for number in range(len(names))]
+        fields = [(place, msgspec.Raw, None) for place in self._places]
+        line: Any = msgspec.defstruct(
+            "Line", fields, rename=dict(zip(self._places, names, strict=True))
+        )
+        self._decoder = msgspec.json.Decoder(line)
+
+    def check(self, line: bytes) -> None:
+        """Raise ValueError, or an error of the parser's, for a line that cannot be read."""
+        if self.read(line, 1) is None:
+            raise ValueError("the line has no text of json values")
+
+    def read(self, chunk: bytes, rows: int) -> list[pa.Array[Any]] | None:
+        """Return a column for each name, of as many rows; None if a line cannot be read."""
+        try:
+            lines = self._decoder.decode_lines(chunk)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        if len(lines) != rows:
+            return None
+        columns: list[pa.Array[Any]] = []
+        for place, token in zip(self._places, self._tokens, strict=True):
+            found = [getattr(line, place) for line in lines]
+            there = rows - found.count(None)
+            if chunk.count(token) > there and self._has_twin(chunk, token):
+                return None
+            texts = [None if raw is None else bytes(raw) for raw in found]
+            kept = [None if text == _NULL else text for text in texts]
+            columns.append(pa.array(kept, pa.binary()).cast(pa.string()))
+        return columns
+
+    def _has_twin(self, chunk: bytes, token: bytes) -> bool:
+        """Say whether some line names a field twice, at its own level."""
+        name = json.loads(token)
+        doubtful = [line for line in chunk.split(b"\n") if line.count(token) > 1]
+        return any(_names(line).count(name) > 1 for line in doubtful)
+
+
+def _names(line: bytes) -> list[str]:
+    """Return the names of an object's own fields, in order."""
+    found: list[list[str]] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> None:
+        found.append([name for name, _ in items])  # The outermost object comes last.
+
+    json.loads(line, object_pairs_hook=pairs, parse_int=float)
+    return found[-1]

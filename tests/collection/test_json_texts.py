@@ -1,0 +1,192 @@
+"""Columns of json text: any value, as it stands; and the types that are inferred for json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.sources import ingest, make_source
+from tidelog.clock import SystemClock
+from tidelog.collection.create import SourceSpec, resolve_spec, source_schema
+from tidelog.collection.decode_json import decode_json
+from tidelog.collection.infer import sample_schema
+from tidelog.collection.records import Records
+from tidelog.collection.types import is_json, json_field, parse_schema, sql_type_of
+from tidelog.errors import UsageError
+
+SCHEMA = parse_schema('id bigint, x json, "y z" JSON')
+
+
+def decoded(*lines: str, schema: pa.Schema = SCHEMA) -> Records:
+    return decode_json("".join(f"{line}\n" for line in lines).encode(), schema, base=0)
+
+
+def test_a_value_is_kept_to_the_letter() -> None:
+    """No digit of a number is lost, no space of an object, and a text keeps its quotes."""
+    values = [
+        '{"a": [1,  2.50]}',
+        '"q"',
+        "12345678901234567890123",
+        "1.10",
+        "true",
+        "[]",
+        '"\\u00e9"',
+    ]
+
+    found = decoded(*(f'{{"id":{n},"x":{value} }}' for n, value in enumerate(values)))
+
+    assert found.table.column("x").to_pylist() == values
+    assert not found.misfits
+    assert not found.dropped
+
+
+def test_null_and_nothing_are_null() -> None:
+    """Json's null is SQL's, and so is a field that is not there."""
+    found = decoded('{"id":1,"x":null}', '{"id":2,"y z":1}', '{"id":3,"x":"null"}')
+
+    assert found.table.column("x").to_pylist() == [None, None, '"null"']
+    assert found.table.column("y z").to_pylist() == [None, "1", None]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"id":1,"x":1,"x":2}', "a field is named twice"),
+        ('{"id":1,"x":NaN}', "the line is not a plain json object"),
+        ('{"id":1,"x":1e400}', "the number 1e400 is too large"),
+        ('{"id":"1","x":1}', "column 'id' does not fit its type BIGINT"),
+        ('{"id":1,"x":[1,]}', "the line is not one json value"),
+    ],
+)
+def test_a_line_without_such_text_is_a_bad_one(line: str, reason: str) -> None:
+    """Its neighbours are rows all the same."""
+    found = decoded('{"id":0,"x":{"x":{"x":1}}}', line, '{"id":2,"x":"x x \\"x\\" \\"x\\""}')
+
+    assert [m.reason for m in found.misfits] == [reason]
+    assert found.table.column("id").to_pylist() == [0, 2]
+
+
+def test_a_table_of_json_alone_has_its_rows() -> None:
+    """Without another column nothing else counts the lines."""
+    found = decoded('{"x":1}', "{}", "[]", "null", schema=pa.schema([json_field("x")]))
+
+    assert found.table.column("x").to_pylist() == ["1", None]
+    assert len(found.misfits) == 2
+
+
+def kinds_of(*lines: str) -> dict[str, str]:
+    schema = sample_schema("".join(f"{line}\n" for line in lines).encode())
+    return {field.name: sql_type_of(field) for field in schema}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", '"two"'], "JSON"),
+        (["[1]", '"two"', "null"], "JSON"),
+        (['[1,"a"]'], "JSON"),
+        (['{"a":1}', '{"a":"q"}'], "JSON"),
+        (['{"a":1}', '{"b":"q"}'], 'STRUCT("a" BIGINT, "b" VARCHAR)'),
+        ([json.dumps({f"k{n}": n for n in range(300)})], "JSON"),
+        (['"2024-01-01"', '"2024-01-01T10:00:00"'], "VARCHAR"),
+        (['"2024-01-01T10:00:00.1234567Z"'], "VARCHAR"),
+        (['"2024-01-01T10:00:00.123456Z"'], "TIMESTAMPTZ"),
+        (['"2024-01-01"', "1"], "JSON"),
+        (["18446744073709551616", "1"], "DECIMAL(38, 0)"),
+        (["18446744073709551616", "1.5"], "DOUBLE"),
+        (["1", "1.5"], "DOUBLE"),
+        (["1" * 39], "DOUBLE"),
+    ],
+)
+def test_a_column_gets_a_type_that_takes_its_values(values: list[str], kind: str) -> None:
+    """A type that the first file's own rows do not fit would make bad rows of good ones."""
+    lines = [f'{{"id":{n},"v":{value}}}' for n, value in enumerate(values)]
+
+    assert kinds_of(*lines) == {"id": "BIGINT", "v": kind}
+
+
+_SCALARS: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=3),
+    st.sampled_from(["2024-01-01", "2024-01-01T10:00:00.1234567Z", "10:00:00", "1", "x"]),
+)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.dictionaries(st.sampled_from(["p", "q r"]), _VALUES), min_size=1, max_size=5))
+def test_a_sample_fits_what_was_inferred_from_it(objects: list[dict[str, Any]]) -> None:
+    """Whatever plain objects a file holds: none of their lines is a bad row."""
+    lines = [json.dumps({"id": n, **one}) for n, one in enumerate(objects)]
+    schema = sample_schema("".join(f"{line}\n" for line in lines).encode())
+
+    found = decoded(*lines, schema=schema)
+
+    assert not found.misfits
+    assert found.table.num_rows == len(lines)
+    for field in schema:
+        if is_json(field):
+            texts = found.table.column(field.name).to_pylist()
+            values = [one.get(field.name) for one in objects]
+            assert [None if text is None else json.loads(text) for text in texts] == values
+
+
+async def test_a_column_of_json_is_shown_and_kept(tmp_path: Path) -> None:
+    """What `describe` shows can be given as --schema, and a key may be such a column."""
+    (tmp_path / "a.jsonl").write_text('{"id":1,"x":1}\n{"id":2,"x":"two"}\n')
+    spec = SourceSpec(name="a", files=str(tmp_path / "*.jsonl"))
+    _, rendition, _ = await resolve_spec(spec, location_url="memory:", clock=SystemClock())
+
+    kinds = {field.name: sql_type_of(field) for field in rendition.data_schema.data}
+
+    assert kinds == {"id": "BIGINT", "x": "JSON"}
+    assert is_json(parse_schema("x json").field("x"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "asked", "said"),
+    [
+        ('"a""b" json', {}, "cannot be of type JSON"),
+        ("t json", {"time_column": "t"}, "must hold timestamps or integers"),
+    ],
+)
+def test_what_cannot_be_json_is_refused(schema: str, asked: dict[str, str], said: str) -> None:
+    """A name that the parser cannot look for, and a time that nobody can read."""
+    spec = SourceSpec(name="a", files="x", **asked)  # type: ignore[arg-type]
+
+    with pytest.raises(UsageError, match=said):
+        source_schema(spec, parse_schema(schema))
+
+
+async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
+    """Parquet has maps; SQL cannot compare two of them, and lists of entries it can."""
+    maps = pa.map_(pa.string(), pa.int32())
+    values = [[("a", 1), ("b", None)], None, []]
+    table = pa.table(
+        {"m": pa.array(values, maps), "l": pa.array([[v] for v in values], pa.list_(maps))}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    spec = SourceSpec(name="a", files=str(tmp_path / "*.parquet"), format="parquet")
+    lake = await make_source(tmp_path / "lake", spec)
+    await ingest(lake, "a")
+
+    kept = await (await lake.collection("a")).snapshot()
+
+    assert sql_type_of(kept.schema.field("m")) == 'STRUCT("key" VARCHAR, "value" INTEGER)[]'
+    entries = [None if v is None else [{"key": k, "value": n} for k, n in v] for v in values]
+    assert sorted(kept.column("m").to_pylist(), key=str) == sorted(entries, key=str)
+    assert sorted(kept.column("l").to_pylist(), key=str) == sorted(([e] for e in entries), key=str)
