@@ -18,7 +18,11 @@ import pytest
 from cli.conftest import Cli
 from tidelog import __version__, errors
 from tidelog.cli import main as module
+from tidelog.cli.late_spark import LateSpark
 from tidelog.cli.main import main, status_of
+from tidelog.collection.compute import Job
+from tidelog.collection.engine import Computed, LocalEngine
+from tidelog.collection.source import RawSource
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
@@ -149,11 +153,12 @@ def test_ctrl_c_is_no_error_of_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 def test_spark_that_is_not_installed(events: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain package is light; the sentence says how to have Spark, and how to do without."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    said = events("ingest", "events")
+    said = events("ingest", "events", "--engine", "spark")
 
     assert said.status == 2
     assert "pip install 'tidelog[spark]'" in said.complaint
     assert "--engine local" in said.complaint
+    assert events.done("ingest", "events", "--json").object["engine"] == "local"
 
 
 def test_a_source_without_news_starts_no_spark(
@@ -164,6 +169,30 @@ def test_a_source_without_news_starts_no_spark(
     monkeypatch.setattr("tidelog.cli.late_spark.LateSpark.compute", None)
 
     assert events.done("ingest", "events", "--engine", "spark", "--json").object["ticks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("least", "java", "engine"), [(1 << 30, True, "local"), (1, True, "spark"), (1, False, "local")]
+)
+def test_spark_is_taken_where_it_pays(
+    events: Cli, monkeypatch: pytest.MonkeyPatch, *, least: int, java: bool, engine: str
+) -> None:
+    """A few lines are in before a JVM has started; and the summary says which it was."""
+    ran: list[str] = []
+
+    async def compute(late: LateSpark, job: Job, source: RawSource) -> Computed:
+        ran.append(late.name)
+        local = LocalEngine(store=late.location.store, clock=late.location.clock)
+        return await local.compute(job, source)
+
+    monkeypatch.setattr("tidelog.cli.late_spark.LateSpark.compute", compute)
+    monkeypatch.setattr("tidelog.cli.engine_choice.SPARK_BYTES_MIN", least)
+    monkeypatch.setattr("tidelog.cli.engine_choice._has_java", lambda: java)
+
+    said = events.done("ingest", "events", "--json").object
+
+    assert (said["engine"], bool(ran)) == (engine, engine == "spark")
+    assert said["rows"] > 0
 
 
 def test_a_reader_that_has_enough_is_no_error(many: Cli) -> None:
@@ -236,7 +265,7 @@ def test_a_terminal_shows_a_bar_and_one_last_line(many: Cli) -> None:
 
     assert re.search(r"rows .*3,000 rows, .* rows/s, 0 bytes left", shown)
     last = shown.splitlines()[-1]
-    assert re.search(r"rows: 3,000 rows in 1 tick, 0 late, 0 bad; complete to ", last)
+    assert re.search(r"rows: 3,000 rows in 1 tick in this process, 0 late, 0 bad; complete to ", last)
     assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4}$", last)
 
 

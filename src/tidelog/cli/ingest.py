@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog.cli.command import AsJson, SourceName, on_location
+from tidelog.cli.engine_choice import check_engine, choose_engine
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.collection.run import Summary
     from tidelog.location import Location
 
-ENGINES: Final = ("spark", "local")
 _SIZE: Final = re.compile(r"([0-9][0-9_]*)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -46,8 +46,11 @@ def ingest(
     ] = False,
     engine: Annotated[
         str,
-        typer.Option(metavar="spark|local", help="local works in this process, without Java."),
-    ] = "spark",
+        typer.Option(
+            metavar="auto|spark|local",
+            help="local works in this process, without Java; auto takes spark from 1 GiB on.",
+        ),
+    ] = "auto",
     max_bytes_per_tick: Annotated[
         str | None,
         typer.Option(
@@ -81,12 +84,7 @@ def ingest(
     """
     if once and follow:
         raise UsageError("--once and --follow exclude each other: give one")
-    if engine not in ENGINES:
-        raise UsageError(f"--engine {engine!r} is not known: it is one of {', '.join(ENGINES)}")
-    if engine == "spark":
-        from tidelog.cli.late_spark import check_installed
-
-        check_installed()
+    check_engine(engine)
     bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
     interval_us = int(interval * 1e6)
     from tidelog.collection.times import parse_duration_ms
@@ -114,19 +112,17 @@ class _Wanted:
 async def _ingest(location: Location, wanted: _Wanted) -> None:
     from tidelog.cli.late_spark import LateSpark
     from tidelog.cli.progress import open_reporter
-    from tidelog.collection.engine import LocalEngine
     from tidelog.collection.run import run_ingest
 
-    with open_reporter(wanted.name, wanted.engine, as_json=wanted.as_json) as reporter:
+    ingester = await location.ingester(
+        wanted.name, bytes_max=wanted.bytes_max, strict=wanted.strict, final=wanted.final
+    )
+    engine = await choose_engine(ingester) if wanted.engine == "auto" else wanted.engine
+    with open_reporter(wanted.name, engine, as_json=wanted.as_json) as reporter:
         spark = LateSpark(location=location, note=reporter.note)
-        local = LocalEngine(store=location.store, clock=location.clock)
-        ingester = await location.ingester(
-            wanted.name,
-            engine=spark if wanted.engine == "spark" else local,
-            bytes_max=wanted.bytes_max,
-            strict=wanted.strict,
-            final=wanted.final,
-        )
+        if engine == "spark":
+            ingester.engine = spark
+            ingester.bytes_max = wanted.bytes_max or spark.tick_bytes
         try:
             with _stopped_by_sigterm() as stopping:
                 summary: Summary = await run_ingest(

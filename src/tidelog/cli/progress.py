@@ -38,7 +38,7 @@ def open_reporter(source: str, engine: str, *, as_json: bool) -> Iterator[Report
     if as_json or not sys.stderr.isatty():
         yield LineReporter(source, engine)
         return
-    with BarReporter(source) as reporter:
+    with BarReporter(source, engine) as reporter:
         yield reporter
 
 
@@ -70,8 +70,9 @@ class LineReporter:
 class BarReporter:
     """A bar of bytes, with rows, their rate, and what is left."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, engine: str) -> None:
         self._source = source
+        self._engine = engine
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -123,7 +124,7 @@ class BarReporter:
         )
 
     def finish(self, summary: Summary) -> None:
-        say(end_line(self._source, summary))
+        say(end_line(self._source, self._engine, summary))
         for line in waiting_lines(summary.waiting):
             say(f"waits, and is looked at again by the next run: {line}")
 
@@ -132,13 +133,14 @@ class BarReporter:
             self._bar.update(self._task, **fields)
 
 
-def end_line(source: str, summary: Summary) -> str:
+def end_line(source: str, engine: str, summary: Summary) -> str:
     """Say on one line what a run came to."""
     store, complete_to = summary.store, _complete_to(summary)
     bad = f"{summary.bad:,} bad" + (f" (tidelog read {source}_errors)" if summary.bad else "")
     dropped = ", ".join(f"{name} ({count:,})" for name, count in summary.dropped.items())
     rows, ticks = count_text(summary.rows, "row"), count_text(summary.ticks, "tick")
-    told = [f"{source}: {rows} in {ticks}, {summary.late:,} late, {bad}"]
+    where = "on Spark" if engine == "spark" else "in this process"
+    told = [f"{source}: {rows} in {ticks} {where}, {summary.late:,} late, {bad}"]
     if dropped:
         told.append(f"dropped fields that the schema lacks: {dropped}")
     told.append(f"complete to {complete_to}" if complete_to else "nothing is complete yet")
