@@ -14,11 +14,11 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from tidelog.collection import compute, envelope
-from tidelog.collection.binding import Binding
 from tidelog.collection.catalog import Catalog, Change
 from tidelog.collection.controller import Controller
 from tidelog.collection.ingest import Ingester
-from tidelog.collection.source import Plan
+from tidelog.collection.source.binding import Binding
+from tidelog.collection.source.port import Plan
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import LocationError
 from tidelog.frontier import Frontier

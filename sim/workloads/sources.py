@@ -11,14 +11,14 @@ import pyarrow as pa
 from sim.checkers.invariants import Observed, demand
 from sim.kernel.world import Client
 from sim.workloads.files import COLUMNS, KEY, Input, Line
-from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.controller import Controller
 from tidelog.collection.create import SourceSpec, source_schema
 from tidelog.collection.engine import LocalEngine
-from tidelog.collection.files import FilesSource
 from tidelog.collection.ingest import Ingester
+from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.files import FilesSource
 from tidelog.collection.types import parse_schema
 from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.rowhash import bucket_of, hash_rows
@@ -42,6 +42,7 @@ class SimSource:
     delete_when: str | None = "gone"
     shards: tuple[str, ...] = ("out-0", "out-1")
     bytes_max: int = 500
+    is_versioned: bool = False
     ingester_class: Callable[..., Ingester] = field(default=Ingester)
 
     @property
@@ -106,8 +107,15 @@ class SimSource:
         return Controller(store=client.store, consensus=client.consensus, clock=client.clock)
 
     def files(self, client: Client) -> FilesSource:
+        # Blocks of a line or less, and pieces of a few, so that files are cut in all their parts.
         return FilesSource(
-            store=client.store, clock=client.clock, info=self.info, schema=self.schema
+            store=client.store,
+            clock=client.clock,
+            info=self.info,
+            schema=self.schema,
+            is_versioned=self.is_versioned,
+            block_bytes=self.bytes_max // 8,
+            piece_bytes=self.bytes_max // 2,
         )
 
     def ingester(self, client: Client) -> Ingester:
@@ -158,7 +166,7 @@ def bindings_of(remap: Observed) -> list[Bound]:
         if diff > 0:
             path, start, limit, *_ = row
             by_time.setdefault(time, []).append(
-                SourceRange(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)  # type: ignore[arg-type]
+                SourceRange(path=path, start=start, limit=limit)  # type: ignore[arg-type]
             )
     found: list[Bound] = []
     lower = 0

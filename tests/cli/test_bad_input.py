@@ -14,7 +14,7 @@ from cli.conftest import EVENTS, UPSERT, Cli, Said
 from kit.s3_servers import SeaweedServer, free_ports
 from tidelog.collection.compute import Job
 from tidelog.collection.engine import Computed, LocalEngine
-from tidelog.collection.source import RawSource
+from tidelog.collection.source.port import RawSource
 from tidelog.location import open_location
 
 FAILED, MISUSED, STORE_FAILED = 1, 2, 3

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.binding import SourceRange
 from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.lines import record_ends
+from tidelog.collection.source.binding import SourceRange
 
 COLUMNS: dict[str, pa.DataType] = {
     "s": pa.string(),
@@ -30,9 +30,7 @@ WANTED = pa.schema(COLUMNS)
 
 def decode(data: bytes, *, base: int = 100, required: tuple[str, ...] = ()) -> Decoded:
     """Decode lines that stand at ``base`` of their file."""
-    found = SourceRange(
-        path="p", start=base, limit=base + len(data), sum=b"", head=b"", head_bytes=0
-    )
+    found = SourceRange(path="p", start=base, limit=base + len(data))
     return decode_range(data, found, WANTED, format="json", required=required)
 
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidelog.collection import casts, decode, decode_csv, decode_json
-from tidelog.collection.binding import SourceRange
 from tidelog.collection.casts import Fitted
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import Job, Target, shape_messages
 from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.decode_parquet import pack_range
 from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.source.binding import SourceRange
 from tidelog.persist.schema import encode_schema, shard_schema
 
 COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
@@ -36,14 +36,11 @@ class LibraryError(Exception):
     """What no code of ours expects."""
 
 
-def decoded(data: bytes, format: str, *, limit: int | None = None) -> Decoded:
+def decoded(data: bytes, format: str) -> Decoded:
     found = SourceRange(
         path="p",
         start=0,
-        limit=len(data) if limit is None else limit,
-        sum=b"",
-        head=b"",
-        head_bytes=0,
+        limit=len(data),
         header=HEADER if format == "csv" else b"",
     )
     return decode_range(
@@ -129,7 +126,7 @@ def test_a_row_that_breaks_a_cast_is_a_bad_row(
     if format == "parquet":
         table = pa.table({"n": range(COUNT), "s": [f"row {n}" for n in range(COUNT)]})
         file, footer = parquet(table, row_group_size=30)
-        found = decoded(pack_range(footer, file[4:]), format, limit=4)
+        found = decoded(pack_range(footer, file[4:]), format)
     else:
         found = decoded(TEXT[format], format)
 
@@ -144,7 +141,7 @@ def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
     middle = column.data_page_offset + column.total_compressed_size // 2
     broken = file[: middle - 8] + b"\xff" * 16 + file[middle + 8 :]
 
-    found = decoded(pack_range(footer, broken[4:]), "parquet", limit=4)
+    found = decoded(pack_range(footer, broken[4:]), "parquet")
 
     assert found.rows.column("n").to_pylist() == [*range(25), *range(50, 100)]
     (error,) = found.errors.to_pylist()
@@ -157,7 +154,7 @@ def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None
     times = pa.array([2**50, 0], pa.timestamp("ms"))
     file, footer = parquet(pa.table({"n": pa.array([None, 1], pa.int64()), "at": times}))
     wanted = pa.schema([*WANTED, pa.field("at", pa.timestamp("us"))])
-    found = SourceRange(path="p", start=0, limit=1, sum=b"", head=b"", head_bytes=0)
+    found = SourceRange(path="p", start=0, limit=len(file))
 
     result = decode_range(
         pack_range(footer, file[4:]), found, wanted, format="parquet", required=["n"]
@@ -183,7 +180,7 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
     )
     lines = b'{"n": 0}\n{"n": 1}\n{"n": 5000000000}\n{"n": -7000000000}\n'
     target = Target(shard="x", write_epoch=0, may_inline=True)
-    found = SourceRange(path="p", start=0, limit=len(lines), sum=b"", head=b"", head_bytes=0)
+    found = SourceRange(path="p", start=0, limit=len(lines))
     job = Job(
         source=source,
         schema=encode_schema(schema),
@@ -194,7 +191,7 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
         errors=target,
     )
 
-    shaped = shape_messages(lines, 0, job)
+    shaped = shape_messages(lines, found, 0, job)
 
     deletes = zip(
         *(shaped.messages.column(n).to_pylist() for n in ("n", "_tidelog_delete")), strict=True

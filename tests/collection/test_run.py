@@ -344,7 +344,7 @@ async def test_status_of_a_source_that_cannot_be_asked(
     async def away(*_: object) -> int:
         raise LocationError("the bucket is gone")
 
-    monkeypatch.setattr(type(ingester.source), "left_bytes", away)
+    monkeypatch.setattr(type(ingester.source), "head", away)
     status = await source_status(ingester)
     assert (status.left_bytes, status.trouble) == (None, "the bucket is gone")
     assert status.upper == 4

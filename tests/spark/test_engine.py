@@ -15,7 +15,8 @@ from tidelog.clock import SystemClock
 from tidelog.collection.compute import Job
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.engine import Computed
-from tidelog.collection.source import RawSource
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location
 from tidelog.spark import SparkEngine
@@ -198,6 +199,9 @@ class Meddler:
     @property
     def tick_bytes(self) -> int:
         return self.inner.tick_bytes
+
+    async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
+        return await self.inner.survey(job, source)
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         if self.text is None:

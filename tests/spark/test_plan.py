@@ -11,20 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import Job, Target, buckets_of
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.envelope import DELETE, OWN, RANK, messages_schema
 from tidelog.collection.records import OFFSET
+from tidelog.collection.source.binding import SourceRange
 from tidelog.persist.part import Part
 from tidelog.persist.schema import encode_schema, shard_schema
 from tidelog.spark.plan import (
-    Piece,
     Share,
     TickPlan,
     TickSettings,
-    cut_piece,
+    cut_range,
     pack,
     plan_tick,
     share_out,
@@ -37,7 +36,7 @@ SCHEMA = shard_schema(pa.schema(TYPES), key=["k"])
 
 
 def range_of(path: str, start: int, limit: int) -> SourceRange:
-    return SourceRange(path=path, start=start, limit=limit, sum=b"", head=b"", head_bytes=0)
+    return SourceRange(path=path, start=start, limit=limit)
 
 
 def part_of(shard: str) -> Part:
@@ -154,18 +153,35 @@ def test_pieces_cover_all_ranges_in_order_and_once(sizes: list[int], tasks: int)
 
 @given(sizes=st.lists(st.integers(1, 10_000), min_size=1, max_size=30), tasks=st.integers(1, 12))
 def test_a_task_reads_each_range_once(sizes: list[int], tasks: int) -> None:
-    """It reads the whole of it, to check it."""
+    """Two pieces of a range that follow each other are one."""
     for share in share_out(job_of(sizes), tasks, TickSettings(range_bytes=10)):
         ranks = [p.rank for p in share]
         assert len(set(ranks)) == len(ranks)
 
 
-def test_parquet_is_not_cut() -> None:
-    """Where its row groups are is not known before it is read."""
-    job = job_of([64 * MIB], format="parquet")
-    (share,) = share_out(job, 4, TickSettings())
+def test_what_has_line_ends_in_quotes_is_not_cut() -> None:
+    """Nobody who begins within it knows which of them are in quotes."""
+    job = job_of([64 * MIB], format="csv")
+    source = msgspec.structs.replace(job.source, csv=CsvDialect(multiline=True))
+    (share,) = share_out(msgspec.structs.replace(job, source=source), 4, TickSettings())
 
     assert [(p.low, p.high) for p in share] == [(0, 64 * MIB)]
+
+
+@given(start=st.integers(0, 300), size=st.integers(1, 300), count=st.integers(1, 12))
+def test_a_range_with_sums_is_cut_behind_the_first_byte_of_a_block(
+    start: int, size: int, count: int
+) -> None:
+    """So that to look at the byte before a piece reads no block of another's."""
+    found = msgspec.structs.replace(
+        range_of("a", start, start + size), sums=b"x" * 16, block_bytes=16
+    )
+    cuts = cut_range(found, count)
+
+    assert cuts[0] == start
+    assert cuts[-1] == start + size
+    assert cuts == sorted(set(cuts))
+    assert all(cut % 16 == 1 for cut in cuts[1:-1])
 
 
 @given(weights=st.lists(st.floats(0, 1e9), min_size=1, max_size=50), count=st.integers(1, 20))
@@ -175,29 +191,6 @@ def test_packing_keeps_order_and_leaves_nothing_out(weights: list[float], count:
 
     assert 1 <= len(runs) <= count
     assert [n for first, limit in runs for n in range(first, limit)] == list(range(len(weights)))
-
-
-@given(
-    lines=st.lists(st.sampled_from(['"a,\nb"', "x", "", '""""', "1,2"]), max_size=30),
-    start=st.integers(0, 50),
-    cuts=st.lists(st.integers(0, 300), max_size=6),
-    ended=st.booleans(),
-)
-def test_each_record_is_in_the_piece_that_it_starts_in(
-    lines: list[str], start: int, cuts: list[int], ended: bool
-) -> None:
-    """Wherever a range is cut, its records are whole, and all of them are there in order."""
-    data = ("\n".join(lines) + ("\n" if ended and lines else "")).encode()
-    found = range_of("a", start, start + len(data))
-    places = sorted({start, start + len(data), *(start + c for c in cuts if c < len(data))})
-    pieces = [Piece(rank=0, found=found, low=low, high=high) for low, high in pairwise(places)]
-    cut = [cut_piece(piece, data, CsvDialect(multiline=True)) for piece in pieces]
-
-    assert b"".join(part for _, part in cut) == data
-    assert all(r.limit - r.start == len(part) for r, part in cut)
-    whole = {r.start for r, _ in cut} | {start + len(data)}
-    quotes = [data[: place - start].count(b'"') for place in whole]
-    assert all(count % 2 == 0 for count in quotes)
 
 
 @pytest.mark.parametrize(("shards", "tasks"), [(1, 5), (3, 2), (3, 3), (3, 7)])

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from tidelog.collection.compute import Job
     from tidelog.collection.engine import Computed
-    from tidelog.collection.source import RawSource
+    from tidelog.collection.source.look import SurveyJob
+    from tidelog.collection.source.port import RawSource, SurveyResult
     from tidelog.location import Location
     from tidelog.spark.engine import SparkEngine
     from tidelog.wal.scrub.report import Scrubbed
@@ -64,18 +65,25 @@ class LateSpark:
 
         return SPARK_TICK_BYTES
 
+    async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
+        """See `tidelog.collection.engine.Engine`; what is small needs no Spark.
+
+        Raises:
+            UsageError: no Java was found to run Spark on.
+        """
+        from tidelog.collection.engine import survey_here
+
+        if self._engine is None and job.is_small():
+            return await survey_here(job, source, at_once=4)
+        return await (await self._started()).survey(job, source)
+
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """See `tidelog.collection.engine.Engine`.
 
         Raises:
             UsageError: no Java was found to run Spark on.
         """
-        if self._engine is None:
-            self.note("starting Spark")
-            # In a thread: a JVM takes seconds to start, and the bar goes on meanwhile.
-            self._engine = await self.location.clock.offload(self._start)
-            self.note("")
-        return await self._engine.compute(job, source)
+        return await (await self._started()).compute(job, source)
 
     async def close(self) -> None:
         """Stop Spark if it was started, and what it still computes."""
@@ -83,6 +91,14 @@ class LateSpark:
 
         if self._spark is not None:
             await SystemClock().offload(self._stop)
+
+    async def _started(self) -> SparkEngine:
+        if self._engine is None:
+            self.note("starting Spark")
+            # In a thread: a JVM takes seconds to start, and the bar goes on meanwhile.
+            self._engine = await self.location.clock.offload(self._start)
+            self.note("")
+        return self._engine
 
     def _start(self) -> SparkEngine:
         from tidelog.spark.engine import SparkEngine

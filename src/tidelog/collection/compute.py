@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.binding import SourceRange
 from tidelog.collection.catalog import DAY_MS, ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.decode import decode_range, errors_table
 from tidelog.collection.envelope import (
@@ -35,6 +34,7 @@ from tidelog.collection.expression import check_predicate
 from tidelog.collection.places import Bools
 from tidelog.collection.predicate import Predicate
 from tidelog.collection.records import OFFSET, Misfit
+from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.times import format_time, times_of
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
@@ -93,9 +93,9 @@ class Shaped:
     dropped: Mapping[str, int]
 
 
-def shape_messages(data: bytes, rank: int, job: Job) -> Shaped:
-    """Decode the range ``job.ranges[rank]`` and stamp its rows."""
-    source, schema, found = job.source, job.data_schema, job.ranges[rank]
+def shape_messages(data: bytes, found: SourceRange, rank: int, job: Job) -> Shaped:
+    """Decode a range, or a share of one, that is of this rank among the tick's; stamp its rows."""
+    source, schema = job.source, job.data_schema
     required = list(schema.key) if source.envelope == "upsert" else []
     if source.time_column is not None and source.time_column not in required:
         required.append(source.time_column)

@@ -13,9 +13,9 @@ from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.csv_guess import CsvOptions, check_csv
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
-from tidelog.collection.files import FilesSource
 from tidelog.collection.infer import infer_csv, infer_schema, no_files
 from tidelog.collection.json_texts import UNNAMEABLE
+from tidelog.collection.source.files import FilesSource
 from tidelog.collection.times import UNITS, check_time_type, parse_duration_ms
 from tidelog.collection.types import is_json, parse_schema
 from tidelog.errors import UsageError

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.apart import do_apart
-from tidelog.collection.binding import SourceRange
 from tidelog.collection.casts import Formats, fit
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.decode_csv import decode_csv
@@ -29,7 +28,8 @@ from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import record_ends, split_at
 from tidelog.collection.places import Int64s
 from tidelog.collection.records import OFFSET, Misfit, shown
-from tidelog.errors import InvariantError, TidelogError
+from tidelog.collection.source.binding import SourceRange
+from tidelog.errors import CorruptionError, InvariantError, TidelogError
 
 TEXT_MAX: Final = 4_096
 _COMMAS: Final = CsvDialect()
@@ -62,15 +62,18 @@ def decode_range(
     decode = partial(
         _decode, wanted=wanted, format=format, dialect=dialect, required=required, counted=counted
     )
+    nothing = wanted.append(pa.field(OFFSET, pa.int64())).empty_table()
     try:
         return decode(data, found)
+    except CorruptionError as error:
+        # It was bound unseen, and is what it was then: it never will be anything else.
+        return Decoded(nothing, _unreadable(found, error.sentence))
     except (TidelogError, MemoryError):
         raise
-    except Exception:
+    except Exception as error:  # noqa: BLE001 - whatever a file does to a library, it is bad rows
         if format == "parquet":
-            raise
+            return Decoded(nothing, _unreadable(found, f"the file: {type(error).__name__}"))
         apart = _decode_apart(data, found, dialect if format == "csv" else None, decode)
-        nothing = wanted.append(pa.field(OFFSET, pa.int64())).empty_table()
         return replace(apart, rows=apart.rows if apart.rows.num_columns else nothing)
 
 
@@ -107,6 +110,11 @@ def _decode_apart(
     )
 
 
+def _unreadable(found: SourceRange, why: str) -> pa.Table:
+    """Return the one bad row of a file that cannot be read, however many ranges it is cut into."""
+    return errors_table(found.path, [Misfit(0, why, "")] if found.start == 0 else [])
+
+
 def _failure(name: str) -> str:
     return f"the record cannot be decoded: {name}"
 
@@ -126,7 +134,7 @@ def _decode(
     elif format == "csv":
         records = decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)
     elif format == "parquet":
-        records = decode_parquet(data, wanted, start=found.start, limit=found.limit)
+        records = decode_parquet(data, wanted, low=found.start, high=found.limit)
     else:
         raise InvariantError("a format that was checked at creation is unknown", format=format)
     formats = _ISO

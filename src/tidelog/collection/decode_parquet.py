@@ -1,4 +1,4 @@
-"""Parquet: a range is row groups, its bytes are the file's footer and the groups' own. Pure.
+"""Parquet: a range is the row groups whose first byte lies in it. Pure.
 
 Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer][bytes of the row
     groups]``, where the footer is the file's end from its metadata on, and the groups' bytes are
@@ -8,6 +8,7 @@ Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer]
 from __future__ import annotations
 
 import io
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tidelog.collection.records import Misfit, Records
 from tidelog.errors import CorruptionError
 
 MAGIC = b"PAR1"
+_NO_GROUPS: Final = np.zeros(0, dtype=np.int64)
 
 
 def footer_bytes(tail: bytes) -> int:
@@ -55,15 +57,32 @@ def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, 
     return first or 0, last
 
 
+def group_starts(metadata: pq.FileMetaData) -> Int64s:
+    """Return where each row group lies: at its first byte, and never before those before it."""
+    starts = [group_span(metadata, n, n + 1)[0] for n in range(metadata.num_row_groups)]
+    return np.maximum.accumulate(np.array(starts, dtype=np.int64)) if starts else _NO_GROUPS
+
+
+def groups_between(metadata: pq.FileMetaData, low: int, high: int) -> tuple[int, int]:
+    """Return which row groups ``[first, last)`` lie in ``[low, high)``."""
+    first, last = np.searchsorted(group_starts(metadata), [low, high]).tolist()
+    return first, max(first, last)
+
+
 def pack_range(footer: bytes, groups: bytes) -> bytes:
     return len(footer).to_bytes(8, "little") + footer + groups
 
 
-def decode_parquet(data: bytes, wanted: pa.Schema, *, start: int, limit: int) -> Records:
-    """Read the row groups of a range; offsets are row numbers within the file."""
+def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Records:
+    """Read the row groups that lie in ``[low, high)``; offsets are row numbers within the file.
+
+    Raises:
+        CorruptionError: the footer cannot be read.
+    """
     length = int.from_bytes(data[:8], "little")
     footer, groups = data[8 : 8 + length], data[8 + length :]
     metadata = read_footer(footer)
+    start, limit = groups_between(metadata, low, high)
     first, last = group_span(metadata, start, limit)
     size = max(last, first) + len(footer)
     sparse = SparseFile({first: groups, size - len(footer): footer}, size)

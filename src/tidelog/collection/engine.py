@@ -27,7 +27,8 @@ from tidelog.collection.compute import (
     shape_messages,
     updates_of,
 )
-from tidelog.collection.source import RawSource
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader
@@ -79,6 +80,14 @@ class Engine(Protocol):
         """About how many bytes of the source make a tick that is worth its fixed costs."""
         ...
 
+    async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
+        """Look into the pieces of files that may be taken next.
+
+        Raises:
+            SourceRewritten, GoneError, LocationError: of the source.
+        """
+        ...
+
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """Read the job's ranges, compute, and write parts.
 
@@ -109,6 +118,9 @@ class LocalEngine:
     def tick_bytes(self) -> int:
         return TICK_BYTES
 
+    async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
+        return await survey_here(job, source, at_once=self.reads)
+
     async def compute(self, job: Job, source: RawSource) -> Computed:
         shaped = await self._shape(job, source)
         messages = pa.concat_tables([s.messages for s in shaped])
@@ -125,8 +137,8 @@ class LocalEngine:
 
     async def _shape(self, job: Job, source: RawSource) -> list[Shaped]:
         async def one(rank: int) -> Shaped:
-            data = await source.read(job.ranges[rank])
-            return await self.clock.offload(lambda: shape_messages(data, rank, job))
+            found, data = await source.read(job.ranges[rank])
+            return await self.clock.offload(lambda: shape_messages(data, found, rank, job))
 
         work = [partial(one, rank) for rank in range(len(job.ranges))]
         return await run_all(work, at_once=self.reads)
@@ -159,6 +171,12 @@ class LocalEngine:
             return []
         writer = part_writer(self.store, self.clock, target, schema)
         return await writer.write(updates, inline=target.may_inline)
+
+
+async def survey_here(job: SurveyJob, source: RawSource, *, at_once: int) -> SurveyResult:
+    """Look into the pieces of a survey in this process, some of them at once."""
+    work = [partial(source.survey, piece, job) for piece in job.pieces]
+    return SurveyResult(await run_all(work, at_once=at_once))
 
 
 def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema) -> PartWriter:

@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.binding import ANY_TIME
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.places import Bools, Int64s
 from tidelog.collection.records import OFFSET
+from tidelog.collection.source.binding import ANY_TIME
 from tidelog.collection.times import exact_times, times_of
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import DIFF, OWN_PREFIX, TIME, ShardSchema

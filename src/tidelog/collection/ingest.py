@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from tidelog.clock import Clock
-from tidelog.collection.binding import (
+from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
+from tidelog.collection.compute import Job, Target
+from tidelog.collection.controller import Controller
+from tidelog.collection.engine import Computed, Engine, Written
+from tidelog.collection.envelope import deletions_schema
+from tidelog.collection.source.binding import (
     REMAP_SCHEMA,
     Binding,
     SourceRange,
@@ -23,12 +28,8 @@ from tidelog.collection.binding import (
     plan_updates,
     read_ranges,
 )
-from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
-from tidelog.collection.compute import Job, Target
-from tidelog.collection.controller import Controller
-from tidelog.collection.engine import Computed, Engine, Written
-from tidelog.collection.envelope import deletions_schema
-from tidelog.collection.source import Plan, RawSource, SourceHead
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import Plan, RawSource, SourceHead, SurveyResult
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -49,6 +50,7 @@ from tidelog.persist.transition import Verdict, difference
 from tidelog.persist.updates import consolidate
 from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Usage
 
 HISTORY_HOLD = "history"  # Keeps all times readable until somebody moves it.
 INGEST_HOLD = "ingest"
@@ -80,6 +82,7 @@ class Tick:
 class Ingester:
     """Ticks one source. ``strict`` stops at rows that do not fit, before they are committed.
 
+    ``surveyed`` is what other processes asked of stores so far for its surveys.
     Units: a tick takes about ``bytes_max`` of the source.
     """
 
@@ -93,12 +96,14 @@ class Ingester:
     controller: Controller
     bytes_max: int = 64 * 1024 * 1024
     strict: bool = False
+    surveyed: Usage = field(default_factory=Usage)
     schema: ShardSchema = field(init=False)
     outputs: list[Shard] = field(init=False)
     deletions: list[Shard] = field(init=False)
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
     _taken: tuple[int, dict[str, SourceRange]] | None = None
+    _left: tuple[SourceHead, Taken, int] | None = None
 
     def __post_init__(self) -> None:
         self.schema = self.rendition.data_schema
@@ -188,6 +193,8 @@ class Ingester:
         binding = await self._binding(lower)
         if not binding.ranges:
             idle, _ = await self._commit(binding, _nothing(len(self.outputs)))
+            if self._taken is not None and self._taken[0] == lower:
+                self._taken = (binding.upper, self._taken[1])
             return Tick(lower, binding.upper, won=idle, exhausted=exhausted)
         # KeysBefore the commit, as it fails where others went on, and a tick is counted once.
         before = await self.taken(lower)
@@ -195,22 +202,31 @@ class Ingester:
             ready = binding, await self._compute(binding)
         computed = ready[1]
         won, unchecked = await self._commit(binding, computed)
+        left = self._left_bytes(head, before)
         after = advance_taken(before, binding)
-        self._taken = (binding.upper, after)
+        left_after = head.left_after(left, before, binding.ranges)
+        self._taken, self._left = (binding.upper, after), (head, after, left_after)
         return Tick(
             lower=lower,
             upper=binding.upper,
             rows=computed.rows,
             bad=computed.bad,
             late=late_in(binding, before),
-            size_bytes=head.left_bytes(before) - head.left_bytes(after),
-            left_bytes=head.left_bytes(after),
+            size_bytes=left - left_after,
+            left_bytes=left_after,
             won=won,
             unchecked=unchecked,
             exhausted=exhausted,
             dropped=computed.dropped,
             computed=computed,
         )
+
+    def _left_bytes(self, head: SourceHead, taken: Taken) -> int:
+        """Return what a head has beyond a frontier; known where a tick of ours ended there."""
+        known = self._left
+        if known is not None and known[0] is head and known[1] is taken:
+            return known[2]
+        return head.left_bytes(taken)
 
     async def _compute(self, binding: Binding) -> Computed:
         computed = await self.engine.compute(self._job(binding), self.source)
@@ -240,10 +256,17 @@ class Ingester:
     async def _plan(self, head: SourceHead, lower: int) -> Plan | None:
         """Choose what the next binding takes; with times from the clock, maybe nothing."""
         taken = await self.taken(lower)
-        plan = await self.source.plan(taken, head, lower=lower, bytes_max=self.bytes_max)
+        plan = await self.source.plan(
+            taken, head, lower=lower, bytes_max=self.bytes_max, survey=self._survey
+        )
         if plan is None and self.info.time_column is None:
             return Plan((), None)
         return plan
+
+    async def _survey(self, job: SurveyJob) -> SurveyResult:
+        done = await self.engine.survey(job, self.source)
+        self.surveyed = self.surveyed + done.usage
+        return done
 
     def _upper_of(self, plan: Plan, lower: int) -> int:
         if plan.upper is not None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.clock import backoff_us
 from tidelog.collection.health import Health, encode_health, health_path
 from tidelog.collection.ingest import Ingester, Tick
-from tidelog.collection.source import SourceHead
+from tidelog.collection.source.port import SourceHead
 from tidelog.collection.status import taken_now
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
 from tidelog.store.wrappers.metered import Usage, usage_of
@@ -234,7 +234,8 @@ class _Run:
         )
 
     def _usage(self) -> Usage:
-        return usage_of(self.ingester.store) + self.ingester.source.usage()
+        ingester = self.ingester
+        return usage_of(ingester.store) + ingester.source.usage() + ingester.surveyed
 
     async def _wait_out(self, error: LocationError, failures: int) -> None:
         clock = self.ingester.clock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.collection.binding import Taken
 from tidelog.collection.health import Health, decode_health, health_path
 from tidelog.collection.ingest import Ingester
+from tidelog.collection.source.binding import Taken
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -46,7 +46,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
     upper, taken = await taken_now(ingester)
     left, trouble = None, None
     try:
-        left = await ingester.source.left_bytes(taken)
+        left = (await ingester.source.head()).left_bytes(taken)
     except TidelogError as error:
         # A source that cannot be reached is when its status is asked for.
         trouble = str(error)

@@ -13,18 +13,36 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from tidelog.clock import Clock
 from tidelog.collection.compute import Job
-from tidelog.collection.engine import SPARK_TICK_BYTES, Computed, Written
-from tidelog.collection.source import RawSource
+from tidelog.collection.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.collection.source.surveyed import Surveyed
 from tidelog.errors import TidelogError
 from tidelog.persist.part import Part
 from tidelog.spark.job import live_context, run_job
 from tidelog.spark.place import url_for_executors
-from tidelog.spark.plan import TickPlan, TickSettings, plan_tick
-from tidelog.spark.task import Outcome, TaskResult, finish_shares, run_shares, shape_shares
+from tidelog.spark.plan import (
+    TickPlan,
+    TickSettings,
+    plan_tick,
+    share_survey,
+)
+from tidelog.spark.task import (
+    READS_MAX,
+    Outcome,
+    SurveyShare,
+    SurveyTold,
+    TaskResult,
+    finish_shares,
+    run_shares,
+    run_surveys,
+    shape_shares,
+)
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Usage
 
@@ -70,6 +88,27 @@ class SparkEngine:
         )
         return gather(outcomes, shards=len(job.shards))
 
+    async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
+        """Look into the pieces of files that may be taken next, in executors.
+
+        Raises:
+            SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark.
+        """
+        if job.is_small(self.settings.driver_bytes):
+            return await survey_here(job, source, at_once=READS_MAX)
+        context = live_context(self.spark)
+        shares = [
+            SurveyShare(location_url=self.location_url, job=one)
+            for one in share_survey(job, context.defaultParallelism, self.settings)
+        ]
+        told = await run_job(
+            context,
+            lambda: context.parallelize(shares, len(shares)).mapPartitions(run_surveys).collect(),
+            clock=self.clock,
+            what="the survey",
+        )
+        return gather_surveys(told)
+
     def _collect(self, plan: TickPlan) -> Sequence[Outcome]:
         context, tasks = self.spark.sparkContext, len(plan.shares)
         if not plan.finishes:
@@ -111,6 +150,22 @@ def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
         first_error=next((c.first_error for c in told if c.first_error is not None), None),
         usage=usage,
     )
+
+
+def gather_surveys(told: Sequence[SurveyTold]) -> SurveyResult:
+    """Put together what the tasks of a survey found.
+
+    Raises:
+        TidelogError: a task met it.
+    """
+    found: list[Surveyed] = []
+    usage = Usage()
+    for one in told:
+        if isinstance(one, TidelogError):
+            raise one
+        found.extend(msgspec.msgpack.decode(one[0], type=list[Surveyed]))
+        usage = usage + one[1]
+    return SurveyResult(found, usage)
 
 
 def _itself(partition: int) -> int:

@@ -19,11 +19,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tidelog.collection.binding import SourceRange
 from tidelog.collection.compute import Job, Target
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.lines import record_ends
-
+from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.fetch import is_divisible
+from tidelog.collection.source.look import SMALL_SURVEY_BYTES, SurveyJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickSettings:
@@ -32,21 +31,21 @@ class TickSettings:
     Units: bytes of the source. A tick up to ``small_bytes`` is one task: to hand its messages on
         would take longer than more cores save. A task gets ``task_bytes_min`` or more where there
         are cores to spare, and ``task_bytes_max`` at the most. To open a range costs as much as
-        ``range_bytes`` of it. Each task that has a piece of a range reads all of the range, to
-        check it: hence ``pieces_max``.
+        ``range_bytes`` of it. A survey of no more than ``driver_bytes`` is done by the driver: it
+        has less to read than a job would have to say.
     """
 
     small_bytes: int = 16 * 1024 * 1024
     task_bytes_min: int = 8 * 1024 * 1024
     task_bytes_max: int = 64 * 1024 * 1024
     range_bytes: int = 128 * 1024
-    pieces_max: int = 8
+    driver_bytes: int = SMALL_SURVEY_BYTES
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """The records of a range that start in ``[low, high)``.
 
-    Shape: ``rank`` is the range's place among the tick's; of parquet, a piece is a whole range.
+    Shape: ``rank`` is the range's place among the tick's.
     """
 
     rank: int
@@ -81,7 +80,7 @@ class TickPlan:
 
 def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings) -> TickPlan:
     """Cut a tick into tasks."""
-    size = sum(_weight(r, job, settings) for r in job.ranges)
+    size = sum(_weight(r, settings) for r in job.ranges)
     tasks = _tasks_count(size, cores, settings)
     places = tuple(range(len(job.shards)))
     if size <= settings.small_bytes or tasks == 1:
@@ -112,17 +111,16 @@ def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings
 
 def share_out(job: Job, tasks: int, settings: TickSettings) -> Iterator[list[Piece]]:
     """Share the ranges out, in order, into at most ``tasks`` lists of about equal weight."""
-    weights = [_weight(r, job, settings) for r in job.ranges]
+    weights = [_weight(r, settings) for r in job.ranges]
     width = max(1, sum(weights) // tasks)
     pieces: list[Piece] = []
     piece_weights: list[float] = []
     for rank, (found, weight) in enumerate(zip(job.ranges, weights, strict=True)):
-        whole = job.source.format == "parquet"
-        count = 1 if whole else min(settings.pieces_max, max(1, round(weight / width)))
-        cuts = np.linspace(found.start, found.limit, count + 1).astype(np.int64).tolist()
+        count = max(1, round(weight / width)) if is_divisible(job.source) else 1
+        cuts = cut_range(found, count)
         for low, high in pairwise(cuts):
             pieces.append(Piece(rank=rank, found=found, low=low, high=high))
-            piece_weights.append(weight / count)
+            piece_weights.append(weight / (len(cuts) - 1))
     for first, limit in pack(piece_weights, tasks):
         yield [_join(list(of_range)) for _, of_range in groupby(pieces[first:limit], _rank)]
 
@@ -137,19 +135,27 @@ def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
     return list(pairwise([0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(sizes)]))
 
 
-def cut_piece(
-    piece: Piece, data: bytes, dialect: CsvDialect | None = None
-) -> tuple[SourceRange, bytes]:
-    """Return a piece of a range whose bytes are ``data`` as a range of its own, with its bytes."""
-    found = piece.found
-    if piece.low == found.start and piece.high == found.limit:
-        return found, data
-    ends = record_ends(data, dialect)
-    starts = np.unique(np.concatenate([[0], ends, [len(data)]]))
-    first, last = np.searchsorted(starts, [piece.low - found.start, piece.high - found.start])
-    start, limit = int(starts[first]), int(starts[last])
-    cut = msgspec.structs.replace(found, start=found.start + start, limit=found.start + limit)
-    return cut, data[start:limit]
+def cut_range(found: SourceRange, count: int) -> list[int]:
+    """Return where a range is cut into about ``count`` pieces, its start and limit included.
+
+    One with sums is cut right behind the first byte of a block: whoever reads a piece looks for a
+    line end from the byte before it on, and that is in a block which it checks anyway.
+    """
+    cuts = np.linspace(found.start, found.limit, count + 1).astype(np.int64)
+    if found.is_summed:
+        cuts[1:-1] = cuts[1:-1] // found.block_bytes * found.block_bytes + 1
+    inner = {cut for cut in cuts[1:-1].tolist() if found.start < cut < found.limit}
+    return [found.start, *sorted(inner), found.limit]
+
+
+def share_survey(job: SurveyJob, cores: int, settings: TickSettings) -> list[SurveyJob]:
+    """Share the pieces of a survey out, in order, into jobs of about equal weight."""
+    weights = [piece.high - piece.low + settings.range_bytes for piece in job.pieces]
+    tasks = _tasks_count(sum(weights), cores, settings)
+    return [
+        msgspec.structs.replace(job, pieces=job.pieces[first:limit])
+        for first, limit in pack(weights, tasks)
+    ]
 
 
 def _rank(piece: Piece) -> int:
@@ -161,10 +167,8 @@ def _join(pieces: Sequence[Piece]) -> Piece:
     return msgspec.structs.replace(pieces[0], high=pieces[-1].high)
 
 
-def _weight(found: SourceRange, job: Job, settings: TickSettings) -> int:
-    # How large a parquet file's row groups are, only its footer says: the file's size will do.
-    size = found.size_bytes if job.source.format == "parquet" else found.limit - found.start
-    return size + settings.range_bytes
+def _weight(found: SourceRange, settings: TickSettings) -> int:
+    return found.limit - found.start + settings.range_bytes
 
 
 def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock, run_all
-from tidelog.collection.catalog import ERRORS_SCHEMA
+from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.compute import Shaped, error_updates, shape_messages
 from tidelog.collection.engine import (
     Computed,
@@ -31,14 +31,17 @@ from tidelog.collection.engine import (
     part_writer,
     split_by_bucket,
     summarize,
+    survey_here,
 )
-from tidelog.collection.envelope import RANK, messages_schema
-from tidelog.collection.files import FilesSource
+from tidelog.collection.envelope import messages_schema
+from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.look import SurveyJob
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.part import Part
+from tidelog.persist.schema import ShardSchema
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.spark.job import portable
-from tidelog.spark.plan import Piece, Share, cut_piece
+from tidelog.spark.plan import Piece, Share
 from tidelog.spark.worker import use_one_core
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered, Usage
@@ -47,6 +50,7 @@ CACHE_BYTES = 256 * 1024 * 1024
 READS_MAX = 4
 
 T = TypeVar("T")
+S = TypeVar("S", "Share", "SurveyShare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,15 @@ class Messages:
     data: bytes
 
 
+class SurveyShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task of a survey does, as a plain value."""
+
+    location_url: str
+    job: SurveyJob
+
+
 Outcome = TaskResult | TidelogError
+SurveyTold = tuple[bytes, Usage] | TidelogError
 Handed = tuple[int, Share | Messages | Outcome]  # A partition of the second stage, and what for it.
 
 
@@ -84,9 +96,8 @@ class Bench:
         self.engine = LocalEngine(store=self.store, clock=self.clock, cache_bytes=CACHE_BYTES)
         use_one_core()
 
-    def source(self, share: Share) -> FilesSource:
-        """Open the source of a share, on a store that stays open."""
-        info, schema = share.job.source, share.job.data_schema
+    def source(self, info: SourceInfo, schema: ShardSchema) -> FilesSource:
+        """Open a source, on a store that stays open."""
         if info.url not in self._sources:
             self._sources[info.url] = self._open(info.url)
         store = self._sources[info.url]
@@ -140,6 +151,28 @@ def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
             yield _at_bench(share, lambda s, bench: finish_share(s, messages, bench))
 
 
+def run_surveys(shares: Iterable[SurveyShare]) -> Iterator[SurveyTold]:
+    """Look into pieces of files, and tell what is in them."""
+    for share in list(shares):
+        found = _at_bench(share, run_survey)
+        yield found
+
+
+async def run_survey(share: SurveyShare, bench: Bench) -> tuple[bytes, Usage]:
+    """Look into a share of a survey's pieces; see `Engine.survey`.
+
+    Raises:
+        SourceRewritten, GoneError: of the source. LocationError: a store failed.
+    """
+    before = bench.usage()
+    job = share.job
+    source = bench.source(job.source, job.data_schema)
+    source.kept_bytes_max = 0
+    done = await survey_here(job, source, at_once=READS_MAX)
+    # As one string of bytes: to pickle many small values takes longer than to make them.
+    return msgspec.msgpack.encode(done.found), bench.usage() - before
+
+
 async def run_share(share: Share, bench: Bench) -> TaskResult:
     """Do a share whole.
 
@@ -148,7 +181,9 @@ async def run_share(share: Share, bench: Bench) -> TaskResult:
     """
     before = bench.usage()
     if share.job.ranges:
-        computed = await bench.engine.compute(share.job, bench.source(share))
+        computed = await bench.engine.compute(
+            share.job, bench.source(share.job.source, share.job.data_schema)
+        )
     else:
         shaped = await _shape(share, bench)
         messages = pa.concat_tables([s.messages for s in shaped])
@@ -200,22 +235,12 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
     return _found(share, summarize([], written, []), bench, before)
 
 
-def shape_piece(piece: Piece, data: bytes, share: Share) -> Shaped:
-    """Decode a piece of a range whose bytes are ``data``."""
-    found, data = cut_piece(piece, data, share.job.source.dialect)
-    shaped = shape_messages(data, 0, msgspec.structs.replace(share.job, ranges=(found,)))
-    messages = shaped.messages
-    place = messages.schema.get_field_index(RANK)
-    ranks = pa.array(np.full(messages.num_rows, piece.rank, dtype=np.int64))
-    return replace(shaped, messages=messages.set_column(place, messages.schema.field(place), ranks))
-
-
 async def _shape(share: Share, bench: Bench) -> list[Shaped]:
-    source = bench.source(share)
+    source = bench.source(share.job.source, share.job.data_schema)
 
     async def one(piece: Piece) -> Shaped:
-        data = await source.read(piece.found)
-        return await bench.clock.offload(lambda: shape_piece(piece, data, share))
+        found, data = await source.read(piece.found, piece.low, piece.high)
+        return await bench.clock.offload(lambda: shape_messages(data, found, piece.rank, share.job))
 
     return await run_all([partial(one, piece) for piece in share.pieces], at_once=READS_MAX)
 
@@ -233,7 +258,7 @@ async def _write_errors(shaped: Sequence[Shaped], share: Share, bench: Bench) ->
     return await writer.write(error_updates(errors, share.job), inline=target.may_inline)
 
 
-def _at_bench(share: Share, work: Callable[[Share, Bench], Awaitable[T]]) -> T | TidelogError:
+def _at_bench(share: S, work: Callable[[S, Bench], Awaitable[T]]) -> T | TidelogError:
     """Do work at this process's bench; an error of ours is given instead of raised."""
     place = os.getpid(), share.location_url
     bench = _benches.get(place)

@@ -77,3 +77,12 @@ class Store(Protocol):
     def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         """Yield what lies under a plain string prefix, in key order, after ``after``."""
         ...
+
+
+def is_version(e_tag: str, other: str) -> bool:
+    """Say whether two e_tags name one version of an object.
+
+    Where a store numbers versions, the number stands before a ``|``; a listing may lack it.
+    """
+    (number, _, tag), (other_number, _, other_tag) = e_tag.rpartition("|"), other.rpartition("|")
+    return tag == other_tag and (number == other_number or not (number and other_number))

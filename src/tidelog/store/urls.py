@@ -39,6 +39,14 @@ def url_text(url: str | os.PathLike[str]) -> str:
     return str(found)
 
 
+def keeps_versions(url: str) -> bool:
+    """Say whether the objects at a URL are replaced whole, so that an e_tag names their bytes.
+
+    Files of a disk are not: they grow in place, and what is read may be half of a change.
+    """
+    return url.partition(":")[0].lower() in CLOUD_SCHEMES
+
+
 def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
     """Open the store at a URL, or at a path; nothing is read or made yet.
 

@@ -1,0 +1,101 @@
+"""Which files may be taken from next, by a listing and what was taken before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidelog.collection.source.binding import SourceRange, Taken
+from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
+from tidelog.store.port import Entry
+
+
+@dataclass(slots=True)
+class Known:
+    """What a process remembers of its surveys, so that it asks for none twice in vain.
+
+    Shape: by path, the version that was found to go on as it was taken; and of files of which
+        nothing can be taken, from where on, in which version, and why not yet.
+    """
+
+    checked: dict[str, str] = field(default_factory=dict)
+    stalled: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        return {path: why for path, (_, _, why) in self.stalled.items() if why}
+
+    def learn(self, survey: FileSurvey) -> None:
+        """Remember what a survey found."""
+        asked, found = survey.candidate, survey.found
+        if asked.checked:
+            self.checked[asked.path] = asked.e_tag
+        if survey.is_empty and found.waits is None and asked.start < asked.limit:
+            # The listing is older than what was taken: the next one will know.
+            self.stalled[asked.path] = asked.start, asked.e_tag, ""
+        elif found.waits is not None and asked.ends_the_file:
+            # From where the next survey would begin, of the same bytes, it would find the same.
+            self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
+
+    def forget(self, sizes: Mapping[str, int], taken: Taken) -> None:
+        """Forget of files that wait, those that are gone, or were taken whole after all."""
+        for path in list(self.stalled):
+            before = taken.get(path)
+            if path not in sizes or (before is not None and before.limit >= sizes[path]):
+                del self.stalled[path]
+
+    def is_stalled(self, entry: Entry, start: int) -> bool:
+        """Say whether nothing more of a file can be taken, as far as is known."""
+        known = self.stalled.get(entry.key)
+        if known is None:
+            return False
+        if known[:2] == (start, entry.e_tag):
+            return True
+        # It is another file now, or another part of it was taken than all that there was.
+        del self.stalled[entry.key]
+        return False
+
+
+def choose_candidates(
+    entries: Iterable[Entry], taken: Taken, known: Known, *, bytes_max: int, block_bytes: int
+) -> tuple[list[FileCandidate], bool]:
+    """Choose what to look into, in the order of the listing, of about ``bytes_max``.
+
+    Also say whether there is nothing else that is new.
+    """
+    found: list[FileCandidate] = []
+    left = bytes_max
+    for entry in entries:
+        before = taken.get(entry.key)
+        if before is not None and _is_done(entry, before, known):
+            continue
+        start = before.limit if before is not None else 0
+        if known.is_stalled(entry, start):
+            continue
+        if left <= 0:
+            return found, False
+        limit = max(start, min(entry.size_bytes, start + left))
+        found.append(
+            FileCandidate(
+                path=entry.key,
+                start=start,
+                limit=limit,
+                size_bytes=entry.size_bytes,
+                e_tag=entry.e_tag,
+                before=before,
+                checked=before is not None and not _is_checked(entry, before, known),
+                block_bytes=block_bytes,
+            )
+        )
+        left -= limit - start
+        if limit < entry.size_bytes:
+            return found, False
+    return found, True
+
+
+def _is_done(entry: Entry, before: SourceRange, known: Known) -> bool:
+    return before.limit >= entry.size_bytes and _is_checked(entry, before, known)
+
+
+def _is_checked(entry: Entry, before: SourceRange, known: Known) -> bool:
+    return entry.e_tag == before.e_tag or known.checked.get(entry.key) == entry.e_tag

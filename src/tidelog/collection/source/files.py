@@ -1,0 +1,261 @@
+"""Files as a raw source: json lines, csv with a header, parquet, in any store.
+
+An address is a path and a byte offset. Files are taken in the order of their paths; new ones, and
+what files have grown by, are found at every head. What was taken is proven by the binding: of
+objects in the cloud, which are replaced whole or not at all, by their versions; of a disk's files,
+which may grow, by the sums of their bytes: a file that grew goes on, one that was rewritten is an
+error that names it.
+Source: design page 6, "Raw sources", "Who reads what".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from tidelog.clock import Clock
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.source.binding import ANY_TIME, SourceRange, Taken
+from tidelog.collection.source.blocks import BLOCK_BYTES
+from tidelog.collection.source.candidates import Known, choose_candidates
+from tidelog.collection.source.cut import (
+    Cut,
+    choose_cut,
+    choose_rough_cut,
+    ranges_until,
+    take_all,
+    upper_after,
+)
+from tidelog.collection.source.fetch import is_divisible, read_share
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.opened import OpenedFile
+from tidelog.collection.source.port import Plan, SourceHead, Survey
+from tidelog.collection.source.survey import survey_piece
+from tidelog.collection.source.surveyed import (
+    FileCandidate,
+    FileSurvey,
+    Surveyed,
+    SurveyPiece,
+    join_pieces,
+    split_candidate,
+    unseen,
+)
+from tidelog.errors import InvariantError
+from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.store.port import Entry, Store
+from tidelog.store.urls import keeps_versions, literal_prefix, matches
+from tidelog.store.wrappers.metered import Usage, usage_of
+
+ROUNDS_MAX: Final = 3
+PIECE_BYTES: Final = 16 * 1024 * 1024
+KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
+UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inprogress")
+
+
+@dataclass(frozen=True)
+class FilesHead:
+    """The files there were, in the order of their paths, and how far each reached."""
+
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """How many bytes each file has."""
+        return {entry.key: entry.size_bytes for entry in self.entries}
+
+    def left_bytes(self, taken: Taken) -> int:
+        left = 0
+        for entry in self.entries:
+            before = taken.get(entry.key)
+            if before is None:
+                left += entry.size_bytes
+            elif before.limit < entry.size_bytes:
+                left += entry.size_bytes - before.limit
+        return left
+
+    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[SourceRange]) -> int:
+        for found in ranges:
+            size = self.sizes.get(found.path, 0)
+            before = taken.get(found.path)
+            start = before.limit if before is not None else 0
+            left_bytes -= max(0, size - start) - max(0, size - found.limit)
+        return left_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class FilesSource:
+    """Files that a pattern names, in one store.
+
+    ``final`` says that a text file's last record is whole though it lacks a line end. Bytes that
+    were surveyed in this process are kept for whoever reads them next, so that an ingester that
+    computes what it minted reads them once.
+    """
+
+    store: Store
+    clock: Clock
+    info: SourceInfo
+    schema: ShardSchema
+    final: bool = False
+    is_versioned: bool | None = None
+    block_bytes: int = BLOCK_BYTES
+    piece_bytes: int = PIECE_BYTES
+    kept_bytes_max: int = KEPT_BYTES_MAX
+    _known: Known = field(default_factory=Known)
+    _kept: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
+    _kept_bytes: int = 0
+    _waiting: dict[str, str] = field(default_factory=dict)
+
+    async def head(self) -> FilesHead:
+        pattern = self.info.pattern
+        found = [
+            entry
+            async for entry in self.store.list(literal_prefix(pattern))
+            if entry.size_bytes
+            and matches(pattern, entry.key)
+            and not is_passed_over(entry.key, pattern)
+        ]
+        return FilesHead(tuple(sorted(found, key=lambda e: e.key)))
+
+    async def plan(
+        self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
+    ) -> Plan | None:
+        if not isinstance(head, FilesHead):
+            raise InvariantError("a files source was given another source's head")
+        job = self._job(lower)
+        self._kept, self._kept_bytes, self._waiting = {}, 0, {}
+        self._known.forget(head.sizes, taken)
+        seen: dict[FileCandidate, FileSurvey] = {}
+        budget = bytes_max
+        for round_ in range(64):
+            chosen, complete = choose_candidates(
+                head.entries, taken, self._known, bytes_max=budget, block_bytes=self.block_bytes
+            )
+            await self._look(chosen, seen, job, survey)
+            files = [seen[one] for one in chosen if not seen[one].is_empty]
+            cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
+            if cut is not None:
+                return self._take(files, cut, job)
+            if complete:
+                return None
+            # All that was seen waits, or is of one time, or unordered: look further.
+            budget *= 2
+        return None
+
+    async def survey(self, piece: SurveyPiece, job: SurveyJob) -> Surveyed:
+        asked = piece.candidate
+        version = asked.before if asked.checked and asked.before is not None else asked
+        file = OpenedFile(
+            store=self.store,
+            path=asked.path,
+            e_tag=version.e_tag if job.is_versioned else None,
+        )
+        return await survey_piece(piece, job, file, clock=self.clock, keep=self._keep)
+
+    def waiting(self) -> Mapping[str, str]:
+        return {**self._known.waiting, **self._waiting}
+
+    def usage(self) -> Usage:
+        return usage_of(self.store)
+
+    async def read(
+        self, found: SourceRange, low: int | None = None, high: int | None = None
+    ) -> tuple[SourceRange, bytes]:
+        file = OpenedFile(
+            store=self.store,
+            path=found.path,
+            e_tag=None if found.is_summed else found.e_tag,
+            kept=sorted(self._kept.get(found.path, ()), key=lambda span: span[0]),
+        )
+        start, limit = found.start if low is None else low, found.limit if high is None else high
+        return await read_share(file, found, start, limit, source=self.info)
+
+    def _keep(self, path: str, start: int, data: bytes) -> None:
+        if self._kept_bytes + len(data) <= self.kept_bytes_max:
+            self._kept.setdefault(path, []).append((start, data))
+            self._kept_bytes += len(data)
+
+    def _job(self, lower: int) -> SurveyJob:
+        versioned = self.is_versioned
+        return SurveyJob(
+            source=self.info,
+            schema=encode_schema(self.schema),
+            lower=lower,
+            time_max=self._time_max(lower),
+            final=self.final,
+            is_versioned=keeps_versions(self.info.url) if versioned is None else versioned,
+            pieces=(),
+        )
+
+    def _time_max(self, lower: int) -> int:
+        """Return the greatest time that a row may have: a mad one would move upper for good."""
+        if self.info.time_column is None or self.info.max_ahead_ms is None:
+            return ANY_TIME
+        # What is complete already moves nothing, wherever the clock stands.
+        return max(self.clock.now_us() // 1_000 + self.info.max_ahead_ms, lower)
+
+    async def _look(
+        self,
+        chosen: Sequence[FileCandidate],
+        seen: dict[FileCandidate, FileSurvey],
+        job: SurveyJob,
+        survey: Survey,
+    ) -> None:
+        """Have surveyed what was not seen yet, and must be before it is bound."""
+        new = [one for one in chosen if one not in seen]
+        asked = [one for one in new if self._must_be_seen(one, job)]
+        pieces = [self._split(one, job) for one in asked]
+        if pieces:
+            flat = tuple(piece for one in pieces for piece in one)
+            found = iter((await survey(msgspec.structs.replace(job, pieces=flat))).found)
+            for one, of_it in zip(asked, pieces, strict=True):
+                seen[one] = join_pieces(one, [next(found) for _ in of_it])
+                self._known.learn(seen[one])
+                if (why := seen[one].found.waits) is not None:
+                    self._waiting[one.path] = why
+        for one in new:
+            if one not in seen:
+                seen[one] = unseen(one)
+
+    def _must_be_seen(self, asked: FileCandidate, job: SurveyJob) -> bool:
+        if not job.is_light or asked.checked:
+            return True
+        # What an object holds is not what its listing says; that it is what it says, is seen once.
+        has_form = self.info.format == "parquet" or (
+            self.info.dialect is not None and self.info.dialect.has_header
+        )
+        return asked.before is None and has_form
+
+    def _split(self, asked: FileCandidate, job: SurveyJob) -> list[SurveyPiece]:
+        unknown = asked.checked and job.is_versioned
+        if unknown or job.is_light or not is_divisible(self.info):
+            return [SurveyPiece(candidate=asked, low=asked.start, high=asked.limit)]
+        return split_candidate(asked, self.piece_bytes)
+
+    def _take(self, files: Sequence[FileSurvey], cut: Cut, job: SurveyJob) -> Plan:
+        ranges = ranges_until(cut, files, time_max=job.time_max)
+        return Plan(tuple(ranges), upper_after(cut, job.lower) if job.is_timed else None)
+
+
+def _cut(files: Sequence[FileSurvey], job: SurveyJob, *, complete: bool, rough: bool) -> Cut | None:
+    """Choose how much of the files to take; None asks for more, as does having none."""
+    if not files:
+        return None
+    if not job.is_timed:
+        return take_all(files)
+    cut = choose_cut(files, complete=complete)
+    return choose_rough_cut(files) if cut is None and rough else cut
+
+
+def is_passed_over(key: str, pattern: str) -> bool:
+    """Say whether tools leave such files beside data, or are still writing them.
+
+    A part of the path begins with ``.`` or ``_``; or it ends as one that is being written does,
+    unless the pattern asks for just that.
+    """
+    if any(part.startswith((".", "_")) for part in key.split("/")):
+        return True
+    return key.endswith(UNFINISHED) and not pattern.endswith(UNFINISHED)

@@ -1,0 +1,303 @@
+"""What a survey makes of the bytes that it read: of text, and of row groups of parquet. Pure.
+
+Source: design page 6, "Who reads what".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.decode import decode_range
+from tidelog.collection.decode_csv import header_names, header_of
+from tidelog.collection.decode_parquet import group_span, group_starts, groups_between, pack_range
+from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.lines import record_ends
+from tidelog.collection.places import Bools, Int64s
+from tidelog.collection.records import OFFSET
+from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
+from tidelog.collection.source.fetch import is_divisible
+from tidelog.collection.source.surveyed import TORN, Block, Surveyed, SurveyPiece
+from tidelog.collection.source.times_of_blocks import group_block, text_blocks
+from tidelog.collection.times import times_of
+from tidelog.errors import HeaderDiffers
+from tidelog.persist.schema import ShardSchema, decode_schema
+
+HEAD_BYTES: Final = 4_096
+SMALL_SURVEY_BYTES: Final = 1024 * 1024
+SMALL_SURVEY_FILES: Final = 16
+_INK: Final = re.compile(rb"[^ \t\r\n]")
+
+
+class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a survey, as a plain value: any process can do it, or a share of it.
+
+    Shape: rows earlier than ``lower`` are late; those with a time past ``time_max`` are bad.
+        ``final`` says that a text file's last record is whole though it lacks a line end.
+        ``is_versioned``: the version of an object proves its bytes, so that none are summed.
+    """
+
+    source: SourceInfo
+    schema: bytes
+    lower: int
+    time_max: int
+    final: bool
+    is_versioned: bool
+    pieces: tuple[SurveyPiece, ...]
+
+    @property
+    def data_schema(self) -> ShardSchema:
+        return decode_schema(self.schema)
+
+    @property
+    def is_timed(self) -> bool:
+        return self.source.time_column is not None
+
+    @property
+    def is_final(self) -> bool:
+        return self.final or self.is_versioned
+
+    @property
+    def is_light(self) -> bool:
+        """Say whether a look at a header or a footer is enough, as nothing has to be summed."""
+        return self.is_versioned and not self.is_timed and is_divisible(self.source)
+
+    def is_small(self, bytes_max: int = SMALL_SURVEY_BYTES) -> bool:
+        """Say whether to read it takes no longer than to have it read by others would."""
+        checked = sum(p.candidate.block_bytes for p in self.pieces if p.candidate.checked)
+        size = checked + sum(piece.high - piece.low for piece in self.pieces)
+        return size <= bytes_max and len(self.pieces) <= SMALL_SURVEY_FILES
+
+
+def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: bytes) -> Surveyed:
+    """Return what a piece of a text file is, whose bytes from ``piece.low`` on are ``data``.
+
+    Shape: they go on behind the piece, to the end of its last record, where that is looked at.
+
+    Raises:
+        HeaderDiffers: the file's header lacks most of the source's columns.
+    """
+    asked, dialect = piece.candidate, job.source.dialect
+    at_end = piece.low + len(data) >= asked.size_bytes
+    if piece.low == 0 and dialect is not None and dialect.has_header:
+        found = header_of(data, dialect)
+        if found is None and not (at_end and job.is_final):
+            return Surveyed(waits=TORN)
+        header = data if found is None else found
+        check_header(header, job.data_schema.names, dialect, path=asked.path)
+    whole = _whole_bytes(data, piece, job, at_end=at_end)
+    limit = piece.low + whole if whole else None
+    ink = _first_ink(data, piece, header)
+    summed = data[:whole] if piece.is_last else data[: piece.high - piece.low]
+    head = b""
+    if asked.start == 0 and piece.is_first and whole:
+        line = data.find(b"\n", 0 if ink is None else ink)
+        head = data[: min(HEAD_BYTES, whole, line + 1 if line >= 0 else whole)]
+    return Surveyed(
+        sums=b"" if job.is_versioned else sum_blocks(summed, piece.low, asked.block_bytes),
+        limit=limit,
+        rest=_Rests(data, piece, job)(limit) if limit is not None else b"",
+        ink=ink,
+        blocks=tuple(_text_times(data, whole, piece, job, header)) if job.is_timed else (),
+        head=sum_of(head) if head else b"",
+        head_bytes=len(head),
+        header=header,
+        torn=piece.is_last and at_end and whole < len(data),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rests:
+    """Sums of the part of a block before an offset, of a piece whose bytes are at hand."""
+
+    data: bytes
+    piece: SurveyPiece
+    job: SurveyJob
+
+    def __call__(self, offset: int) -> bytes:
+        if self.job.is_versioned:
+            return b""
+        block_bytes = self.piece.candidate.block_bytes
+        return sum_of_rest(self.data, self.piece.low, offset, block_bytes)
+
+
+def _whole_bytes(data: bytes, piece: SurveyPiece, job: SurveyJob, *, at_end: bool) -> int:
+    """Return how many of the bytes are whole records; of all pieces but the last, how many end."""
+    span = piece.high - piece.low
+    if not is_divisible(job.source):
+        ends = record_ends(data, job.source.dialect, final=at_end and job.is_final)
+        whole = int(ends[-1]) if len(ends) else 0
+    elif not piece.is_last:
+        return data.rfind(b"\n", 0, span) + 1
+    elif not piece.candidate.ends_the_file and (line := data.find(b"\n", span - 1)) >= 0:
+        return line + 1
+    else:
+        whole = data.rfind(b"\n") + 1
+    if whole == len(data) or not at_end:
+        return whole
+    # Where the last record begins in another piece, it is not known here whether it is whole.
+    known = whole or piece.is_first
+    is_whole = job.is_final or (known and _stands_alone(data[whole:], job.source.format))
+    return len(data) if is_whole else whole
+
+
+def _stands_alone(line: bytes, format: str) -> bool:
+    """Say whether a last line without a line end shows that it is whole: json may."""
+    try:
+        return format == "json" and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _first_record(data: bytes, piece: SurveyPiece) -> int:
+    """Return where the first record that starts in a piece begins, from ``piece.low`` on."""
+    return 0 if piece.is_first else (data.find(b"\n") + 1 or len(data))
+
+
+def _first_ink(data: bytes, piece: SurveyPiece, header: bytes) -> int | None:
+    skipped = len(header) if piece.low == 0 else 0
+    found = _INK.search(data, max(skipped, _first_record(data, piece)))
+    return piece.low + found.start() if found is not None else None
+
+
+def _text_times(
+    data: bytes, whole: int, piece: SurveyPiece, job: SurveyJob, header: bytes
+) -> list[Block]:
+    start = _first_record(data, piece)
+    limit = whole
+    if not piece.is_last:
+        # A record that starts at the piece's end is the last of its own.
+        line = data.find(b"\n", piece.high - piece.low)
+        limit = line + 1 if line >= 0 else data.rfind(b"\n") + 1
+        if line < 0 and job.is_final:
+            limit = len(data)
+    if start >= limit or (not piece.is_last and start > piece.high - piece.low):
+        return []
+    found = SourceRange(
+        path=piece.candidate.path, start=piece.low + start, limit=piece.low + limit, header=header
+    )
+    offsets, times = _times_in(data[start:limit], found, job)
+    return text_blocks(
+        offsets,
+        times,
+        lower=job.lower,
+        block_bytes=piece.candidate.block_bytes,
+        rest_until=_Rests(data, piece, job),
+    )
+
+
+def _times_in(data: bytes, found: SourceRange, job: SurveyJob) -> tuple[Int64s, Int64s]:
+    """Return the offsets and times of the rows that have one, read from the time column alone."""
+    source = job.source
+    name = source.time_column or ""
+    column = pa.schema([job.data_schema.data.field(name)])
+    decoded = decode_range(
+        data, found, column, format=source.format, dialect=source.csv, counted=False
+    )
+    times, there = times_of(decoded.rows.column(name), source.time_unit)
+    there &= times <= job.time_max
+    return decoded.rows.column(OFFSET).to_numpy()[there], times[there]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGroups:
+    """Bytes of a parquet file from ``start`` on, and its footer, as bytes and as it was read."""
+
+    data: bytes
+    start: int
+    footer: bytes
+    metadata: pq.FileMetaData
+
+
+def look_at_groups(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> Surveyed:
+    """Return what the row groups of a piece are.
+
+    Shape: the bytes are there to the end of the piece's last row group, and of the last piece to
+        the next one's begin, where they are needed.
+    """
+    metadata, block_bytes = read.metadata, piece.candidate.block_bytes
+    limit = end_of_groups(metadata, piece) if piece.is_last else None
+    sums, rest = b"", b""
+    if not job.is_versioned:
+        high = piece.high if limit is None else limit
+        summed = memoryview(read.data)[piece.low - read.start : high - read.start]
+        sums = sum_blocks(summed, piece.low, block_bytes)
+        rest = _Rests(read.data, piece, job)(limit) if limit is not None else b""
+    first, last = groups_between(metadata, *piece.window)
+    is_timed = job.is_timed and first < last
+    return Surveyed(
+        sums=sums,
+        limit=limit,
+        rest=rest,
+        ink=int(group_starts(metadata)[first]) if first < last else None,
+        blocks=tuple(_group_times(read, piece, job)) if is_timed else (),
+        head=sum_of(read.footer),
+        head_bytes=len(read.footer),
+    )
+
+
+def end_of_groups(metadata: pq.FileMetaData, piece: SurveyPiece) -> int:
+    """Return where the row groups of a last piece end: where the next one begins, or the file."""
+    starts, high = group_starts(metadata), piece.high
+    clean = np.flatnonzero((starts >= high) & _begin_cleanly(metadata, starts))
+    return int(starts[clean[0]]) if len(clean) else piece.candidate.size_bytes
+
+
+def _begin_cleanly(metadata: pq.FileMetaData, starts: Int64s) -> Bools:
+    """Say of each row group whether a file can be cut before it: all before it lie before it."""
+    ends = np.array([group_span(metadata, n, n + 1)[1] for n in range(len(starts))], np.int64)
+    reached = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])[: len(starts)]
+    clean: Bools = reached <= starts
+    return clean
+
+
+def _group_times(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> list[Block]:
+    metadata = read.metadata
+    low, high = piece.window
+    first, last = groups_between(metadata, low, high)
+    begin, end = group_span(metadata, first, last)
+    packed = pack_range(read.footer, read.data[begin - read.start : end - read.start])
+    found = SourceRange(path=piece.candidate.path, start=low, limit=high)
+    rows, times = _times_in(packed, found, job)
+    sizes = np.array([metadata.row_group(n).num_rows for n in range(last)], np.int64)
+    bounds = np.searchsorted(rows, np.concatenate([[0], np.cumsum(sizes)])[first:])
+    starts = group_starts(metadata)
+    clean = _begin_cleanly(metadata, starts)
+    return [
+        group_block(
+            int(starts[first + n]),
+            times[bounds[n] : bounds[n + 1]],
+            lower=job.lower,
+            can_end_before=bool(clean[first + n]),
+            rest_until=_Rests(read.data, piece, job),
+        )
+        for n in range(last - first)
+    ]
+
+
+def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, path: str) -> None:
+    """Check that a file's header has at least half of the columns of its source.
+
+    Raises:
+        HeaderDiffers: it has not: most of what the file holds would be lost, told by nobody.
+    """
+    try:
+        names = header_names(header, dialect)
+    except ValueError:
+        names = []
+    missing = [name for name in columns if name not in names]
+    if len(missing) * 2 > len(columns):
+        raise HeaderDiffers(
+            f"the header of the file {path!r} lacks most of the source's columns "
+            f"({', '.join(missing[:8])}): correct the file's first line, or move the file away"
+        )

@@ -1,0 +1,188 @@
+"""Surveying pieces of files: read once, summed, looked at; in any process, by any number of tasks.
+
+Source: design page 6, "Who reads what".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tidelog.clock import Clock
+from tidelog.collection.decode_csv import header_of
+from tidelog.collection.decode_parquet import footer_bytes, group_span, groups_between, read_footer
+from tidelog.collection.lines import record_ends
+from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.blocks import are_blocks, covering, sum_of
+from tidelog.collection.source.fetch import READ_ON_BYTES, is_divisible, read_footer_of
+from tidelog.collection.source.look import (
+    ReadGroups,
+    SurveyJob,
+    check_header,
+    end_of_groups,
+    look_at_groups,
+    look_at_text,
+)
+from tidelog.collection.source.opened import OpenedFile, rewritten
+from tidelog.collection.source.surveyed import TORN, FileCandidate, Surveyed, SurveyPiece
+from tidelog.errors import CorruptionError, GoneError
+
+_SHORTER: Final = "it became shorter while it was read"
+
+Keep = Callable[[str, int, bytes], None]  # Told of a path, an offset, and the bytes from there on.
+
+
+async def survey_piece(
+    piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None = None
+) -> Surveyed:
+    """Look at a piece of a file. What is wrong with one that is new, is why it waits.
+
+    Raises:
+        SourceRewritten: what was taken before is no longer what it was. GoneError: it is gone.
+        LocationError: the store failed.
+    """
+    asked = piece.candidate
+    try:
+        if job.source.format == "parquet":
+            return await _survey_groups(piece, job, file, clock=clock, keep=keep)
+        if asked.checked and asked.before is not None and piece.is_first:
+            is_known = await _check_unchanged(asked, asked.before, job, file)
+            if not is_known or asked.start >= asked.limit:
+                return Surveyed()
+        return await _survey_text(piece, job, file, clock=clock, keep=keep)
+    except (CorruptionError, GoneError) as error:
+        if asked.before is not None:
+            raise
+        # It may be being written, or moved: it is looked at again, and stops no other.
+        return Surveyed(waits=error.sentence)
+
+
+async def _survey_text(
+    piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None
+) -> Surveyed:
+    asked = piece.candidate
+    header = asked.before.header if asked.before is not None else b""
+    needs_header = asked.before is None and job.source.dialect is not None
+    if needs_header and (piece.low > 0 or job.is_light):
+        header = await _read_header(asked, job, file)
+    if job.is_light:
+        return Surveyed(limit=asked.limit, header=header)
+    data = await file.get(piece.low, piece.high)
+    if len(data) < piece.high - piece.low:
+        return Surveyed(waits=_SHORTER)
+    if piece.is_last or job.is_timed:
+        data = await _read_on(data, piece, job, file)
+    if keep is not None:
+        keep(asked.path, piece.low, data)
+    return await clock.offload(partial(look_at_text, data, piece, job, header=header))
+
+
+async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: OpenedFile) -> bytes:
+    """Return a piece's bytes and those behind it, to the end of the record that is in both."""
+    size, more = piece.candidate.size_bytes, READ_ON_BYTES
+    looked = piece.high - piece.low - piece.is_last
+    while piece.low + len(data) < size:
+        if is_divisible(job.source):
+            ended = data.find(b"\n", max(0, looked)) >= 0
+        else:
+            ended = len(record_ends(data, job.source.dialect, final=False)) > 0
+        if ended:
+            break
+        looked = len(data)
+        at = piece.low + len(data)
+        next_ = await file.get(at, min(size, at + more))
+        if not next_:
+            break
+        data, more = data + next_, more * 4
+    return data
+
+
+async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -> bytes:
+    """Return the header line of a file of csv, checked; nothing where files have none.
+
+    Raises:
+        HeaderDiffers: it lacks most of the source's columns. CorruptionError: it is not whole yet.
+    """
+    dialect = job.source.dialect
+    if dialect is None or not dialect.has_header:
+        return b""
+    wanted = READ_ON_BYTES
+    while True:
+        data = await file.get(0, min(wanted, asked.size_bytes))
+        found = header_of(data, dialect)
+        if found is None and wanted >= asked.size_bytes:
+            if not job.is_final:
+                raise CorruptionError(TORN)
+            found = data
+        if found is not None:
+            check_header(found, job.data_schema.names, dialect, path=asked.path)
+            return found
+        wanted *= 4
+
+
+async def _check_unchanged(
+    asked: FileCandidate, before: SourceRange, job: SurveyJob, file: OpenedFile
+) -> bool:
+    """Check that a file of another version begins, and goes on, as it was taken before.
+
+    Its first record and the last block that was taken are read again: so one that only grew costs
+    that much, whatever it holds. False: it is the very version that was taken, and the listing that
+    shows another one is older than that.
+
+    Raises:
+        SourceRewritten: it does not.
+    """
+    if job.is_versioned:
+        # Opened as the version that was taken: reading any other is the error.
+        await file.get(0, 1)
+        return False
+    head = await file.get(0, before.head_bytes)
+    low, high = covering(
+        before.start, before.limit, before.limit - 1, before.limit, before.block_bytes
+    )
+    last = await file.get(low, high)
+    same = len(last) == high - low and are_blocks(
+        last, low, start=before.start, sums=before.sums, block_bytes=before.block_bytes
+    )
+    if not same or sum_of(head) != before.head:
+        raise rewritten(asked.path)
+    return True
+
+
+async def _survey_groups(
+    piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None
+) -> Surveyed:
+    asked, before = piece.candidate, piece.candidate.before
+    if asked.checked and job.is_versioned:
+        await file.get(0, 1)
+        return Surveyed()
+    size = asked.size_bytes
+    footer = await read_footer_of(
+        file, size, known_bytes=before.head_bytes if before is not None else 0
+    )
+    # A file of parquet is written once: with another footer it is another file.
+    if before is not None and (before.size_bytes != size or sum_of(footer) != before.head):
+        raise rewritten(asked.path)
+    footer_bytes(footer[-8:])
+    metadata = read_footer(footer)
+    if asked.start >= asked.limit:
+        return Surveyed()
+    if job.is_light:
+        return Surveyed(limit=asked.limit, head=sum_of(footer), head_bytes=len(footer))
+    first, last = groups_between(metadata, *piece.window)
+    start, limit = group_span(metadata, first, last)
+    if not job.is_timed:
+        start, limit = piece.low, piece.low
+    if not job.is_versioned:
+        end = end_of_groups(metadata, piece) if piece.is_last else piece.high
+        start, limit = piece.low, max(piece.high, end, limit)
+    data = await file.get(start, limit)
+    if len(data) < limit - start:
+        return Surveyed(waits=_SHORTER)
+    if keep is not None:
+        keep(asked.path, start, data)
+        keep(asked.path, size - len(footer), footer)
+    return await clock.offload(
+        partial(look_at_groups, ReadGroups(data, start, footer, metadata), piece, job)
+    )

@@ -1,0 +1,193 @@
+"""What a survey tells of a file, before any of it is bound. Pure.
+
+A survey is done in pieces, by tasks anywhere; what it tells is small, and does not depend on how
+many pieces there were. Of times it tells, for each block, enough to cut where a look at every row
+would: a cut is made before a row whose time exceeds all times before it, so the last such row of a
+block is the first one that has the block's greatest time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.blocks import BLOCK_BYTES, sums_until
+
+TORN: Final = "its last line has no line end yet; 'tidelog ingest --final' takes it as it is"
+NO_TIME: Final = int(np.iinfo(np.int64).min)  # Less than any: what rows without a time reach.
+
+
+class FileCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be taken next of one file, as a listing shows it: the records from ``start`` on.
+
+    Shape: records count that start before ``limit``. ``before`` is what was taken last; it is to be
+        ``checked`` where the file's version is another one than it was then.
+    """
+
+    path: str
+    start: int
+    limit: int
+    size_bytes: int
+    e_tag: str
+    before: SourceRange | None = None
+    checked: bool = False
+    block_bytes: int = BLOCK_BYTES
+
+    @property
+    def ends_the_file(self) -> bool:
+        return self.limit == self.size_bytes
+
+
+class SurveyPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A share of a candidate, for one task: the bytes ``[low, high)``, which begin with a block.
+
+    Its records are those that start in it, or at ``high``, but not at ``low`` itself: so a task
+    that looks for the line end before a record reads no block of another's.
+    """
+
+    candidate: FileCandidate
+    low: int
+    high: int
+
+    @property
+    def is_first(self) -> bool:
+        return self.low == self.candidate.start
+
+    @property
+    def is_last(self) -> bool:
+        return self.high == self.candidate.limit
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Return between which offsets its records start."""
+        return self.low + (not self.is_first), self.high + (not self.is_last)
+
+
+class CutPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a binding may end: before the record at ``offset``.
+
+    Shape: ``rest`` is the sum of the part of a block before it (see `sum_of_rest`); ``least`` is
+        that record's time, and ``late`` and ``greatest`` tell of the records of its block before.
+    """
+
+    offset: int
+    rest: bytes
+    least: int
+    late: int
+    greatest: int
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """The times of the records that start in one block of a file (of parquet: of a row group).
+
+    Shape: ``late`` counts rows that come after their time was complete. ``first`` is the place of
+        the first row with a time, ``rise`` that of the first one with the greatest time, ``change``
+        that of the last one whose time is not that of the row before; ``last`` is the last time.
+    """
+
+    greatest: int = NO_TIME
+    late: int = 0
+    first: CutPlace | None = None
+    rise: CutPlace | None = None
+    change: CutPlace | None = None
+    last: int = NO_TIME
+
+
+class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of a candidate, or of a piece of it.
+
+    Shape: what can be taken ends at ``limit``, None if nothing of it ends in the piece; ``rest`` is
+        the sum of the part of a block before that, ``sums`` those of all blocks that were read.
+        ``ink`` is where the first record begins; ``head`` is the sum of the file's beginning, which
+        ends with that record or before (of parquet, of its footer). ``waits`` says why nothing, or
+        not all, can be taken yet; ``torn``, that what is behind ``limit`` is not whole.
+    """
+
+    sums: bytes = b""
+    limit: int | None = None
+    rest: bytes = b""
+    ink: int | None = None
+    blocks: tuple[Block, ...] = ()
+    head: bytes = b""
+    head_bytes: int = 0
+    header: bytes = b""
+    torn: bool = False
+    waits: str | None = None
+
+
+class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate, and what was found of it: the records of ``[candidate.start, limit)``."""
+
+    candidate: FileCandidate
+    found: Surveyed
+    limit: int
+
+    @property
+    def is_empty(self) -> bool:
+        return self.limit <= self.candidate.start
+
+    def range_until(self, place: CutPlace | None, *, late: int, time_max: int) -> SourceRange:
+        """Return the range up to a place, or all of it."""
+        asked, found, before = self.candidate, self.found, self.candidate.before
+        limit, rest = (self.limit, found.rest) if place is None else (place.offset, place.rest)
+        sums = found.sums and sums_until(found.sums, asked.start, limit, rest, asked.block_bytes)
+        head, head_bytes = found.head, found.head_bytes
+        if before is not None:
+            head, head_bytes = before.head, before.head_bytes
+        return SourceRange(
+            path=asked.path,
+            start=asked.start,
+            limit=limit,
+            size_bytes=asked.size_bytes,
+            e_tag=asked.e_tag,
+            sums=sums,
+            block_bytes=asked.block_bytes,
+            head=head,
+            head_bytes=head_bytes,
+            header=found.header,
+            late=late + (before.late if before else 0),
+            time_max=time_max,
+        )
+
+
+def split_candidate(candidate: FileCandidate, piece_bytes: int) -> list[SurveyPiece]:
+    """Split a candidate into pieces of about so many bytes, each from a block on."""
+    block = candidate.block_bytes
+    step = max(1, piece_bytes // block) * block
+    first = (candidate.start // block) * block + step
+    bounds = [candidate.start, *range(first, candidate.limit, step), candidate.limit]
+    return [SurveyPiece(candidate=candidate, low=low, high=high) for low, high in pairwise(bounds)]
+
+
+def join_pieces(candidate: FileCandidate, pieces: Sequence[Surveyed]) -> FileSurvey:
+    """Put together what was found of a candidate's pieces, in order."""
+    first = pieces[0]
+    ends = [piece for piece in pieces if piece.limit is not None]
+    waits = next((piece.waits for piece in pieces if piece.waits is not None), None)
+    limit = ends[-1].limit if ends and waits is None else None
+    found = Surveyed(
+        sums=b"".join(piece.sums for piece in pieces),
+        limit=limit,
+        rest=ends[-1].rest if ends else b"",
+        ink=next((piece.ink for piece in pieces if piece.ink is not None), None),
+        blocks=tuple(block for piece in pieces for block in piece.blocks),
+        head=first.head,
+        head_bytes=first.head_bytes,
+        header=first.header,
+        waits=waits or (TORN if pieces[-1].torn else None),
+    )
+    return FileSurvey(
+        candidate=candidate, found=found, limit=candidate.start if limit is None else limit
+    )
+
+
+def unseen(candidate: FileCandidate) -> FileSurvey:
+    """Return a candidate that its listing alone proves: by the object's version."""
+    before = candidate.before
+    found = Surveyed(limit=candidate.limit, header=before.header if before is not None else b"")
+    return FileSurvey(candidate=candidate, found=found, limit=candidate.limit)

@@ -1,0 +1,73 @@
+"""The times of records, told by blocks: where a binding may end, and what lies before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tidelog.collection.places import Int64s
+from tidelog.collection.source.surveyed import NO_TIME, Block, CutPlace
+
+RestUntil = Callable[[int], bytes]  # The sum of the part of a block before an offset.
+
+
+def text_blocks(
+    offsets: Int64s, times: Int64s, *, lower: int, block_bytes: int, rest_until: RestUntil
+) -> list[Block]:
+    """Return the times of records by blocks; those without a time are left out, and change none.
+
+    Shape: the records' offsets rise. Rows earlier than ``lower`` are late.
+    """
+    breaks = np.flatnonzero(np.diff(offsets // block_bytes)) + 1
+    starts = np.concatenate([np.zeros(1, np.int64), breaks])
+    limits = np.append(breaks, len(offsets))
+    return [
+        _block(offsets[low:high], times[low:high], lower, rest_until)
+        for low, high in zip(starts.tolist(), limits.tolist(), strict=True)
+        if low < high
+    ]
+
+
+def _block(offsets: Int64s, times: Int64s, lower: int, rest_until: RestUntil) -> Block:
+    late = times < lower
+
+    def place(row: int) -> CutPlace:
+        offset = int(offsets[row])
+        return CutPlace(
+            offset=offset,
+            rest=rest_until(offset),
+            least=int(times[row]),
+            late=int(late[:row].sum()),
+            greatest=int(times[:row].max()) if row else NO_TIME,
+        )
+
+    changes = np.flatnonzero(np.diff(times))
+    return Block(
+        greatest=int(times.max()),
+        late=int(late.sum()),
+        first=place(0),
+        rise=place(int(times.argmax())),
+        change=place(int(changes[-1]) + 1) if len(changes) else None,
+        last=int(times[-1]),
+    )
+
+
+def group_block(
+    offset: int, times: Int64s, *, lower: int, can_end_before: bool, rest_until: RestUntil
+) -> Block:
+    """Return the times of one row group, which lies at ``offset`` and is never split."""
+    if not len(times):
+        return Block()
+    place = None
+    if can_end_before:
+        place = CutPlace(
+            offset=offset,
+            rest=rest_until(offset),
+            least=int(times.min()),
+            late=0,
+            greatest=NO_TIME,
+        )
+    greatest = int(times.max())
+    late = int((times < lower).sum())
+    return Block(greatest=greatest, late=late, first=place, rise=place, last=greatest)

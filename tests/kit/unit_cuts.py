@@ -1,0 +1,42 @@
+"""Cuts made by a look at every record: the model of those that are made by what blocks tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A record, or a row group: where it starts, and its least and greatest time, if any."""
+
+    offset: int
+    least: int | None
+    greatest: int | None
+    late: int = 0
+
+
+def cut_of(units: Sequence[Unit]) -> int | None:
+    """Return how many units come before the last one that is later than all before it."""
+    found = None
+    reached: int | None = None
+    for place, unit in enumerate(units):
+        if unit.least is None or unit.greatest is None:
+            continue
+        if reached is not None and unit.least > reached:
+            found = place
+        reached = unit.greatest if reached is None else max(reached, unit.greatest)
+    return found
+
+
+def rough_cut_of(units: Sequence[Unit]) -> int | None:
+    """Return how many units come before the last one of another time than its neighbour."""
+    known = [(place, unit) for place, unit in enumerate(units) if unit.least is not None]
+    changes = [place for (_, a), (place, b) in pairwise(known) if b.least != a.greatest]
+    return changes[-1] if changes else None
+
+
+def greatest_in(units: Sequence[Unit]) -> int | None:
+    """Return the greatest time of some units."""
+    return max((unit.greatest for unit in units if unit.greatest is not None), default=None)
