@@ -22,7 +22,7 @@ from tidelog.cli.late_spark import LateSpark
 from tidelog.cli.main import main, status_of
 from tidelog.collection.compute import Job
 from tidelog.collection.engine import Computed, LocalEngine
-from tidelog.collection.source import RawSource
+from tidelog.collection.source.port import RawSource
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
@@ -265,7 +265,9 @@ def test_a_terminal_shows_a_bar_and_one_last_line(many: Cli) -> None:
 
     assert re.search(r"rows .*3,000 rows, .* rows/s, 0 bytes left", shown)
     last = shown.splitlines()[-1]
-    assert re.search(r"rows: 3,000 rows in 1 tick in this process, 0 late, 0 bad; complete to ", last)
+    assert re.search(
+        r"rows: 3,000 rows in 1 tick in this process, 0 late, 0 bad; complete to ", last
+    )
     assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4}$", last)
 
 

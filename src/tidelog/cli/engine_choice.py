@@ -43,7 +43,7 @@ async def choose_engine(ingester: Ingester) -> str:
     if importlib.util.find_spec("pyspark") is None:
         return "local"
     _, taken = await taken_now(ingester)
-    left = await ingester.source.left_bytes(taken)
+    left = (await ingester.source.head()).left_bytes(taken)
     if left < SPARK_BYTES_MIN or not await ingester.clock.offload(_has_java):
         return "local"
     return "spark"

@@ -24,6 +24,7 @@ from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.fetch import is_divisible
 from tidelog.collection.source.look import SMALL_SURVEY_BYTES, SurveyJob
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickSettings:
     """How a tick is cut into tasks.
