@@ -240,6 +240,35 @@ def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
     assert _check(sql, definite=False).mask(FLIGHTS).shape == (4,)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "length(repeat(carrier, 100000)) > 0",
+        "length(carrier.repeat(delay)) > 0",
+        "length(lpad(carrier, 2000000000, 'x')) > 1",
+        "length(rpad(carrier, 1e9::int, 'x')) > 1",
+        "list_sum(range(300000000)) > 0",
+        "len(list_resize(tags, delay * 1000000)) > 0",
+        "printf('%1000000000d', delay) > ''",
+        "format(carrier, delay) > ''",
+        "length(to_base(delay, 2, 99999)) > 1",
+    ],
+)
+def test_what_may_grow_to_any_size_is_refused(sql: str) -> None:
+    """One such row took 20 GB, and nothing that was tried interrupts DuckDB within a function."""
+    for definite in (True, False):
+        with pytest.raises(UsageError, match="of any length: give it a number of up to four"):
+            _check(sql, definite=definite)
+
+
+def test_a_small_number_bounds_a_size() -> None:
+    """Codes are padded with zeros everywhere."""
+    assert _chosen("lpad(carrier, 4, '0') = '00UA'") == [0]
+    assert _chosen("carrier.rpad(3, '-') = 'DL-'") == [1]
+    assert _chosen("list_contains(range(5, 30, 5), delay)") == [0, 2]
+    assert _chosen("format('{:>4}', carrier) = '  AA'") == [3]
+
+
 def test_side_effects_are_never_definite() -> None:
     """Whether they work otherwise depends on the version of DuckDB."""
     for sql in ("nextval('s') = 1", "setseed(0.5) is null", "error('x') is null"):

@@ -173,6 +173,11 @@ class _Check:
             if use.kind is Kind.REFUSED:
                 part = _NOT_OF_ONE_ROW.get(use.name, f"DuckDB's {use.name}")
                 raise self.refusal(f"contains {part}: use columns of one row and constants only")
+            if use.kind is Kind.SIZE:
+                raise self.refusal(
+                    f"calls {use.name}(), whose result may be of any length: give it a number of "
+                    "up to four digits, not an expression"
+                )
             if not self.definite:
                 continue
             if use.kind is Kind.COLLATION and use.name.lower() not in _DEFINITE_COLLATIONS:

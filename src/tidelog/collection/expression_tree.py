@@ -7,10 +7,11 @@ be harmless, and reports the rest as refused. Nothing is judged here, see `expre
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
@@ -41,6 +42,23 @@ _AGGREGATES_BY_NAME = frozenset(
         "list_aggregate",
     }
 )
+# Functions whose result is as long as a number among these arguments says: nothing interrupts them,
+# and no bound on memory holds them.
+_SIZED: Final[dict[str, slice]] = {
+    "array_resize": slice(1, 2),
+    "bar": slice(1, None),
+    "bitstring": slice(1, 2),
+    "format": slice(0, 1),
+    "generate_series": slice(0, None),
+    "list_resize": slice(1, 2),
+    "lpad": slice(1, 2),
+    "printf": slice(0, 1),
+    "range": slice(0, None),
+    "repeat": slice(1, 2),
+    "rpad": slice(1, 2),
+    "to_base": slice(2, 3),
+}
+_LONG: Final = re.compile(r"[0-9]{5}|[eE]")
 
 
 class Kind(Enum):
@@ -51,6 +69,7 @@ class Kind(Enum):
     FUNCTION = "a function or operator"
     AGGREGATE = "an aggregate over a list, by name; the empty name if it is computed"
     COLLATION = "a collation"
+    SIZE = "a function whose result may be of any length"
     REFUSED = "what has no place in an expression over one row, by DuckDB's class of node"
 
 
@@ -128,7 +147,19 @@ def _uses_of_function(node: dict[str, Json], scope: frozenset[str]) -> Iterator[
     arguments = node.get("arguments", node.get("children"))
     if path[-1].lower() in _AGGREGATES_BY_NAME:
         yield Use(Kind.AGGREGATE, (_name_of_aggregate(arguments, method=len(path) > 1),))
+    if not _is_bounded(path, arguments):
+        yield Use(Kind.SIZE, path)
     yield from uses_of([value for key, value in node.items() if key != "qualified_name"], scope)
+
+
+def _is_bounded(path: tuple[str, ...], arguments: Json) -> bool:
+    """Say whether a function's result is no longer than five digits can say, or than its input."""
+    sized = _SIZED.get(path[-1].lower())
+    if sized is None or not isinstance(arguments, list):
+        return True
+    given = [None, *arguments] if len(path) > 1 else arguments
+    texts = [None if argument is None else _constant(argument) for argument in given[sized]]
+    return all(text is not None and not _LONG.search(text) for text in texts)
 
 
 def _name_of_aggregate(arguments: Json, *, method: bool) -> str:
@@ -136,16 +167,20 @@ def _name_of_aggregate(arguments: Json, *, method: bool) -> str:
     at = 0 if method else 1
     if not isinstance(arguments, list) or len(arguments) <= at:
         return ""
-    argument = arguments[at]
+    return _constant(arguments[at]) or ""
+
+
+def _constant(argument: Json) -> str | None:
+    """Return a constant argument as text; None if it is none."""
     if isinstance(argument, dict) and "class" not in argument:
         argument = argument.get("expression")
     if not isinstance(argument, dict) or argument.get("class") != "CONSTANT":
-        return ""
+        return None
     for holder, key in (("literal", "text"), ("value", "value")):
         held = argument.get(holder)
-        if isinstance(held, dict) and isinstance(held.get(key), str):
+        if isinstance(held, dict) and isinstance(held.get(key), str | int):
             return str(held[key])
-    return ""
+    return None
 
 
 def _parameters(node: Json) -> Iterator[str]:
