@@ -56,7 +56,18 @@ FOREIGN = {
 
 # Nouns and decisions: what they say must not depend on when they are asked.
 PURE = frozenset(
-    {"batch", "binding", "catalog", "chunk", "cursor", "decode", "envelope", "expression"}
+    {
+        "batch",
+        "binding",
+        "blocks",
+        "candidates",
+        "catalog",
+        "cursor",
+        "cut",
+        "decode",
+        "envelope",
+        "expression",
+    }
     | {
         "arguments",
         "fragment",
@@ -65,6 +76,8 @@ PURE = frozenset(
         "manifest",
         "part",
         "plan",
+        "look",
+        "surveyed",
         "predicate",
         "record",
     }

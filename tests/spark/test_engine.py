@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +162,28 @@ def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: P
         assert stored
         assert computed.usage.put_count >= len(stored)
         assert computed.usage.get_count >= 3
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("timed", [True, False], ids=["data", "clock"])
+async def test_the_driver_reads_none_of_the_data(
+    spark: SparkSession, tmp_path: Path, format: str, timed: bool
+) -> None:
+    """Or a cluster of any size would ingest as fast as one process reads."""
+    files = write_files(tmp_path / "in", format, changes(600))
+    size = sum(path.stat().st_size for path in (tmp_path / "in").iterdir())
+    spec = replace(spec_of(files, format=format), time_column="at" if timed else None)
+    location = await make_source(tmp_path / "lake", spec)
+    settings = replace(CUT, driver_bytes=0, task_bytes_max=20_000)
+    engine = engine_for(spark, location, settings)
+    ingester = await location.ingester("c", engine=engine, bytes_max=10**6)
+
+    tick = await ingester.tick(await ingester.source.head())
+    assert tick is not None
+    assert tick.rows > 500
+    assert tick.size_bytes == size
+    assert ingester.source.usage().read_bytes < size / 100
+    assert ingester.surveyed.read_bytes >= size
 
 
 def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(

@@ -1,5 +1,5 @@
 """Collections: named, definite, time-varying; with renditions, a controller, and raw sources.
 
-Nouns: `times`, `catalog`, `binding`, `decode`, `envelope`, `plan`. Agents: `controller`, `files`,
-    `ingest`, `collection`.
+Nouns: `times`, `catalog`, `decode`, `envelope`. Agents: `controller`, `ingest`, `collection`.
+    What is taken, and by which proof, is in `source`.
 """
