@@ -6,6 +6,7 @@ bad rows apart, records what it took with checksums, hashes each row and commits
 Each round runs all sides in turn; seconds are medians, ratios are medians over the rounds.
 
     python bench/ingest.py [--rows N] [--rounds N] [--engine spark|local]
+    python bench/ingest.py --plan [--gigabytes N ...] [--files N ...] [--runs N ...]
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from figures import print_table, ratio, seconds_of, side_by_side
+from ingest_plan import FILES as FILES_PLANNED
+from ingest_plan import RUNS, measure_plans
 from tidelog.aio import SourceSpec, connect
 from tidelog.clock import SystemClock
 from tidelog.collection.engine import Engine
@@ -186,7 +189,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", choices=["spark", "local"], default="spark")
+    parser.add_argument("--plan", action="store_true", help="what planning takes, and a restart")
+    parser.add_argument("--gigabytes", type=float, nargs="*", default=[0.1, 1.0])
+    parser.add_argument("--files", type=int, nargs="*", default=list(FILES_PLANNED))
+    parser.add_argument("--runs", type=int, nargs="*", default=list(RUNS))
     given = parser.parse_args()
+    if given.plan:
+        measure_plans(given.gigabytes, given.files, given.runs)
+        return
     pa.set_cpu_count(1)
     spark = session()
     try:

@@ -88,7 +88,7 @@ class Lake:
         for low, high in pairwise([found.start, *inner, found.limit]):
             share, data = await self.opened().read(found, low, high)
             rows = decode_range(data, share, SCHEMA_OF_LINES.data, format=self.format).rows
-            numbers += rows.column("n").to_pylist()
+            numbers += rows.column("n").to_numpy().tolist()
         return numbers
 
 

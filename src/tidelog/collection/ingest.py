@@ -180,7 +180,7 @@ class Ingester:
         plan: Plan | None = None
         ready: tuple[Binding, Computed] | None = None
         if self.remap.state.upper == lower:
-            plan = await self._plan(head, lower)
+            plan = await self.plan(head, lower)
             if plan is None or not (plan.ranges or may_idle):
                 return None
             upper = self._upper_of(plan, lower)
@@ -253,7 +253,7 @@ class Ingester:
                 "to go on"
             )
 
-    async def _plan(self, head: SourceHead, lower: int) -> Plan | None:
+    async def plan(self, head: SourceHead, lower: int) -> Plan | None:
         """Choose what the next binding takes; with times from the clock, maybe nothing."""
         taken = await self.taken(lower)
         plan = await self.source.plan(
