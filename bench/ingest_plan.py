@@ -1,7 +1,7 @@
 """What planning a tick takes: seconds, processor time, and bytes read, by bytes and by files.
 
-Files of a disk are surveyed, here by threads of this process, so these figures show what a cluster's
-tasks share; objects of the cloud are bound by their listing, which a disk stands in for.
+Files of a disk are surveyed, here by threads of this process: these figures are what the tasks of a
+cluster share. Objects of the cloud are bound by their listing, which a disk's stands in for.
 """
 
 from __future__ import annotations
