@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import pickle
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -224,3 +226,25 @@ def test_places_outside_64_bits_are_refused() -> None:
     for position, timestamp_us in ((-1, 0), (0, -1), (2**64, 0), (0, 2**64)):
         with pytest.raises(UsageError, match="2\\^64-1"):
             record_setsum(position, timestamp_us, b"")
+
+
+def test_many_small_items_take_no_more_memory_than_a_few() -> None:
+    """Eight million empty records took two gigabytes: their digests were all kept until the end."""
+    few, many = 66_000, 330_000
+    peaks = []
+    for count in (few, many):
+        tracemalloc.start()
+        setsum_of(itertools.repeat(b"", count))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    assert peaks[1] < peaks[0] * 1.5
+
+
+def test_a_sum_does_not_depend_on_how_many_items_come_at_once() -> None:
+    """Items are summed in pieces, and the last piece is seldom full."""
+    count = 65_536 + 3
+
+    assert setsum_of(itertools.repeat(b"a", count)) == setsum_of([b"a"] * 65_536) + setsum_of(
+        [b"a"] * 3
+    )

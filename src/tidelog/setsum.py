@@ -20,6 +20,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from operator import lt
 from typing import Any, Final, Literal, TypeAlias
 
@@ -45,6 +46,8 @@ _HASHES: Final[Mapping[ItemHash, Callable[[bytes], Any]]] = {
     SHA3_256: hashlib.sha3_256,
     SHA_256: hashlib.sha256,
 }
+
+_ITEMS_AT_ONCE: Final = 65_536
 
 _COLUMNS = struct.Struct("<8I")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -121,10 +124,13 @@ class Setsum:
 
 def setsum_of(items: Iterable[bytes], *, item_hash: ItemHash = SHA3_256) -> Setsum:
     """Return the sum of many items; one that comes twice counts twice."""
-    hashed = _HASHES[item_hash]
-    digests = b"".join([hashed(item).digest() for item in items])
-    columns = np.frombuffer(digests, "<u4").reshape(-1, len(PRIMES))
-    return _reduced(columns.sum(axis=0, dtype=np.uint64).tolist())
+    hashed, left = _HASHES[item_hash], iter(items)
+    total = np.zeros(len(PRIMES), dtype=np.uint64)
+    # In pieces: the digests of millions of small items would take more than the items do.
+    while digests := b"".join([hashed(item).digest() for item in islice(left, _ITEMS_AT_ONCE)]):
+        columns = np.frombuffer(digests, "<u4").reshape(-1, len(PRIMES))
+        total += columns.sum(axis=0, dtype=np.uint64)
+    return _reduced(total.tolist())
 
 
 def record_setsum(position: int, timestamp_us: int, body: bytes) -> Setsum:

@@ -186,3 +186,30 @@ def test_only_so_many_records_are_in_one_object(monkeypatch: pytest.MonkeyPatch)
 
     assert decode_fragment(written([b""] * 1_000), path="x").num_rows == 1_000
     refuse(written([b""] * 1_001), "promises 1001 records, and 1000 are allowed")
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int32(), pa.binary())], ids=str
+)
+def test_bytes_are_read_whatever_layout_their_writer_had(kind: pa.DataType) -> None:
+    """Arrow leaves a hint of how the writer held a column: the bytes are the same."""
+    bodies = [b"a", b"", b"\xff", b"a"]
+    records = place_records(pa.array(bodies, pa.binary()), start=1, timestamp_us=7)
+    body: Any = records.column(2).combine_chunks()
+    held = body.dictionary_encode() if pa.types.is_dictionary(kind) else body.cast(kind)
+    sink = pa.BufferOutputStream()
+    pq.write_table(records.set_column(2, "body", held).rename_columns(NAMES), sink)
+
+    found = decode_fragment(sink.getvalue().to_pybytes(), path="x")
+
+    assert found.column("body").to_pylist() == bodies
+
+
+def test_a_dictionary_by_a_hint_is_measured_before_it_is_written_out() -> None:
+    """A hint must not open the door that an encoding does not."""
+    body: Any = pa.array([b"x" * 100_000] * 4_000, pa.binary()).dictionary_encode()
+    records = place_records(pa.array([b""] * 4_000, pa.binary()), start=1, timestamp_us=7)
+    sink = pa.BufferOutputStream()
+    pq.write_table(records.set_column(2, "body", body).rename_columns(NAMES), sink)
+
+    refuse(sink.getvalue().to_pybytes(), "repeat more than a file of its size may")

@@ -92,10 +92,13 @@ class RecordFile:
         )
         is_all = len(self.footer.leaves) == len(names)
         found: Any = file.read(columns=None if is_all else list(names), use_threads=False)
-        for name in shared:
+        for name in names:
             column = found.column(name)
-            if _size_of_shared(column) > bytes_allowed(len(self.data)):
-                raise ValueError("its values repeat more than a file of its size may")
+            if pa.types.is_dictionary(column.type) and _is_bytes(column.type.value_type):
+                if _size_of_shared(column) > bytes_allowed(len(self.data)):
+                    raise ValueError("its values repeat more than a file of its size may")
+            elif not _is_bytes(column.type):
+                continue
             found = found.set_column(found.column_names.index(name), name, column.cast(pa.binary()))
         table: pa.Table = found
         return table
@@ -193,6 +196,11 @@ def _place_of(footer: Footer, name: str) -> int:
     if leaf is None or not leaf.is_flat or leaf.type not in _LEAST:
         raise ValueError(f"its column {name} is not what it should be")
     return found[0]
+
+
+def _is_bytes(dtype: pa.DataType) -> bool:
+    """Say whether values are bytes, in whichever of Arrow's layouts the file's writer had them."""
+    return dtype in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def _size_of_shared(column: Any) -> int:

@@ -27,12 +27,11 @@ def items_of(heads: np.ndarray[Any, Any], *parts: Any) -> Iterator[list[bytes]]:
 
     Shape: a part is a binary array without nulls; the last is the one whose values may be large.
     """
-    fixed: Any = pa.Array.from_buffers(
-        pa.binary(heads.itemsize), len(heads), [None, pa.py_buffer(heads.tobytes())]
-    )
-    columns: list[Any] = [fixed.cast(pa.binary()), *parts]
     for start, limit in _pieces(parts[-1]):
-        rows = [column.slice(start, limit - start) for column in columns]
+        count = limit - start
+        data = pa.py_buffer(heads[start:limit].tobytes())
+        fixed: Any = pa.Array.from_buffers(pa.binary(heads.itemsize), count, [None, data])
+        rows = [fixed.cast(pa.binary()), *(part.slice(start, count) for part in parts)]
         joined: Any = pc.binary_join_element_wise(*rows, pa.scalar(b"", pa.binary()))
         yield joined.to_pylist()
 
