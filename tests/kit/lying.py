@@ -63,6 +63,30 @@ class ListsNothing(MemoryStore):
             yield entry
 
 
+class CutsShort(MemoryStore):
+    """Gives half of each object the first time that all of it is asked for, or its end.
+
+    With ``only`` it does so to the object of that key alone. ``asked`` are those that it was asked
+    for so, and ``cuts`` those that it cut.
+    """
+
+    def __init__(self, whole: MemoryStore, *, only: str | None = None) -> None:
+        super().__init__(objects=whole.objects, puts_count=whole.puts_count)
+        self.only = only
+        self.asked: set[str] = set()
+        self.cuts: set[str] = set()
+
+    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
+        found = await MemoryStore.get(self, key, start=start, limit=limit)
+        if limit is not None:
+            return found
+        self.asked.add(key)
+        if key in self.cuts or self.only not in (None, key):
+            return found
+        self.cuts.add(key)
+        return Object(found.data[: len(found.data) // 2], found.e_tag, found.modified_us)
+
+
 class LyingServer:
     """An S3 server without conditions; ``meddle`` may answer a request before it does.
 

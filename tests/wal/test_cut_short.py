@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kit.lying import CutsShort
 from kit.protocols import KINDS, SLOTS, Kind, contents
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-
-
-class CutsShort(MemoryStore):
-    """Gives half of each object the first time that it is asked for it, once it ``cuts``."""
-
-    def __init__(self, whole: MemoryStore) -> None:
-        super().__init__()
-        self.objects = whole.objects
-        self.cuts: set[str] = set()
-
-    async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
-        found = await MemoryStore.get(self, key, start=start, limit=limit)
-        if key in self.cuts or limit is not None:
-            return found
-        self.cuts.add(key)
-        return Object(found.data[: len(found.data) // 2], found.e_tag, found.modified_us)
 
 
 async def written(kind: Kind) -> MemoryStore:

@@ -38,6 +38,7 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.codec import checked_fragment
 from tidelog.wal.read.head import missing
 from tidelog.wal.read.manifest_store import ManifestStore
+from tidelog.wal.read.read_again import read_again
 
 COPIER: Final = "copy task"  # As in Chroma's copies.
 COPIER_OF_NOTHING: Final = "zero-copy task"
@@ -109,8 +110,12 @@ async def copy_log(
 
 
 async def _copy_fragment(source: Wal3Reader, fragment: Fragment, target: Store) -> None:
-    data = (await source.store.get(fragment.path)).data
-    await source.clock.offload(partial(checked_fragment, data, fragment))
+    async def once() -> bytes:
+        data = (await source.store.get(fragment.path)).data
+        await source.clock.offload(partial(checked_fragment, data, fragment))
+        return data
+
+    data = await read_again(once)
     try:
         await create(target, fragment.path, data, clock=source.clock)
     except ObjectExists as error:

@@ -13,9 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     ContentionError,
@@ -30,23 +27,21 @@ from tidelog.wal.admin.chain_recovery import relink
 from tidelog.wal.admin.found_slots import FoundSlot
 from tidelog.wal.format.epoch import EPOCHS, place_of
 from tidelog.wal.format.epoch_list import shorten
-from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage
-from tidelog.wal.format.link import Link
+from tidelog.wal.format.gc_plan import Garbage
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.format.slot_object import link_of_metadata
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.pin_objects import each_pin
+from tidelog.wal.gc.plan_file import PlanFile
 from tidelog.wal.read.head import has_manifest
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_all
+from tidelog.wal.slot_protocol.link_reader import read_link
 
-TAIL_BYTES: Final = 16 * 1024  # Holds the footer of nearly every slot's object.
 READS_MAX: Final = 16
-MAGIC: Final = b"PAR1"
 
 
 async def rebuild_log(
@@ -64,14 +59,14 @@ async def rebuild_log(
     """
     if await has_manifest(store):
         raise NameTaken("the log has a manifest: scrub it, and move it away if it is damaged")
-    plan = await _plan(store)
+    plan = await _plan(store, clock)
     entries = [entry async for entry in store.list(EPOCHS) if place_of(entry.key) is not None]
     if not entries:
         raise UsageError(
             "there are no slots here: a log in wal3's form, or none, cannot be rebuilt"
         )
     try:
-        work = [partial(_found, store, clock, entry) for entry in entries]
+        work = [partial(_found, store, entry) for entry in entries]
         found = await run_all(work, at_once=READS_MAX)
     except ObjectNotFound as error:
         raise ContentionError(
@@ -83,11 +78,9 @@ async def rebuild_log(
     return await _store(store, clock, manifest, writer)
 
 
-async def _plan(store: Store) -> Garbage | None:
-    try:
-        return decode_garbage((await store.get(GARBAGE)).data)
-    except ObjectNotFound:
-        return None
+async def _plan(store: Store, clock: Clock) -> Garbage | None:
+    found = await PlanFile(store=store, clock=clock).read()
+    return found.plan if found.e_tag else None
 
 
 async def _refuse_short(store: Store, clock: Clock, manifest: Manifest) -> None:
@@ -122,21 +115,6 @@ async def _store(store: Store, clock: Clock, manifest: Manifest, writer: str) ->
     return manifest
 
 
-async def _found(store: Store, clock: Clock, entry: Entry) -> FoundSlot:
-    start = max(0, entry.size_bytes - TAIL_BYTES)
-    tail = (await store.get(entry.key, start=start)).data
-    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
-    if footer_bytes > len(tail) and start:
-        tail = (await store.get(entry.key, start=max(0, entry.size_bytes - footer_bytes))).data
-    link = await clock.offload(partial(_link, tail, footer_bytes, entry.key))
-    return FoundSlot(entry.key, link, entry.size_bytes)
-
-
-def _link(tail: bytes, footer_bytes: int, path: str) -> Link:
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(MAGIC + tail[-footer_bytes:]))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptionError(
-            f"a slot's object cannot be read: restore it, or move it away ({error})", path=path
-        ) from error
-    return link_of_metadata(metadata, path)
+async def _found(store: Store, entry: Entry) -> FoundSlot:
+    link, size_bytes = await read_link(store, entry.key, entry.size_bytes)
+    return FoundSlot(entry.key, link, size_bytes)

@@ -32,7 +32,6 @@ from tidelog.errors import (
     NameTaken,
     ObjectChanged,
     ObjectExists,
-    ObjectNotFound,
     UsageError,
 )
 from tidelog.store import conditional
@@ -44,7 +43,6 @@ from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import (
     GARBAGE,
-    decode_garbage,
     encode_garbage,
     nothing_to_erase,
 )
@@ -55,6 +53,7 @@ from tidelog.wal.format.slot_object import encode_data
 from tidelog.wal.format.snapshot import maker_of, object_of
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.format.wal3_records import RECORDS, encode_fragment, setsum_of_records
+from tidelog.wal.gc.plan_file import PlanFile
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.named_objects import store_named
 from tidelog.wal.slot_protocol.chain import extend
@@ -229,14 +228,11 @@ class Transcriber:
         Raises:
             NameTaken: there is a log, or one that lost its manifest.
         """
-        e_tag = None
-        with suppress(ObjectNotFound):
-            found = await self.target.get(GARBAGE)
-            if decode_garbage(found.data).first_epoch is None:
-                raise taken(self.target, GARBAGE)
-            e_tag = found.e_tag
+        found = await PlanFile(store=self.target, clock=self.clock).read()
+        if found.e_tag and found.plan.first_epoch is None:
+            raise taken(self.target, GARBAGE)
         await demand_no_log(self.target)
-        return e_tag
+        return found.e_tag or None
 
     async def _finish(self, manifest: Manifest) -> Manifest:
         try:

@@ -214,11 +214,6 @@ def _problems_of_streams(records: pa.Table, link: DataLink, fragment: Fragment) 
         yield f"a control record cannot be read: {error}"
 
 
-def link_of_metadata(metadata: pq.FileMetaData, path: str) -> Link:
-    """Read the link from what a file's end says; see `decode_link`."""
-    return _link_of(metadata.metadata or {}, metadata.num_rows, path)
-
-
 def _link_in(file: RecordFile) -> Link:
     return _link_of(file.footer.key_values, file.footer.rows, file.path)
 

@@ -43,10 +43,11 @@ from tidelog.wal.format.cursor import (
     decode_cursor,
     encode_cursor,
 )
-from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
 from tidelog.wal.format.manifest import FIRST_POSITION
+from tidelog.wal.gc.plan_file import PlanFile
 from tidelog.wal.read.head import load_living
 from tidelog.wal.read.lookahead import AT_ONCE_MAX
+from tidelog.wal.read.read_again import read_again
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 LOOKS_MAX: Final = 20
@@ -97,13 +98,11 @@ class Cursors:
             collection. BusyError: a plan that goes past it stands, and nobody works on it: collect,
             and load again. CorruptionError: it cannot be read.
         """
-        path = cursor_path(name)
         try:
-            found = await self.store.get(path)
+            witness = await self._read(name)
         except ObjectNotFound:
             await load_living(self.store)
             raise NoSuchCursor("the log has no such cursor: make it", name=name) from None
-        witness = Witness(name, decode_cursor(found.data, where=path), found.e_tag)
         for attempt in range(LOOKS_MAX):
             planned, oldest = await self._look()
             if oldest > witness.position:
@@ -191,18 +190,27 @@ class Cursors:
         """
         keys = [entry.key async for entry in self.store.list(CURSORS)]
         names = {key: name for key in keys if (name := cursor_name(key)) is not None}
-        read = await run_all([partial(self._read, key) for key in names], at_once=AT_ONCE_MAX)
-        pairs = zip(names.values(), read, strict=True)
+        work = [partial(self._read_if_there, name) for name in names.values()]
+        read = await run_all(work, at_once=AT_ONCE_MAX)
         return Listed(
-            cursors={name: cursor for name, cursor in pairs if cursor is not None},
+            cursors={found.name: found.cursor for found in read if found is not None},
             foreign=[key for key in keys if key not in names],
         )
 
-    async def _read(self, key: str) -> Cursor | None:
+    async def _read_if_there(self, name: str) -> Witness | None:
         try:
-            return decode_cursor((await self.store.get(key)).data, where=key)
+            return await self._read(name)
         except ObjectNotFound:
             return None
+
+    async def _read(self, name: str) -> Witness:
+        path = cursor_path(name)
+
+        async def once() -> Witness:
+            found = await self.store.get(path)
+            return Witness(name, decode_cursor(found.data, where=path), found.e_tag)
+
+        return await read_again(once)
 
     async def _replace(self, witness: Witness, position: int) -> Witness:
         written = self._cursor(position)
@@ -248,11 +256,9 @@ class Cursors:
 
         The plan first: if it is gone again, the manifest shows what became of it.
         """
-        planned = FIRST_POSITION
-        with suppress(ObjectNotFound):
-            plan = decode_garbage((await self.store.get(GARBAGE)).data)
-            # One that erases nothing may be of a copy that was broken off where this log is now.
-            planned = planned if plan.is_empty else plan.first_to_keep
+        plan = (await PlanFile(store=self.store, clock=self.clock).read()).plan
+        # One that erases nothing may be of a copy that was broken off where this log is now.
+        planned = FIRST_POSITION if plan.is_empty else plan.first_to_keep
         return planned, (await load_living(self.store)).manifest.oldest
 
     async def _check(self, position: int) -> None:

@@ -22,6 +22,7 @@ from tidelog.wal.format.gc_plan import (
     nothing_to_erase,
 )
 from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.read.read_again import read_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,15 @@ class PlanFile:
         Raises:
             CorruptionError: it cannot be read. LocationError: the store failed.
         """
-        try:
+
+        async def once() -> WrittenPlan:
             found = await self.store.get(GARBAGE)
+            return WrittenPlan(found.e_tag, decode_garbage(found.data))
+
+        try:
+            return await read_again(once)
         except ObjectNotFound:
             return WrittenPlan("", Garbage())
-        return WrittenPlan(found.e_tag, decode_garbage(found.data))
 
     async def write(self, plan: Garbage, over: WrittenPlan) -> WrittenPlan:
         """Write a plan over one that was read: from now on it is ours.

@@ -23,10 +23,12 @@ from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest
-from tidelog.wal.format.pin import PINS, decode_pin, pin_name, problems_of_pin
+from tidelog.wal.format.pin import PINS, Pin, pin_name, problems_of_pin
 from tidelog.wal.format.slot_object import decode_data, problems_of_data
+from tidelog.wal.gc.pin_objects import read_pin
 from tidelog.wal.gc.pin_reach import reached_by
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epochs_of
+from tidelog.wal.read.read_again import read_again
 from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
 from tidelog.wal.scrub.tree_scrub import StartScrub, TreeScrub, scrub_again
 from tidelog.wal.slot_protocol.chain import chain_of, tail_of
@@ -108,33 +110,35 @@ async def _pins(run: TreeScrub) -> None:
         e_tag, problems, paths = "", list[Problem](), set[str]()
         while True:
             try:
-                found = await run.reader.store.get(entry.key)
-            except ObjectNotFound:
+                found = await read_pin(run.reader.store, entry.key)
+            except CorruptionError as error:
+                run.tell(entry.key, str(error))
+                break
+            if found is None:
                 break  # The log is being destroyed.
             if found.e_tag == e_tag:
                 run.found.problems += problems
                 break
             # Who finds any looks again: it may have been let go of meanwhile, and swept.
             e_tag = found.e_tag
-            problems, paths = await _problems_of_pin(run, entry.key, found.data)
+            problems, paths = await _problems_of_pin(run, found.pin)
             if not problems:
                 break
         run.named |= paths
 
 
-async def _problems_of_pin(run: TreeScrub, key: str, data: bytes) -> tuple[list[Problem], set[str]]:
+async def _problems_of_pin(run: TreeScrub, pin: Pin) -> tuple[list[Problem], set[str]]:
     """Return what is wrong with a pin, and the paths that it holds."""
     reader = run.reader
+    if not pin.is_held:
+        return [], set()
     try:
-        pin = decode_pin(data, where=key)
-        if not pin.is_held:
-            return [], set()
         held = [child async for child in reached_by(reader.store, reader.clock, pin)]
     except CorruptionError as error:
-        return [Problem(key, str(error))], set()
+        return [Problem(pin.path, str(error))], set()
     children = [child for child in held if child.limit > pin.start and child.path not in run.named]
     # To reach what the snapshots name, these were read, and checked.
-    problems = [Problem(key, why) for why in problems_of_pin(pin)]
+    problems = [Problem(pin.path, why) for why in problems_of_pin(pin)]
     for child in children:
         if isinstance(child, Fragment):
             problems += await _problems_of_pinned(run, child, is_sure=pin.is_sure)
@@ -145,16 +149,19 @@ async def _problems_of_pinned(
     run: TreeScrub, fragment: Fragment, *, is_sure: bool
 ) -> list[Problem]:
     path = fragment.path
-    try:
+
+    async def once() -> list[str]:
         data = (await run.reader.store.get(path)).data
         link, records = decode_data(data, path=path)
+        return problems_of_data(records, link, len(data), fragment, with_setsum=True)
+
+    try:
+        return [Problem(path, why) for why in await read_again(once)]
     except ObjectNotFound:
         # A pin whose maker died over it was perhaps too late, and nobody was told that it holds.
         return [Problem(path, "a pin holds it, and it is not there")] if is_sure else []
     except CorruptionError as error:
         return [Problem(path, str(error))]
-    found = problems_of_data(records, link, len(data), fragment, with_setsum=True)
-    return [Problem(path, why) for why in found]
 
 
 async def _fence(run: TreeScrub, ending: Epoch, slot: int, following: Epoch | Seal) -> None:

@@ -216,10 +216,14 @@ class TreeScrub:
     async def fragment(self, fragment: Fragment, before: Before) -> None:
         """Check a fragment."""
         self.named.add(fragment.path)
-        data = await self._get(fragment.path)
-        if data is None:
-            return
-        await self.bytes_of(fragment, data, before)
+        try:
+            data = (await self.reader.store.get(fragment.path)).data
+        except ObjectNotFound:
+            self.tell(fragment.path, "it is not there")
+        except CorruptionError as error:
+            self.tell(fragment.path, str(error))
+        else:
+            await self.bytes_of(fragment, data, before)
 
     async def settle(self) -> None:
         """Wait for what is checked elsewhere; here nothing is."""
@@ -255,34 +259,24 @@ class TreeScrub:
         """
         if not self.within.is_all:
             return
-        if (data := await self._get(GARBAGE, missing_is_fine=True)) is not None:
-            try:
-                decode_garbage(data)
-            except CorruptionError as error:
-                self.tell(GARBAGE, str(error))
+        await self._decoded(GARBAGE, decode_garbage)
         async for entry in self.reader.store.list(""):
             if entry.key.startswith(CURSORS) and cursor_name(entry.key) is not None:
-                await self._cursor(entry.key)
+                await self._decoded(entry.key, partial(decode_cursor, where=entry.key))
             elif entry.key not in self.named:
                 self.found.unnamed.append(entry.key)
 
-    async def _cursor(self, key: str) -> None:
-        data = await self._get(key, missing_is_fine=True)
-        try:
-            if data is not None:
-                decode_cursor(data, where=key)
-        except CorruptionError as error:
-            self.tell(key, str(error))
+    async def _decoded(self, path: str, decode: Callable[[bytes], object]) -> None:
+        """Check that an object can be decoded; one that is missing is fine."""
 
-    async def _get(self, path: str, *, missing_is_fine: bool = False) -> bytes | None:
+        async def once() -> None:
+            decode((await self.reader.store.get(path)).data)
+
         try:
-            return (await self.reader.store.get(path)).data
-        except ObjectNotFound:
-            if not missing_is_fine:
-                self.tell(path, "it is not there")
+            with suppress(ObjectNotFound):
+                await read_again(once)
         except CorruptionError as error:
             self.tell(path, str(error))
-        return None
 
     def tell(self, path: str, why: str) -> None:
         """Report a problem."""

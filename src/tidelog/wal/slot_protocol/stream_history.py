@@ -15,6 +15,7 @@ from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.format.streams import CONTROL, Controls, Streams, apply_controls
 from tidelog.wal.read.head import load_past
 from tidelog.wal.read.lookahead import AT_ONCE_MAX
+from tidelog.wal.read.read_again import read_again
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.reader import SlotReader
 
@@ -64,5 +65,6 @@ async def read_controls(
         data = (await store.get(fragment.path)).data
         return await clock.offload(partial(controls_of, data, fragment))
 
-    found = await run_all([partial(read, one) for one in fragments], at_once=at_once)
+    work = [partial(read_again, partial(read, one)) for one in fragments]
+    found = await run_all(work, at_once=at_once)
     return tuple(pair for controls in found for pair in controls)
