@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
@@ -298,6 +300,30 @@ async def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
         with pytest.raises(ObjectExists):
             await store.put("a", b"3", if_absent=True)
     await store.put("a", b"4", if_match=e_tag)
+
+
+async def test_who_is_stopped_while_it_writes_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large body takes long to write and to sync: no lock is held meanwhile."""
+    store, other = (LocalStore(tmp_path, clock=SwiftClock()) for _ in range(2))
+    e_tag = await store.put("head", b"old")
+    write, theirs = local_files.write_temporary, list[str]()
+
+    def write_and_stop(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(local_files, "write_temporary", write)
+        written = write(*args, **options)
+        theirs.append(asyncio.run(other.put("head", b"theirs", if_match=e_tag)))
+        return written
+
+    monkeypatch.setattr(local_files, "write_temporary", write_and_stop)
+    with pytest.raises(ObjectChanged):
+        await store.put("head", b"ours", if_match=e_tag)
+
+    found = await store.get("head")
+    assert [found.e_tag] == theirs
+    assert list((tmp_path / ".tidelog" / "tmp").iterdir()) == []
+    assert list((tmp_path / ".tidelog" / "locks").iterdir()) == []
 
 
 async def test_a_file_that_changes_under_its_reader(

@@ -108,12 +108,7 @@ class Disk:
             self._check_condition(wanted, path)
             files.make_directory(os.path.dirname(path), root=self.root, known=self._durable)
             self._make_private(wanted.now_ns)
-            if wanted.if_absent:
-                # No lock: a process that was stopped at the wrong moment must not keep others
-                # from creating a slot, for that is how it is fenced.
-                return self._land(wanted, path, after_ns=None)
-            with files.try_lock(self._lock_path(wanted.key)) as held:
-                return self._replace(wanted, path) if held else None
+            e_tag = self._land(wanted, path)
         except FileExistsError as error:
             if os.path.isdir(path):
                 raise self._conflict(wanted.key) from error
@@ -121,6 +116,9 @@ class Disk:
         except OSError as error:
             self._durable.clear()  # Somebody may have taken a directory away.
             raise files.location_error(error, key=wanted.key, store=self.url) from error
+        if e_tag is not None:
+            self._sync_or_fail(wanted.key, path)
+        return e_tag
 
     def delete(self, keys: Sequence[str]) -> Sequence[str]:
         """Delete what is there, durably; give back the keys whose lock is held."""
@@ -184,7 +182,32 @@ class Disk:
             raise ObjectChanged("the object is another by now", key=wanted.key)
         return present
 
-    def _replace(self, wanted: Put, path: str) -> str:
+    def _land(self, wanted: Put, path: str) -> str | None:
+        """Bring an object into its place; None if the lock that this needs is held.
+
+        It is written and synced before that lock is taken: whoever is stopped meanwhile keeps
+        nobody waiting.
+        """
+        lock = self._lock_path(wanted.key)
+        if not wanted.if_absent:
+            with files.try_lock(lock) as is_free:
+                if not is_free:
+                    return None  # Before anything is written in vain.
+        temporary = os.path.join(self._temporary, wanted.unique)
+        try:
+            written = files.write_temporary(temporary, wanted.data, now_ns=wanted.date_ns)
+            if wanted.if_absent:
+                # No lock: a process that was stopped at the wrong moment must not keep others
+                # from creating a slot, for that is how it is fenced.
+                os.link(temporary, path)
+                return files.tag_of(written)
+            with files.try_lock(lock) as held:
+                return self._replace(wanted, path, temporary) if held else None
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+    def _replace(self, wanted: Put, path: str, temporary: str) -> str:
         """Replace what stands at ``path``, or create it, while its lock is held.
 
         The new file is dated later than the one that it replaces, for two files written within one
@@ -194,27 +217,13 @@ class Disk:
         for _ in range(_TRIES_MAX):
             present = self._check_condition(wanted, path)
             if present is not None:
-                return self._land(wanted, path, after_ns=present.st_mtime_ns)
-            with suppress(FileExistsError):
-                return self._land(wanted, path, after_ns=None)
-        raise self._conflict(wanted.key)
-
-    def _land(self, wanted: Put, path: str, *, after_ns: int | None) -> str:
-        """Bring an object into its place: in that of a file dated ``after_ns``, or of none."""
-        temporary = os.path.join(self._temporary, wanted.unique)
-        try:
-            e_tag = files.write_temporary(
-                temporary, wanted.data, now_ns=wanted.date_ns, after_ns=after_ns
-            )
-            if after_ns is None:
-                os.link(temporary, path)
-            else:
+                dated = files.date_after(temporary, present.st_mtime_ns)
                 os.replace(temporary, path)
-        finally:
-            with suppress(OSError):
-                os.unlink(temporary)
-        self._sync_or_fail(wanted.key, path)
-        return e_tag
+                return files.tag_of(dated)
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+                return files.tag_of(os.stat(temporary))
+        raise self._conflict(wanted.key)
 
     def _sync_or_fail(self, key: str, path: str) -> None:
         try:

@@ -54,37 +54,43 @@ def tag_of(status: os.stat_result) -> str:
 
     The inode would add nothing, since file systems give freed inode numbers out again; and the
     time is never the kernel's, which may stand still for 10 ms: it is set by `write_temporary`, to
-    what `Put.date_ns` says.
+    what `Put.date_ns` says, or later by `date_after`.
     """
     return f"{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
-def write_temporary(path: str, data: bytes, *, now_ns: int, after_ns: int | None) -> str:
-    """Write a new file, durably, dated ``now_ns`` but later than ``after_ns``; return its e_tag."""
+def write_temporary(path: str, data: bytes, *, now_ns: int) -> os.stat_result:
+    """Write a new file, durably, dated ``now_ns``; return what it is then."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        status = _date(descriptor, now_ns, after_ns)
+        now_ns = min(now_ns, _LATEST_NS)
+        os.utime(descriptor, ns=(now_ns, now_ns))
+        status = os.fstat(descriptor)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return tag_of(status)
+    return status
 
 
-def _date(descriptor: int, now_ns: int, after_ns: int | None) -> os.stat_result:
-    now_ns = min(now_ns, _LATEST_NS)
-    if after_ns is None:
-        os.utime(descriptor, ns=(now_ns, now_ns))
-        return os.fstat(descriptor)
-    # Some file systems cut times to microseconds or seconds: step further until it shows.
-    for step_ns in _COARSE_NS:
-        modified_ns = max(now_ns, after_ns + step_ns)
-        os.utime(descriptor, ns=(modified_ns, modified_ns))
+def date_after(path: str, after_ns: int) -> os.stat_result:
+    """Date a file later than ``after_ns``, durably, unless it is so; return what it is then."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
         status = os.fstat(descriptor)
         if status.st_mtime_ns > after_ns:
             return status
+        # Some file systems cut times to microseconds or seconds: step further until it shows.
+        for step_ns in _COARSE_NS:
+            os.utime(descriptor, ns=(after_ns + step_ns, after_ns + step_ns))
+            status = os.fstat(descriptor)
+            if status.st_mtime_ns > after_ns:
+                os.fsync(descriptor)
+                return status
+    finally:
+        os.close(descriptor)
     raise OSError(errno.ENOTSUP, "the file system does not keep modification times")
 
 
