@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NewType
 
+from tidelog.arguments import quoted
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 
@@ -27,7 +28,7 @@ def check_name(name: str, *, of: str = "name") -> str:
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the {of}: use 1 to 128 letters, digits, '.', '_' or '-', "
+            f"{quoted(name)} cannot be the {of}: use 1 to 128 letters, digits, '.', '_' or '-', "
             "not starting with a dot"
         )
     return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from cli.conftest import Cli
 from tidelog.errors import Fenced
+from tidelog.location import open_location
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")
 
@@ -113,6 +115,100 @@ def test_how_a_record_is_shown_does_not_depend_on_its_neighbours(cli: Cli) -> No
         (5, "three", None),
         (6, None, "gA=="),
     ]
+
+
+@pytest.mark.parametrize("format", ["csv", "table", "json"])
+def test_a_record_is_shown_alike_whoever_else_is_read(cli: Cli, format: str) -> None:
+    """The text ``aMOp`` is also the base64 of another: which of them it is has to be seen."""
+    cli.done("log", "create", "a")
+    feed(cli, "a", "hé, and so on\naMOp\n".encode())
+    cli.done("log", "stream", "open", "a", "s\udcff")
+    feed(cli, "a", b"\xff\nplain\n\n")
+    feed(cli, "a", b"in\n", "--stream", "s\udcff")
+
+    def shown(*options: str) -> list[list[str]]:
+        lines = cli.done("log", "scan", "a", "--format", format, *options).out.splitlines()
+        return [line.split() for line in lines if line[:1] in '{123456789 "']
+
+    together = shown()
+    alone = [shown("--from", str(at), "--limit", "1") for at in (1, 2, 4, 5, 6, 7)]
+    told = cli.done("log", "scan", "a", "--format", format).out
+
+    assert [line for lines in alone for line in lines] == together
+    assert "plain" in told
+    assert ("aMOp" in told, "cGxhaW4=" in told) == (True, False)
+
+
+def test_csv_has_columns_of_its_own_for_what_is_no_text(cli: Cli) -> None:
+    """As JSON has fields: whoever reads one column finds in it what it is named for, or nothing."""
+    cli.done("log", "create", "a")
+    feed(cli, "a", b"aMOp\n\n\xff\n")
+
+    lines = cli.done("log", "scan", "a", "--format", "csv").out.splitlines()
+
+    assert lines[0] == "position,timestamp,stream,stream_base64,body,body_base64"
+    assert [line.split(",", 2)[2] for line in lines[1:]] == [",,aMOp,", ',,"",', ",,,/w=="]
+    shown = cli.done("log", "scan", "a", "--format", "table").out.splitlines()
+    assert [line.split()[2:] for line in shown[2:]] == [["aMOp"], [], ["\\xff"]]
+
+
+@pytest.mark.parametrize("format", ["csv", "table"])
+def test_a_time_can_be_given_back_as_it_was_printed(cli: Cli, format: str) -> None:
+    """Also one past the year 9999, which Python's datetime does not have."""
+    times_us = [0, 253_402_300_799_999_999, 253_402_300_800_000_000, 2**63 - 1]
+
+    async def fill() -> None:
+        async with await (await open_location(cli.location)).log("a") as log:
+            for time_us in times_us:
+                await log.append([b"x"], timestamp_us=time_us)
+
+    cli.done("log", "create", "a")
+    asyncio.run(fill())
+
+    for position in range(1, 5):
+        only = ("--from", str(position), "--limit", "1", "--format", format)
+        line = cli.done("log", "scan", "a", *only).out.splitlines()[-1]
+        printed = line.replace(",", " ").split()[1]
+        since = cli.done("log", "scan", "a", "--since", printed, "--limit", "1").object
+        assert since["position"] == position
+        before = cli.done("log", "scan", "a", "--until", printed).objects
+        assert len(before) == position - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--from", "9" * 5_000], "'--from': it is a number of too many digits"),
+        (["--from", "-" + "9" * 4_000], "is no position"),
+        (["--from", "9" * 4_000], "whole number"),
+        (["--to", "9" * 5_000], "'--to': it is a number of too many digits"),
+        (["--since", "9" * 5_000], "is not a time"),
+        (["--until", "x" * 5_000], "is not a time"),
+    ],
+    ids=lambda value: value[0] + value[1][:2] if isinstance(value, list) else "",
+)
+def test_a_mistake_of_thousands_of_characters_is_told_shortly(
+    cli: Cli, options: list[str], told: str
+) -> None:
+    """What is wrong has to be found in the sentence, in words that are ours."""
+    cli.done("log", "create", "a")
+
+    said = refused(cli, 2, "scan", "a", *options)
+
+    assert told in said
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("below", ["", "/", "/lake"])
+def test_a_location_that_is_a_link_to_nowhere_is_told_as_one(cli: Cli, below: str) -> None:
+    """There is no file to remove, and no key to choose, in what the user wrote."""
+    link = cli.folder / "link"
+    link.symlink_to("nowhere")
+
+    for arguments in (("log", "create", "a"), ("log", "list")):
+        said = cli.run("--location", f"{link}{below}", *arguments)
+        assert said.status == 2
+        assert f"{link} is a symbolic link that leads nowhere" in said.complaint
 
 
 def test_a_log_is_followed_while_it_grows_until_it_is_sealed(cli: Cli) -> None:
@@ -242,7 +338,9 @@ def test_a_log_without_its_manifest_is_listed_as_such(cli: Cli, protocol: str, t
         (["scan", "there", "--format", "xml"], "table, json, csv, raw"),
         (["scan", "there", "--format", "raw", "--json"], "exclude each other"),
         (["scan", "there", "--from", "abc"], "'--from': it is no whole number"),
-        (["scan", "there", "--from", "5", "--to", "3"], "--to 3 leaves no position"),
+        (["scan", "there", "--from", "5", "--to", "3"], "--to 3 leaves no position from 5 on"),
+        (["scan", "there", "--to", "1"], "--to 1 leaves no position from 1 on"),
+        (["scan", "there", "--to", "-1"], "--to -1 is no position: they count from 1"),
         (["scan", "there", "--since", "soon"], "number of microseconds"),
         (["scan", "there", "--since", "1960-01-01"], "since 1970"),
         (["scan", "there", "--since", "0", "--from", "3"], "--since exclude"),
@@ -373,7 +471,7 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
     assert "nothing to close" in refused(cli, 2, "stream", "close", "s", "a")
     assert "open it first" in refused(cli, 2, "stream", "meta", "s", "a", "x")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert cli.done("log", "stream", "list", "s").out.splitlines()[2].split() == ["Yv8=", "2"]
+    assert cli.done("log", "stream", "list", "s").out.splitlines()[2].split() == ["b\\xff", "2"]
     assert "is closed" in cli.done("log", "stream", "close", "s", "b\udcff").err
     assert "No stream is open" in cli.done("log", "stream", "list", "s").err
 

@@ -70,6 +70,8 @@ def test_a_stores_url_opens_the_same_store(tmp_path: Path) -> None:
         ("s3://bucket?allow_http=perhaps", "true or false"),
         ("gs://bucket?region=x", "credentials come from the environment"),
         ("a\0b", "NUL"),
+        ("\ud800", "half of a surrogate pair"),
+        ("s3://bucket/\ud800", "half of a surrogate pair"),
     ],
 )
 def test_wrong_urls_are_refused_in_words(url: str, words: str) -> None:

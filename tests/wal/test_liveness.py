@@ -55,10 +55,15 @@ from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
-PATIENCE_US = 160_000
+PATIENCE_US = 160_000  # Less than users may have, so that a test takes no minute.
 LONG_S = 120.0  # Far more than anything here waits for, on a machine that is busy.
 ONCE = Resend(attempts=1)
 LARGE = hashlib.sha512(b"large").digest()  # Stands in an object as it is, whatever packs that.
+
+
+@pytest.fixture(autouse=True)
+def _any_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.wal.append.batching.PATIENCE_LEAST_US", 1)
 
 
 def impatient(store: Store) -> SlotWriter:

@@ -179,6 +179,103 @@ def test_a_setting_of_a_wrong_type_is_refused_where_it_is_made(
     assert repr(wrong) in str(told.value)
 
 
+@pytest.mark.parametrize("wrong", [10**5_000, -(10**5_000)], ids=["long", "long, below 0"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda wrong: Keep(records=wrong),
+        lambda wrong: Keep(share_max=wrong),
+        lambda wrong: Batching(puts_per_second=wrong),
+        lambda wrong: Batching(batch_bytes=wrong),
+        lambda wrong: Pace(per_second=wrong),
+        lambda wrong: Limits(records=-abs(wrong)),
+        lambda wrong: Limits(until_us=wrong),
+        lambda wrong: Shape(alpha=wrong),
+        lambda wrong: Shape(rollup_slots=wrong),
+    ],
+)
+def test_a_setting_of_thousands_of_digits_is_refused_in_a_short_sentence(
+    make: Callable[[Any], object], wrong: Any
+) -> None:
+    """Python writes no number of over 4,300 digits, so none may come into a message as it is."""
+    with pytest.raises(UsageError) as told:
+        make(wrong)
+    assert len(str(told.value)) < 400
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+@pytest.mark.parametrize(
+    "wrong",
+    [10**5_000, -(10**5_000), [10**5_000], "x" * 10**6 + "/", b"x" * 10**6],
+    ids=["number", "below 0", "in a list", "text", "bytes"],
+)
+async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> None:
+    """A megabyte in a message hides what it says; see the test before for numbers."""
+    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
+    log = await filled(logs, protocol)
+    held = await log.create_cursor("c", 2)
+
+    for call in (
+        lambda: logs.open(wrong),
+        lambda: logs.create("b", protocol=wrong),
+        lambda: logs.copy("a", "b", protocol=wrong),
+        lambda: logs.copy("a", "b", start=wrong),
+        lambda: logs.fork("a", "f", start=wrong),
+        lambda: logs.rebuild("a", start=wrong),
+        lambda: logs.destroy("a", grace_us=wrong),
+        lambda: log.create_cursor(wrong, 1),
+        lambda: log.create_cursor("d", wrong),
+        lambda: log.save_cursor(held, wrong),
+        lambda: log.load_cursor(wrong),
+        lambda: log.release_pin(wrong),
+        lambda: log.create_pin(wrong),
+        lambda: log.create_pin("p", start=wrong),
+        lambda: log.position_at(wrong),
+        lambda: log.seal(successor=wrong),
+        lambda: log.fragments(wrong),
+        lambda: log.scrub(limit=wrong),
+        lambda: anext(log.scan(wrong)),
+        lambda: anext(log.scan(limit=wrong)),
+        lambda: anext(aiter(log.follow(wrong))),
+        lambda: log.append([b"x"], timestamp_us=wrong),
+    ):
+        with pytest.raises(UsageError) as told:
+            await call()
+        assert len(str(told.value)) < 500
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+async def test_no_start_is_no_position(protocol: str) -> None:
+    """0 stands for the oldest; None is what a lookup gave that found nothing, and no such wish."""
+    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
+    log = await filled(logs, protocol)
+    before = await keys_in(logs.store)
+    wrong: Any = None
+
+    for call in (
+        lambda: anext(log.scan(wrong)),
+        lambda: anext(aiter(log.follow(wrong))),
+        lambda: log.fragments(wrong),
+        lambda: log.scrub(wrong),
+        lambda: log.create_pin("p", start=wrong),
+        lambda: logs.copy("a", "b", start=wrong),
+        lambda: logs.fork("a", "f", start=wrong),
+    ):
+        with pytest.raises(UsageError, match="a position is a whole number"):
+            await call()
+    assert await keys_in(logs.store) == before
+
+
+@pytest.mark.parametrize("given", [{b"x", b"y"}, frozenset([b"x", b"y"])], ids=["set", "frozen"])
+async def test_a_set_of_records_is_refused(given: Any) -> None:
+    """Its order is another in each process, and that of a log is for ever."""
+    log = await filled(Logs(store=MemoryStore(), clock=SwiftClock(), writer="w"), "slot")
+
+    with pytest.raises(UsageError, match="a set has no order"):
+        await log.append(given)
+    assert len(await bodies(log)) == 4
+
+
 @pytest.mark.parametrize("wrong", [None, 5, b"next", "n" * 100_000])
 async def test_a_successor_is_a_short_text(wrong: Any) -> None:
     """A fence that cannot be read ends the log for everybody, and there is nothing to restore."""

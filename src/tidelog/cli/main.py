@@ -65,6 +65,10 @@ _HINTS: Final = (
 # What the parser of options says, in words that one need not know pydantic for.
 _PLAIN: Final = (
     ("Input should be a valid integer, unable to parse string as an integer", "no whole number"),
+    (
+        "Unable to parse input string as an integer, exceeded maximum size",
+        "a number of too many digits",
+    ),
     ("Input should be a valid number, unable to parse string as a number", "no number"),
 )
 

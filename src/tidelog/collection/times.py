@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.frontier import TIME_MAX, check_time
 
@@ -48,8 +49,8 @@ def parse_time(when: When, *, what: str = "--as-of") -> int:
     if isinstance(when, pa.Scalar) and when.is_valid:
         return _time_of_scalar(when, what)
     raise UsageError(
-        f"{what} {when!r} is not a time: give ISO 8601 text, a datetime, a date, or a number of "
-        "milliseconds since 1970"
+        f"{what} {quoted(when)} is not a time: give ISO 8601 text, a datetime, a date, or a number "
+        "of milliseconds since 1970"
     )
 
 
@@ -83,7 +84,7 @@ def _time_in(text: str, unit: timedelta, units: str, what: str) -> int:
         found = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise UsageError(
-            f"{what} {text!r} is not a time: write 2013-01-15T14:00:00Z, or a number of "
+            f"{what} {quoted(text)} is not a time: write 2013-01-15T14:00:00Z, or a number of "
             f"{units} since 1970"
         ) from error
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
@@ -99,8 +100,8 @@ def parse_duration_ms(text: str, *, what: str) -> int:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise UsageError(
-            f"{what} {text!r} is not a duration: write a number and its unit, such as 90s, 10m, "
-            "12h or 1d"
+            f"{what} {quoted(text)} is not a duration: write a number and its unit, such as 90s, "
+            "10m, 12h or 1d"
         )
     return int(found[1]) * _UNITS_MS[found[2]]
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from tidelog.arguments import check_kind
+from tidelog.arguments import check_kind, quoted
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.local.store import LocalStore
@@ -31,11 +31,18 @@ def url_text(url: str | os.PathLike[str]) -> str:
     """Return a URL, or a path, as text.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: it is neither, or cannot be encoded.
     """
     given: object = url
     found: object = os.fspath(url) if isinstance(given, str | os.PathLike) else given
     check_kind(found, str, "a place is named by a URL or a path (str or pathlib.Path)")
+    try:
+        os.fsencode(str(found))  # What the shell gave need not be text, and can be encoded so.
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "the name of a place has half of a surrogate pair in it, which nothing can store",
+            url=quoted(str(found)),
+        ) from error
     return str(found)
 
 
@@ -54,7 +61,7 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
 
     Raises:
         UsageError: the URL is of no known form, and the sentence says which are; or it is that of a
-        file.
+        file, or of a symbolic link that leads nowhere.
     """
     url = url_text(url)
     scheme = _scheme_of(url)
@@ -68,7 +75,20 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock) -> Store:
     path = _path_of(url)
     if os.path.isfile(path):
         raise UsageError(f"{path} is a file: name a directory")
+    _refuse_dangling(path)
     return LocalStore(Path(path), clock=clock)
+
+
+def _refuse_dangling(path: str) -> None:
+    """Refuse a path on which a symbolic link leads nowhere: nothing could be made below it."""
+    if os.path.exists(path):
+        return
+    for link in (Path(path), *Path(path).parents):
+        if os.path.islink(link) and not os.path.exists(link):
+            raise UsageError(
+                f"{link} is a symbolic link that leads nowhere: make what it points to, or remove "
+                "the link"
+            )
 
 
 def split_query(url: str) -> tuple[str, str]:
@@ -157,7 +177,7 @@ def _path_of(url: str) -> str:
             path = "/" + rest
         path = unquote(path)
     if "\0" in path:
-        raise UsageError("a path cannot hold a NUL character", url=repr(url))
+        raise UsageError("a path cannot hold a NUL character", url=quoted(url))
     path = os.path.expanduser(path)
     # Python keeps two slashes at the beginning; nothing else makes a difference of them.
     absolute = "/" + os.path.abspath(path).lstrip("/")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidelog.arguments import check_kind, check_whole
+from tidelog.arguments import check_kind, check_whole, quoted
 from tidelog.clock import Clock, run_all
 from tidelog.errors import (
     NoSuchLog,
@@ -202,14 +202,15 @@ class Logs:
 
     async def rebuild(self, name: str, *, start: int | None = None) -> Log:
         """Make the lost manifest of a log again; see `rebuild_log`."""
-        check_range(start or 0)
+        if start is not None:
+            check_range(start)
         await rebuild_log(self.within(name), clock=self.clock, writer=self.writer, start=start)
         return await self.open(name)
 
     async def _copy_to(self, log: Log, target: Store, protocol: str, start: int) -> None:
         if protocol not in PROTOCOLS:
             raise UsageError(
-                f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}"
+                f"there is no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}"
             )
         check_range(start)
         bounds = await log.bounds()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from tidelog.arguments import quoted
 from tidelog.errors import ObjectNotFound, UsageError
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
@@ -152,7 +153,7 @@ class ManifestLog(Log):
         raise UsageError(
             "a log of the manifest protocol cannot be sealed: wal3's bytes have no place for it",
             log=self.name,
-            successor=successor,
+            successor=quoted(successor),
         )
 
     async def close(self) -> None:

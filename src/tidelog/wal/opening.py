@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidelog.arguments import quoted
 from tidelog.clock import Clock
 from tidelog.errors import ManifestLost, NameTaken, NoSuchLog, UsageError
 from tidelog.store.listing import first_entry
@@ -42,7 +43,9 @@ async def create_log(
         is a log already, or one was destroyed.
     """
     if protocol not in PROTOCOLS:
-        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
+        raise UsageError(
+            f"there is no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}"
+        )
     await _refuse_remains(store, name)
     if protocol == "slot":
         made = await make_log(store, clock=clock, writer=writer)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tidelog.cli.log.input import read_lines, read_whole
-from tidelog.cli.output import Rows, open_rows, write_bytes
+from tidelog.cli.output import Rows, open_rows, print_json, write_bytes
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 16
 BASE64: Final = "_base64"
+ISO_MAX_US: Final = 253_402_300_799_999_999  # The last year that a datetime of Python's has.
 
 
 @dataclass(slots=True)
@@ -89,7 +90,8 @@ class Feed:
 async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
     """Write records to standard output as they come; return how many there were.
 
-    In the format ``raw`` there are bodies alone, a line each.
+    In the format ``raw`` there are bodies alone, a line each. How a record is written never depends
+    on which others were read with it.
     """
     count = 0
     rows: Rows | None = None
@@ -99,10 +101,12 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
         if format == "raw":
             bodies: list[Any] = table.column("body").to_pylist()
             write_bytes(b"".join(body + b"\n" for body in bodies))
-            continue
-        for shown in _shown_alike(table, format):
-            if rows is None or (format == "table" and shown.column_names != names):
-                # Records in streams have a column more: a new table begins.
+        elif format == "json":
+            print_json(*map(_json_fields, table.to_pylist()))
+        else:
+            shown = _csv_columns(table) if format == "csv" else _table_columns(table)
+            if rows is None or shown.column_names != names:
+                # Records in streams have a column more in tables: a new one begins.
                 if rows is not None:
                     rows.close()
                 rows, names = open_rows(format, shown.schema), shown.column_names
@@ -112,55 +116,77 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
     return count
 
 
-def _shown_alike(table: pa.Table, format: str) -> Iterator[pa.Table]:
-    """Yield records as they are written, in parts of which all are text or none is.
-
-    How a record is shown in JSON is not to depend on which others were read with it.
-    """
-    shown = shown_records(table, format)
-    if not any(name.endswith(BASE64) for name in shown.column_names):
-        yield shown
-        return
-    begin = 0
-    kinds = zip(*(map(_is_text, table.column(name)) for name in ("stream", "body")), strict=True)
-    for _, run in groupby(kinds):
-        count = sum(1 for _ in run)
-        yield shown_records(table.slice(begin, count), format)
-        begin += count
-
-
-def _is_text(value: pa.BinaryScalar) -> bool:
+def text_or_base64(name: str, value: bytes) -> dict[str, str]:
+    """Return bytes as JSON has them: text where they are UTF-8, else base64 under another name."""
     try:
-        (value.as_py() or b"").decode()
+        return {name: value.decode()}
     except UnicodeDecodeError:
-        return False
-    return True
+        return {f"{name}{BASE64}": base64.b64encode(value).decode()}
 
 
-def shown_records(table: pa.Table, format: str) -> pa.Table:
-    """Return records as they are written.
+def escaped(value: bytes) -> str:
+    r"""Return bytes as tables show them to people: what is no UTF-8 as ``\xff``."""
+    return value.decode(errors="backslashreplace")
 
-    JSON has ``body`` and ``stream`` as text where all of a table's are UTF-8, else as base64 under
-    ``body_base64`` and ``stream_base64``; elsewhere they are cut to what text can show. Times are
-    ISO 8601 but in JSON.
-    """
+
+def _json_fields(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record as JSON has it; ``stream`` is left out where it has none."""
+    stream = record["stream"]
+    return {
+        "position": record["position"],
+        "timestamp_us": record["timestamp_us"],
+        **({} if stream is None else text_or_base64("stream", stream)),
+        **text_or_base64("body", record["body"]),
+    }
+
+
+def _csv_columns(table: pa.Table) -> pa.Table:
+    """Return records as csv has them: beside each column of text one of base64, null for text."""
     import pyarrow as pa
 
-    from tidelog.cli.values import text_values
-
+    columns: dict[str, pa.ChunkedArray[Any]] = {
+        "position": table.column("position"),
+        "timestamp": _times(table.column("timestamp_us")),
+    }
     for name in ("stream", "body"):
-        column, shown = table.column(name), name
-        try:
-            column = column.cast(pa.string())
-        except pa.ArrowInvalid:
-            if format == "json":
-                shown = f"{name}{BASE64}"
-            else:
-                values = [v for chunk in column.chunks for v in text_values(chunk)]
-                column = pa.chunked_array([pa.array(values, pa.string())])
-        table = table.set_column(table.schema.get_field_index(name), shown, column)
-    if format != "json":
-        times = table.column("timestamp_us").cast(pa.timestamp("us", "UTC"))
-        table = table.set_column(1, "timestamp", times)
-    has_streams = any(chunk.is_valid().true_count for chunk in table.column(2).chunks)
-    return table if has_streams or format == "csv" else table.remove_column(2)
+        found = [{} if v is None else text_or_base64(name, v) for v in _values(table, name)]
+        for shown in (name, f"{name}{BASE64}"):
+            texts = pa.array([one.get(shown) for one in found], pa.string())
+            columns[shown] = pa.chunked_array([texts])
+    return pa.table(columns)
+
+
+def _table_columns(table: pa.Table) -> pa.Table:
+    """Return records as tables show them, without ``stream`` where none has one."""
+    import pyarrow as pa
+
+    columns: dict[str, pa.ChunkedArray[Any]] = {
+        "position": table.column("position"),
+        "timestamp": _times(table.column("timestamp_us")),
+    }
+    for name in ("stream", "body"):
+        texts = [None if v is None else escaped(v) for v in _values(table, name)]
+        if name == "body" or any(text is not None for text in texts):
+            columns[name] = pa.chunked_array([pa.array(texts, pa.string())])
+    return pa.table(columns)
+
+
+def _values(table: pa.Table, name: str) -> list[bytes | None]:
+    values: list[bytes | None] = table.column(name).to_pylist()
+    return values
+
+
+def _times(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Return times as ISO 8601; past the year 9999 as numbers, since --since reads these alone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from tidelog.cli.values import iso_text
+
+    times = column.cast(pa.timestamp("us", "UTC"))
+    is_past = pc.greater(column, pa.scalar(ISO_MAX_US, pa.int64()))
+    if not pc.any(is_past).as_py():
+        return times
+    texts = pa.chunked_array([iso_text(chunk) for chunk in times.chunks], pa.string())
+    told = pc.if_else(is_past, column.cast(pa.string()), texts)
+    return cast("pa.ChunkedArray[Any]", told)

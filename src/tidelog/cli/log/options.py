@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidelog.arguments import quoted
 from tidelog.cli.output import FORMATS, choose_format
 from tidelog.errors import UsageError
 
@@ -50,7 +51,7 @@ def check_start(start: int) -> None:
         UsageError: it is none.
     """
     if start < 0:
-        raise UsageError(f"--from {start} is no position: they count from 1")
+        raise UsageError(f"--from {quoted(start)} is no position: they count from 1")
 
 
 def check_range(start: int, limit: int | None) -> None:
@@ -60,9 +61,10 @@ def check_range(start: int, limit: int | None) -> None:
         UsageError: one is no position, or there is none between them.
     """
     check_start(start)
-    if limit is not None and limit <= max(start, 1):
-        first = f"--from {start}" if start else "the first, which is 1"
-        raise UsageError(f"--to {limit} leaves no position from {first} on")
+    if limit is not None and limit < 0:
+        raise UsageError(f"--to {quoted(limit)} is no position: they count from 1")
+    if limit is not None and limit <= (first := max(start, 1)):
+        raise UsageError(f"--to {limit} leaves no position from {quoted(first)} on")
 
 
 def choose_record_format(format: str | None, *, as_json: bool) -> str:
@@ -113,7 +115,9 @@ def check_protocol(protocol: str | None) -> None:
     from tidelog.wal.opening import PROTOCOLS
 
     if protocol is not None and protocol not in PROTOCOLS:
-        raise UsageError(f"there is no protocol {protocol!r}: it is one of {', '.join(PROTOCOLS)}")
+        raise UsageError(
+            f"there is no protocol {quoted(protocol)}: it is one of {', '.join(PROTOCOLS)}"
+        )
 
 
 def check_place(url: str) -> None:

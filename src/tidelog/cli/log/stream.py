@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.feed import escaped, text_or_base64
 from tidelog.cli.output import Column, choose_format, print_json, print_listing, say
 from tidelog.errors import UsageError
 
@@ -97,9 +97,9 @@ def list_streams(context: typer.Context, name: LogName, as_json: AsJson = False)
         return await (await location.log(name)).streams()
 
     columns: tuple[Column[StreamInfo], ...] = (
-        Column("stream", lambda one: _shown(one.id)),
+        Column("stream", lambda one: escaped(one.id)),
         Column("opened at", lambda one: str(one.position), right=True),
-        Column("meta", lambda one: _shown(one.meta)),
+        Column("meta", lambda one: escaped(one.meta)),
     )
     print_listing(
         on_location(context, work),
@@ -125,7 +125,7 @@ def _change(
 
     position = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
-        print_json({"log": name, **_text_or_base64("stream", os.fsencode(stream)),
+        print_json({"log": name, **text_or_base64("stream", os.fsencode(stream)),
                     "position": position})  # fmt: skip
     else:
         say(f"The stream {stream!r} is {became}, from position {position} on.")
@@ -133,20 +133,7 @@ def _change(
 
 def _fields(info: StreamInfo) -> dict[str, str | int]:
     return {
-        **_text_or_base64("stream", info.id),
+        **text_or_base64("stream", info.id),
         "position": info.position,
-        **_text_or_base64("meta", info.meta),
+        **text_or_base64("meta", info.meta),
     }
-
-
-def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
-    """Return bytes as JSON has them, as records are shown: text, or base64 under another name."""
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def _shown(value: bytes) -> str:
-    (shown,) = _text_or_base64("", value).values()
-    return shown

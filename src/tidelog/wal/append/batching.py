@@ -6,8 +6,14 @@ Source: wal3, "Write Path"; design page 3, "Batching and back-pressure".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tidelog.arguments import check_above_zero, check_whole
+from tidelog.errors import UsageError
+
+PATIENCE_LEAST_US: Final = 1_000_000
+PER_SECOND_LEAST: Final = 0.001
+PER_SECOND_MOST: Final = 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +26,11 @@ class Batching:
         cost less, and make appends wait longer. Where nothing was acknowledged for ``patience_us``,
         an append that has waited as long and was never sent is refused with the reason; one that
         was sent is told after twice that time that its outcome is not known. A put is sent again
-        for some 8 s before it counts as refused: less than that cuts it short. Time does not count
-        in which nothing is under way, and the next batch waits for these settings; closing waits
-        for ``puts_per_second``, too, and not for ``interval_us``.
+        for some 8 s before it counts as refused: less than that cuts it short, and less than a
+        second, in which a far store may not even open a log, is refused. Time does not count in
+        which nothing is under way, and the next batch waits for these settings; closing waits for
+        ``puts_per_second``, too, and not for ``interval_us``. ``puts_per_second`` is from 0.001 to
+        1,000,000.
     """
 
     batch_bytes: int = 8 * 1024 * 1024
@@ -36,4 +44,14 @@ class Batching:
             check_whole(getattr(self, name), name)
         if self.puts_per_second is not None:
             check_above_zero(self.puts_per_second, "puts_per_second")
-        check_above_zero(self.patience_us, "patience_us")
+            if not PER_SECOND_LEAST <= self.puts_per_second <= PER_SECOND_MOST:
+                raise UsageError(
+                    "batches leave at 0.001 to 1,000,000 puts a second, or at any rate (None)",
+                    puts_per_second=self.puts_per_second,
+                )
+        check_whole(self.patience_us, "patience_us")
+        if self.patience_us < PATIENCE_LEAST_US:
+            raise UsageError(
+                "patience is of a second or more: a store that is well may take that long",
+                patience_us=self.patience_us,
+            )

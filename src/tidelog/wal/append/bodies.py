@@ -36,6 +36,8 @@ def array_of(records: Sequence[bytes]) -> pa.BinaryArray:
         )
     if isinstance(given, pa.Array | pa.ChunkedArray):
         raise UsageError("an append takes a list of bytes: pass an array to append_arrow")
+    if isinstance(given, set | frozenset):
+        raise UsageError("an append takes a list of records: a set has no order to keep")
     if not isinstance(given, Iterable):
         raise UsageError(f"an append takes a list of bytes, not {type(given).__name__}")
     listed = list(given)

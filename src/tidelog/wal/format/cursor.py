@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.json import parse, position, render
 
@@ -35,7 +36,7 @@ def check_length(name: str, *, of: str) -> None:
         UsageError: it is.
     """
     if len(name) > NAME_MAX:
-        raise UsageError(f"{name[:40]!r}... is too long: a {of} has up to {NAME_MAX} characters")
+        raise UsageError(f"{quoted(name)} is too long: a {of} has up to {NAME_MAX} characters")
 
 
 def cursor_path(name: str) -> str:
@@ -46,7 +47,7 @@ def cursor_path(name: str) -> str:
     """
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} names no cursor: use letters, digits and _")
+        raise UsageError(f"{quoted(name)} names no cursor: use letters, digits and _")
     return f"{CURSORS}{name}.json"
 
 

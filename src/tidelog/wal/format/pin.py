@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.cursor import check_length
 from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment
@@ -78,7 +79,7 @@ def check_pin_name(name: str, *, of: str = "pin") -> None:
     """
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} cannot be the name of a {of}: use letters, digits and _")
+        raise UsageError(f"{quoted(name)} cannot be the name of a {of}: use letters, digits and _")
     check_length(name, of=of)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.arguments import check_kind, check_whole
+from tidelog.arguments import check_kind, check_whole, quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
@@ -50,11 +50,10 @@ def check_range(start: int, limit: int | None = None) -> None:
     Raises:
         UsageError: one is no whole number from 0 on, or the range ends before it starts.
     """
-    for value in (start, limit):
+    for value in (start,) if limit is None else (start, limit):
         if type(value) is int and value < 0:
-            raise UsageError(f"{value} is no position: they count from 1")
-        if value is not None:
-            check_whole(value, "a position")
+            raise UsageError(f"{quoted(value)} is no position: they count from 1")
+        check_whole(value, "a position")
     if limit is not None and limit < start:
         raise UsageError(
             "the range ends before it starts: limit is the position before which it stops, and no "

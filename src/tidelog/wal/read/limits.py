@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.arguments import check_kind
+from tidelog.arguments import check_kind, quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.fragment import TIME_MAX_US
 
@@ -31,7 +31,7 @@ class Limits:
         for name in ("records", "bytes", "fragments"):
             limit = getattr(self, name)
             if limit is not None and (type(limit) is not int or limit < 1):
-                told = repr(limit)
+                told = quoted(limit)
                 raise UsageError(f"a limit is a whole number (int) from 1 on: {name}", limit=told)
         if self.until_us is not None:
             check_time_us(self.until_us)
@@ -65,7 +65,7 @@ def check_time_us(time_us: int) -> None:
     if type(time_us) is not int or not 0 <= time_us <= TIME_MAX_US:
         raise UsageError(
             "a time is a whole number (int) of microseconds since 1970, from 0 to 2^63-1",
-            time_us=repr(time_us),
+            time_us=quoted(time_us),
         )
 
 
