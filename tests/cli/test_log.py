@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from cli.conftest import Cli
+from tidelog.cli.log.feed import write_records
 from tidelog.errors import Fenced
 from tidelog.location import open_location
 
@@ -137,6 +140,28 @@ def test_a_record_is_shown_alike_whoever_else_is_read(cli: Cli, format: str) -> 
     assert [line for lines in alone for line in lines] == together
     assert "plain" in told
     assert ("aMOp" in told, "cGxhaW4=" in told) == (True, False)
+
+
+async def test_a_record_without_a_stream_has_no_field_for_one(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Whether the next record of its object is in one or not."""
+    table = pa.table(
+        {
+            "position": [1, 2],
+            "timestamp_us": [0, 0],
+            "stream": pa.array([b"s", None], pa.binary()),
+            "body": pa.array([b"a", b"b"], pa.binary()),
+        }
+    )
+
+    async def read() -> AsyncIterator[pa.Table]:
+        yield table
+        yield table.slice(1)
+
+    assert await write_records(read(), "json") == 3
+    _, second, third = capsysbinary.readouterr().out.splitlines()
+    assert second == third == b'{"position":2,"timestamp_us":0,"body":"b"}'
 
 
 def test_csv_has_columns_of_its_own_for_what_is_no_text(cli: Cli) -> None:
