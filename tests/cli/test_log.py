@@ -418,19 +418,19 @@ def refused(cli: Cli, status: int, *arguments: str, stdin: bytes | None = None) 
     return said.err if stdin else said.complaint
 
 
-def test_who_is_ousted_while_appending_is_told_what_to_run(
+def test_who_is_ousted_while_appending_is_told_what_to_do(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command has no handle that could be opened again."""
     cli.done("log", "create", "a")
 
     async def oust(*_: object) -> None:
-        raise Fenced("another writer took over the log: open it again to go on", slot=5)
+        raise Fenced("another writer took over the log", slot=5)
 
     monkeypatch.setattr("tidelog.cli.log.feed.Feed.lines", oust)
     said = cli.run("--location", cli.location, "log", "append", "a", given=b"1\n")
     assert said.status == 1
-    assert "run this again to take over from it (slot=5)" in said.err
+    assert "append what is not in the log yet; all of it again would be in it twice" in said.err
     assert "open it again" not in said.err
 
 

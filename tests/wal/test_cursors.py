@@ -19,6 +19,7 @@ from tidelog.errors import (
     CorruptionError,
     CursorMoved,
     LocationError,
+    NameTaken,
     NoSuchCursor,
     Outcome,
     OutcomeUnknown,
@@ -110,7 +111,7 @@ async def test_who_comes_second_is_told() -> None:
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 3)
-    with pytest.raises(CursorMoved):
+    with pytest.raises(NameTaken):
         await cursors.create("x", 3)
     await cursors.save(witness, 3)
     for position in (3, 4):

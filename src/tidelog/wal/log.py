@@ -69,7 +69,8 @@ class Log(Keeping):
             HandleError: the log is closed. Fenced: another writer took over. LogSealed: the log
             takes no more.
             OutcomeUnknown: the records were sent, and the store cannot be reached any more: whether
-            they are in the log shows when it is opened again.
+            they are in the log shows once one more append was acknowledged, or another process
+            has taken over.
             LocationError: the store refused them, or nothing was acknowledged for
             `Batching.patience_us`. All but OutcomeUnknown are NOT_APPLIED, unless ``outcome`` says
             otherwise.

@@ -56,11 +56,11 @@ def append(
             try:
                 return await (feed.whole if whole else feed.lines)(files or [])
             except TidelogError as error:
-                say(f"{count_text(feed.done.records, 'record')} had been appended before it failed")
+                say(_done_before_it_failed(feed.done))
                 if isinstance(error, Fenced):
                     raise Fenced(
-                        f"another process appends to the log {name!r} now: run this again to take "
-                        "over from it",
+                        f"another process appends to the log {name!r} now: to take over from it, "
+                        "append what is not in the log yet; all of it again would be in it twice",
                         outcome=error.outcome,
                         **error.facts,
                     ) from error
@@ -74,6 +74,15 @@ def append(
         say(f"{told} appended, positions {found.first} to {found.last}")
     else:
         say("There was nothing to append.")
+
+
+def _done_before_it_failed(done: FeedResult) -> str:
+    """Say what is in the log for sure, so that nobody appends it again."""
+    told = f"{count_text(done.records, 'record')} had been appended before it failed"
+    if not done.records:
+        return told
+    where = f"at positions {done.first} to {done.last}"
+    return f"{told}, {where}: to go on, append what follows after them alone"
 
 
 def _check_file(path: Path) -> None:

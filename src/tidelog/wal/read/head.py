@@ -178,5 +178,6 @@ def refuse_slots(manifest: Manifest) -> Manifest:
 def no_such_log(store: Store) -> NoSuchLog:
     """Return the error of a store without a log."""
     return NoSuchLog(
-        f"there is no log at {store.url}, or no longer: nothing lies there as {MANIFEST}"
+        f"there is no log at {store.url}: nothing lies there as {MANIFEST}; correct the place, or "
+        "if its manifest was lost, 'tidelog log rebuild' makes it again"
     )

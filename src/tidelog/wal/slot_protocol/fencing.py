@@ -280,7 +280,7 @@ def _later(known: _Known, newer: _Known) -> _Known:
 def fenced_by(epoch: Epoch) -> Fenced:
     """Return the error of a writer whose epoch was ended by the opener of another."""
     return Fenced(
-        "another writer took over the log: open it again to go on",
+        "another writer took over the log: stop, or open it again if you mean to take it back",
         by=repr(epoch.opener),
         slot=epoch.first_slot,
     )
