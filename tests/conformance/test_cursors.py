@@ -16,7 +16,7 @@ import json
 import pytest
 
 from kit.protocols import CLOCK, Kind
-from tidelog.errors import CursorMoved, NameTaken, NoSuchCursor, UsageError
+from tidelog.errors import CursorMoved, NoSuchCursor, UsageError
 from tidelog.store.port import Store
 from tidelog.wal.format.cursor import INTRINSIC, cursor_path
 from tidelog.wal.gc.cursors import Cursors
@@ -55,7 +55,7 @@ async def test_who_comes_second_is_told(kind: Kind, store: Store) -> None:
     """Whether it makes the cursor or moves it; and the first one's stands."""
     one, other = await log_with_cursors(kind, store)
     made = await one.create("reader", 3)
-    with pytest.raises(NameTaken):
+    with pytest.raises(CursorMoved):
         await other.create("reader", 5)
     moved = await other.save(made, 6)
     with pytest.raises(CursorMoved):

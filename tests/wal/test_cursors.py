@@ -19,7 +19,6 @@ from tidelog.errors import (
     CorruptionError,
     CursorMoved,
     LocationError,
-    NameTaken,
     NoSuchCursor,
     Outcome,
     OutcomeUnknown,
@@ -111,7 +110,7 @@ async def test_who_comes_second_is_told() -> None:
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 3)
-    with pytest.raises(NameTaken):
+    with pytest.raises(CursorMoved):
         await cursors.create("x", 3)
     await cursors.save(witness, 3)
     for position in (3, 4):

@@ -62,7 +62,7 @@ class Keeping(Closing):
 
         Raises:
             UsageError: the log does not reach that far, or no cursor can have the name.
-            NameTaken: there is a cursor of the name. NOT_APPLIED.
+            CursorMoved: there is a cursor of the name. NOT_APPLIED.
             PositionCollected: the records are gone, or a collection is about to erase them. If it
             came up only now, a cursor was made, and stands where the log begins.
             OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.

@@ -20,7 +20,7 @@ from tidelog.cli.output import (
     say,
     time_text,
 )
-from tidelog.errors import NameTaken, NoSuchCursor, UsageError
+from tidelog.errors import CursorMoved, NameTaken, NoSuchCursor, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -105,7 +105,7 @@ def create(
         log = await location.log(name)
         try:
             made = await log.create_cursor(cursor, await _position(log, at))
-        except NameTaken as error:
+        except CursorMoved as error:
             raise NameTaken(
                 f"the log {name!r} has a cursor {cursor!r} already: move it, or choose another name"
             ) from error

@@ -24,7 +24,6 @@ from tidelog.errors import (
     CorruptionError,
     CursorMoved,
     LocationError,
-    NameTaken,
     NoSuchCursor,
     ObjectChanged,
     ObjectExists,
@@ -123,7 +122,7 @@ class Cursors:
 
         Raises:
             UsageError: the log does not reach that far, or no cursor can have the name.
-            NameTaken: there is a cursor of the name. NOT_APPLIED.
+            CursorMoved: there is a cursor of the name. NOT_APPLIED.
             PositionCollected: the records are gone, or a collection is about to erase them. If it
             came up only now, a cursor was made, and stands where the log begins.
             OutcomeUnknown: the store failed after the cursor was made, or may have been: load it.
@@ -137,7 +136,7 @@ class Cursors:
                 self.store, path, encode_cursor(written), clock=self.clock, replaceable=True
             )
         except ObjectExists as error:
-            raise NameTaken(
+            raise CursorMoved(
                 "the log has such a cursor already: load it, or choose another name", name=name
             ) from error
         return await self._held(Witness(name, written, e_tag), back_to=None)
