@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from tidelog.collection.doubt_json import Check, doubt_lines, fault_of, line_checkers
-from tidelog.collection.json_texts import FieldTexts
+from tidelog.collection.json_texts import FieldTexts, field_texts
 from tidelog.collection.lines import are_text, outer_bytes, split_records
 from tidelog.collection.places import Bools, Int64s
 from tidelog.collection.records import Misfit, Records, blocks_of, gather, shown, sifted
@@ -84,8 +84,8 @@ class _Lines:
     _has_unknown: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        texts = [field.name for field in self.wanted if is_json(field)]
-        self._texts = FieldTexts(texts)
+        texts = tuple(field.name for field in self.wanted if is_json(field))
+        self._texts = field_texts(texts)
         self._plain = pa.schema([field for field in self.wire if field.name not in texts])
         self._has_unknown = bool(texts)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +63,12 @@ class FieldTexts:
         name = json.loads(token)
         doubtful = [line for line in chunk.split(b"\n") if line.count(token) > 1]
         return any(_names(line).count(name) > 1 for line in doubtful)
+
+
+@lru_cache(maxsize=16)
+def field_texts(names: tuple[str, ...]) -> FieldTexts:
+    """Return the reader of some fields: to make it takes longer than a small range does."""
+    return FieldTexts(names)
 
 
 def _names(line: bytes) -> list[str]:

@@ -44,11 +44,16 @@ async def survey_piece(
     """
     asked = piece.candidate
     try:
+        if asked.checked and job.is_versioned:
+            # Opened as the version that was taken: reading any other is the error. It is that
+            # very one where the listing that shows another is older than what was taken.
+            await file.get(0, 1)
+            return Surveyed()
         if job.source.format == "parquet":
             return await _survey_groups(piece, job, file, clock=clock, keep=keep)
         if asked.checked and asked.before is not None and piece.is_first:
-            is_known = await _check_unchanged(asked, asked.before, job, file)
-            if not is_known or asked.start >= asked.limit:
+            await _check_unchanged(asked.path, asked.before, file)
+            if asked.start >= asked.limit:
                 return Surveyed()
         return await _survey_text(piece, job, file, clock=clock, keep=keep)
     except (CorruptionError, GoneError) as error:
@@ -121,22 +126,15 @@ async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -
         wanted *= 4
 
 
-async def _check_unchanged(
-    asked: FileCandidate, before: SourceRange, job: SurveyJob, file: OpenedFile
-) -> bool:
+async def _check_unchanged(path: str, before: SourceRange, file: OpenedFile) -> None:
     """Check that a file of another version begins, and goes on, as it was taken before.
 
     Its first record and the last block that was taken are read again: so one that only grew costs
-    that much, whatever it holds. False: it is the very version that was taken, and the listing that
-    shows another one is older than that.
+    that much, whatever it holds.
 
     Raises:
         SourceRewritten: it does not.
     """
-    if job.is_versioned:
-        # Opened as the version that was taken: reading any other is the error.
-        await file.get(0, 1)
-        return False
     head = await file.get(0, before.head_bytes)
     low, high = covering(
         before.start, before.limit, before.limit - 1, before.limit, before.block_bytes
@@ -146,17 +144,13 @@ async def _check_unchanged(
         last, low, start=before.start, sums=before.sums, block_bytes=before.block_bytes
     )
     if not same or sum_of(head) != before.head:
-        raise rewritten(asked.path)
-    return True
+        raise rewritten(path)
 
 
 async def _survey_groups(
     piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None
 ) -> Surveyed:
     asked, before = piece.candidate, piece.candidate.before
-    if asked.checked and job.is_versioned:
-        await file.get(0, 1)
-        return Surveyed()
     size = asked.size_bytes
     footer = await read_footer_of(
         file, size, known_bytes=before.head_bytes if before is not None else 0

@@ -47,7 +47,7 @@ from tidelog.wal.format.manifest import FIRST_POSITION
 from tidelog.wal.gc.plan_file import PlanFile
 from tidelog.wal.read.head import load_living
 from tidelog.wal.read.lookahead import AT_ONCE_MAX
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_decoded
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 LOOKS_MAX: Final = 20
@@ -207,12 +207,11 @@ class Cursors:
 
     async def _read(self, name: str) -> Witness:
         path = cursor_path(name)
-
-        async def once() -> Witness:
-            found = await self.store.get(path)
-            return Witness(name, decode_cursor(found.data, where=path), found.e_tag)
-
-        return await read_again(once)
+        return await read_decoded(
+            self.store,
+            path,
+            lambda read: Witness(name, decode_cursor(read.data, where=path), read.e_tag),
+        )
 
     async def _replace(self, witness: Witness, position: int) -> Witness:
         written = self._cursor(position)

@@ -23,18 +23,12 @@ from tidelog.wal.format.epoch import EPOCHS, Place, place_of
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.format.snapshot import (
-    Snapshot,
-    decode_snapshot,
-    is_named_by_its_sum,
-    maker_of,
-    sum_of,
-)
+from tidelog.wal.format.snapshot import decode_snapshot, is_named_by_its_sum, maker_of, sum_of
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.read.epoch_history import with_all_epochs
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_decoded
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 
@@ -107,12 +101,10 @@ async def sweep(
 async def _judge(store: Store, manifest: Manifest, key: str) -> OrphanVerdict:
     if not SNAPSHOT.fullmatch(key):
         return judge_fragment(manifest, key)
-
-    async def once() -> Snapshot:
-        return decode_snapshot((await store.get(key)).data, where=key)
-
     try:
-        snapshot = await read_again(once)
+        snapshot = await read_decoded(
+            store, key, lambda read: decode_snapshot(read.data, where=key)
+        )
     except ObjectNotFound:
         return OrphanVerdict.KEPT  # It has gone meanwhile.
     except CorruptionError:

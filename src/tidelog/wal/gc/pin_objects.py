@@ -15,7 +15,7 @@ from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin, pin_name
 from tidelog.wal.read.lookahead import AT_ONCE_MAX
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,10 @@ async def read_pin(store: Store, path: str) -> PinWitness | None:
     Raises:
         CorruptionError: it cannot be read, or is another's.
     """
-
-    async def once() -> PinWitness:
-        found = await store.get(path)
-        return PinWitness(decode_pin(found.data, where=path), found.e_tag)
-
     try:
-        return await read_again(once)
+        return await read_decoded(
+            store, path, lambda read: PinWitness(decode_pin(read.data, where=path), read.e_tag)
+        )
     except ObjectNotFound:
         return None
 

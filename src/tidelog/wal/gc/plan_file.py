@@ -22,7 +22,7 @@ from tidelog.wal.format.gc_plan import (
     nothing_to_erase,
 )
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,10 @@ class PlanFile:
         Raises:
             CorruptionError: it cannot be read. LocationError: the store failed.
         """
-
-        async def once() -> WrittenPlan:
-            found = await self.store.get(GARBAGE)
-            return WrittenPlan(found.e_tag, decode_garbage(found.data))
-
         try:
-            return await read_again(once)
+            return await read_decoded(
+                self.store, GARBAGE, lambda read: WrittenPlan(read.e_tag, decode_garbage(read.data))
+            )
         except ObjectNotFound:
             return WrittenPlan("", Garbage())
 

@@ -16,7 +16,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, PastEpochs
 from tidelog.wal.format.epoch_list import EpochList, decode_epoch_list
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_decoded
 
 READS_MAX: Final = 8
 
@@ -93,11 +93,10 @@ async def _load(store: Store, pointers: Sequence[PastEpochs]) -> dict[PastEpochs
 
 
 async def _load_one(store: Store, pointer: PastEpochs) -> EpochList:
-    async def once() -> EpochList:
-        return decode_epoch_list((await store.get(pointer.path)).data, pointer)
-
     try:
-        return await read_again(once)
+        return await read_decoded(
+            store, pointer.path, lambda read: decode_epoch_list(read.data, pointer)
+        )
     except ObjectNotFound as error:
         raise CorruptionError(
             f"the log names a list of epochs that is not there: restore it ({error})"

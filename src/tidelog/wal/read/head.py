@@ -23,7 +23,7 @@ from tidelog.wal.format.manifest import (
     decode_manifest,
     problems_of_manifest,
 )
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_again, read_decoded
 
 TOLD_MAX: Final = 5  # Of its problems; scrub tells them all.
 
@@ -91,13 +91,10 @@ async def read_head(store: Store) -> Head:
     Raises:
         NoSuchLog, LocationError: see `load_head`. CorruptionError: it cannot be read.
     """
-
-    async def once() -> Head:
-        found = await store.get(MANIFEST)
-        return Head(decode_manifest(found.data), found.e_tag)
-
     try:
-        return await read_again(once)
+        return await read_decoded(
+            store, MANIFEST, lambda read: Head(decode_manifest(read.data), read.e_tag)
+        )
     except ObjectNotFound:
         raise no_such_log(store) from None
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from tidelog.errors import CorruptionError
+from tidelog.store.port import Object, Store
 
 T = TypeVar("T")
 
@@ -26,3 +27,17 @@ async def read_again(read: Callable[[], Awaitable[T]]) -> T:
         with suppress(CorruptionError):
             return await read()
     return await read()
+
+
+async def read_decoded(store: Store, path: str, decode: Callable[[Object], T]) -> T:
+    """Return what is made of an object that is read whole.
+
+    Raises:
+        CorruptionError: each of some readings is damaged. ObjectNotFound: it is not there.
+        LocationError: the store failed.
+    """
+
+    async def once() -> T:
+        return decode(await store.get(path))
+
+    return await read_again(once)

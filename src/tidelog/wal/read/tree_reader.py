@@ -28,7 +28,7 @@ from tidelog.wal.format.snapshot import (
 )
 from tidelog.wal.read.head import load_head, read_head, refuse_destroyed
 from tidelog.wal.read.lookahead import AT_ONCE_MAX, cancelled
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_decoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,10 @@ class TreeReader:
         Raises:
             ObjectNotFound: it is gone. CorruptionError: it is not.
         """
-
-        async def once() -> Snapshot:
-            data = (await self.store.get(pointer.path)).data
-            return decode_snapshot(data, where=pointer.path)
-
-        found = await read_again(once)
+        path = pointer.path
+        found = await read_decoded(
+            self.store, path, lambda read: decode_snapshot(read.data, where=path)
+        )
         if problems := problems_of_snapshot(found, pointer):
             raise CorruptionError(
                 f"a snapshot is not what was written ({'; '.join(problems)}): restore it",

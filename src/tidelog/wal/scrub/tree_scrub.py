@@ -35,7 +35,7 @@ from tidelog.wal.format.snapshot import (
 from tidelog.wal.format.wal3_records import decode_fragment, problems_of_fragment
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.head import collected
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_again, read_decoded
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
 
@@ -268,13 +268,9 @@ class TreeScrub:
 
     async def _decoded(self, path: str, decode: Callable[[bytes], object]) -> None:
         """Check that an object can be decoded; one that is missing is fine."""
-
-        async def once() -> None:
-            decode((await self.reader.store.get(path)).data)
-
         try:
             with suppress(ObjectNotFound):
-                await read_again(once)
+                await read_decoded(self.reader.store, path, lambda read: decode(read.data))
         except CorruptionError as error:
             self.tell(path, str(error))
 

@@ -25,7 +25,7 @@ from tidelog.wal.format.link import Link, Tail
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.read.head import Head, load_head, load_living, renew_head
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.read_again import read_decoded
 from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, step, tail_of
 from tidelog.wal.slot_protocol.link_reader import read_link
 
@@ -179,12 +179,12 @@ class ChainReader:
             CorruptionError: one does not continue the log. LocationError: the store failed.
         """
 
-        async def once(path: str) -> _Found:
-            data = (await self.store.get(path)).data
-            return decode_link(data, path=path), len(data), data
-
         async def read(path: str) -> _Found:
-            return await read_again(partial(once, path))
+            return await read_decoded(
+                self.store,
+                path,
+                lambda found: (decode_link(found.data, path=path), len(found.data), found.data),
+            )
 
         async for passed in self._walk(tail, read, seen, window=1, most=self.reads):
             yield passed
