@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.packing import packed
 from kit.s3_servers import MotoServer
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.clock import SystemClock
@@ -102,6 +103,29 @@ async def test_both_engines_give_the_same_collection(
             ours = await (await by_spark.collection(name)).snapshot(time)
             theirs = await (await by_hand.collection(name)).snapshot(time)
             assert rows_of(ours) == rows_of(theirs)
+
+
+@pytest.mark.parametrize(("format", "suffix"), [("json", ".gz"), ("csv", ".zst")])
+async def test_compressed_text_is_the_same_to_both_engines(
+    spark: SparkSession, tmp_path: Path, format: str, suffix: str
+) -> None:
+    """A file is one task's, which surveys and decompresses it, whatever else a tick is cut into."""
+    write_files(tmp_path / "in", format, changes(240))
+    for file in (tmp_path / "in").iterdir():
+        file.with_suffix(f".{format}{suffix}").write_bytes(
+            packed(file.read_bytes(), suffix, (900,))
+        )
+    spec = spec_of(f"{tmp_path}/in/*{suffix}", format=format)
+
+    by_hand = await make_source(tmp_path / "local", spec)
+    by_spark = await make_source(tmp_path / "spark", spec)
+    expected = await ingest(by_hand, "c")
+    ticks = await ingest(
+        by_spark, "c", engine=engine_for(spark, by_spark, replace(CUT, driver_bytes=0))
+    )
+    assert [(t.upper, t.rows, t.bad) for t in ticks] == [(t.upper, t.rows, t.bad) for t in expected]
+    assert sum(t.bad for t in ticks) >= 3
+    assert await sums_of(by_spark) == await sums_of(by_hand)
 
 
 async def test_executors_reach_buckets_as_they_reach_disks(

@@ -19,7 +19,7 @@ from tidelog.collection.decode_json import decode_json
 from tidelog.collection.decode_parquet import footer_bytes, read_footer
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.json_texts import UNNAMEABLE
-from tidelog.collection.lines import record_ends
+from tidelog.collection.source.sample import FileSample, read_sample
 from tidelog.collection.types import json_field, without_maps
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.duck import duck, quoted
@@ -31,7 +31,6 @@ _MIXED: Final = re.compile(r"\b(?:JSON|MAP)\b")
 _INTEGER: Final = "^-?[0-9]{1,38}$"
 _WHOLE: Final = pa.decimal128(38, 0)
 FILES_MAX = 8
-FILE_BYTES_MAX = 2 * 1024 * 1024
 
 
 async def infer_schema(entries: Sequence[Entry], *, format: str, store: Store) -> pa.Schema:
@@ -44,10 +43,8 @@ async def infer_schema(entries: Sequence[Entry], *, format: str, store: Store) -
         raise no_files()
     if format == "parquet":
         return await _parquet_schema(entries[0], store)
-    samples = [
-        (await store.get(entry.key, limit=FILE_BYTES_MAX)).data for entry in entries[:FILES_MAX]
-    ]
-    lines = b"".join(whole_records(s).rstrip(b"\n") + b"\n" for s in samples)
+    samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
+    lines = b"".join(s.whole_records().rstrip(b"\n") + b"\n" for s in _readable(entries, samples))
     return sample_schema(lines)
 
 
@@ -71,9 +68,9 @@ async def infer_csv(
     if not entries:
         names = tuple(columns.names) if columns is not None and options.header is False else ()
         return msgspec.structs.replace(options.dialect(), names=names), None
-    sample = (await store.get(entries[0].key, limit=FILE_BYTES_MAX)).data
+    sample = _readable(entries, [await read_sample(entries[0], store)])[0]
     try:
-        return guess_csv(sample, options, columns, cut=len(sample) >= FILE_BYTES_MAX)
+        return guess_csv(sample.text, options, columns, cut=sample.is_cut)
     except ValueError as error:
         raise UsageError(
             f"{entries[0].key!r} cannot be read as csv: in its first line {error}; correct "
@@ -81,12 +78,19 @@ async def infer_csv(
         ) from error
 
 
-def whole_records(sample: bytes) -> bytes:
-    """Return a sample without the line that its end cuts."""
-    if len(sample) < FILE_BYTES_MAX:
-        return sample
-    ends = record_ends(sample)
-    return sample[: int(ends[-1])] if len(ends) else sample
+def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[FileSample]:
+    """Return the samples of files that could be read.
+
+    Raises:
+        UsageError: none could.
+    """
+    found = [sample for sample in samples if sample.why is None]
+    if not found:
+        raise UsageError(
+            f"{entries[0].key!r} cannot be decompressed: {samples[0].why}; correct the file, or "
+            "its name"
+        )
+    return found
 
 
 def sample_schema(sample: bytes) -> pa.Schema:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tidelog.collection.compute import Job, Target
 from tidelog.collection.source.binding import SourceRange
-from tidelog.collection.source.fetch import is_divisible
+from tidelog.collection.source.fetch import can_be_shared
 from tidelog.collection.source.look import SMALL_SURVEY_BYTES, SurveyJob
 
 
@@ -117,7 +117,7 @@ def share_out(job: Job, tasks: int, settings: TickSettings) -> Iterator[list[Pie
     pieces: list[Piece] = []
     piece_weights: list[float] = []
     for rank, (found, weight) in enumerate(zip(job.ranges, weights, strict=True)):
-        count = max(1, round(weight / width)) if is_divisible(job.source) else 1
+        count = max(1, round(weight / width)) if can_be_shared(job.source, found.path) else 1
         cuts = cut_range(found, count)
         for low, high in pairwise(cuts):
             pieces.append(Piece(rank=rank, found=found, low=low, high=high))
@@ -151,7 +151,7 @@ def cut_range(found: SourceRange, count: int) -> list[int]:
 
 def share_survey(job: SurveyJob, cores: int, settings: TickSettings) -> list[SurveyJob]:
     """Share the pieces of a survey out, in order, into jobs of about equal weight."""
-    weights = [piece.high - piece.low + settings.range_bytes for piece in job.pieces]
+    weights = [piece.weight_bytes + settings.range_bytes for piece in job.pieces]
     tasks = _tasks_count(sum(weights), cores, settings)
     return [
         msgspec.structs.replace(job, pieces=job.pieces[first:limit])

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.source.blocks import BLOCK_BYTES
+from tidelog.collection.source.packed import decode_packed
 from tidelog.persist.schema import DIFF, TIME, shard_schema
 
 _COLUMNS: Final[dict[str, pa.DataType]] = {
@@ -37,6 +38,7 @@ _COLUMNS: Final[dict[str, pa.DataType]] = {
     "header": pa.binary(),
     "late": pa.int64(),
     "time_max": pa.int64(),
+    "packed": pa.binary(),
 }
 ANY_TIME: Final = 2**63 - 1
 REMAP_SCHEMA: Final = shard_schema(pa.schema(_COLUMNS), key=["path"])
@@ -50,7 +52,8 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
         ``head`` is the sum of the file's first ``head_bytes`` (of parquet, of its last ones: the
         footer); ``header`` is csv's. ``late`` counts rows of this file, over all bindings so far,
         that came after their time was complete; rows with a time past ``time_max`` (milliseconds)
-        are bad ones.
+        are bad ones. Of a compressed file, offsets are those of its text, and ``packed`` says where
+        that lies (see `packed`).
     """
 
     path: str
@@ -65,6 +68,13 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     header: bytes = b""
     late: int = 0
     time_max: int = ANY_TIME
+    packed: bytes = b""
+
+    @property
+    def file_bytes(self) -> int:
+        """How many of the file's bytes are taken, with what was taken before."""
+        packed = decode_packed(self.packed)
+        return self.limit if packed is None else packed.file_bytes(self.limit)
 
     @property
     def is_summed(self) -> bool:

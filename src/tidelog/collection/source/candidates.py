@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidelog.collection.source.binding import SourceRange, Taken
+from tidelog.collection.source.packed import PACKED_RATIO, is_packed
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.store.port import Entry
+
+# So much of a compressed file's text, or a share of a larger tick: several are read at once.
+PACKED_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -33,7 +38,7 @@ class Known:
         if survey.is_empty and found.waits is None and asked.start < asked.limit:
             # The listing is older than what was taken: the next one will know.
             self.stalled[asked.path] = asked.start, asked.e_tag, ""
-        elif found.waits is not None and asked.ends_the_file:
+        elif found.waits is not None and survey.sees_the_end:
             # From where the next survey would begin, of the same bytes, it would find the same.
             self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
 
@@ -41,7 +46,7 @@ class Known:
         """Forget of files that wait, those that are gone, or were taken whole after all."""
         for path in list(self.stalled):
             before = taken.get(path)
-            if path not in sizes or (before is not None and before.limit >= sizes[path]):
+            if path not in sizes or (before is not None and before.file_bytes >= sizes[path]):
                 del self.stalled[path]
 
     def is_stalled(self, entry: Entry, start: int) -> bool:
@@ -57,11 +62,18 @@ class Known:
 
 
 def choose_candidates(
-    entries: Iterable[Entry], taken: Taken, known: Known, *, bytes_max: int, block_bytes: int
+    entries: Iterable[Entry],
+    taken: Taken,
+    known: Known,
+    *,
+    bytes_max: int,
+    block_bytes: int,
+    format: str,
 ) -> tuple[list[FileCandidate], bool]:
     """Choose what to look into, in the order of the listing, of about ``bytes_max``.
 
-    Also say whether there is nothing else that is new.
+    Also say whether there is nothing else that is new, but for more of compressed files, of which
+    only a survey knows how much they hold.
     """
     found: list[FileCandidate] = []
     left = bytes_max
@@ -74,7 +86,9 @@ def choose_candidates(
             continue
         if left <= 0:
             return found, False
-        limit = max(start, min(entry.size_bytes, start + left))
+        unknown = is_packed(entry.key, format)
+        size = start + max(PACKED_BYTES, left // 4) if unknown else entry.size_bytes
+        limit = max(start, min(size, start + left))
         found.append(
             FileCandidate(
                 path=entry.key,
@@ -87,14 +101,14 @@ def choose_candidates(
                 block_bytes=block_bytes,
             )
         )
-        left -= limit - start
-        if limit < entry.size_bytes:
+        left -= min(limit - start, PACKED_RATIO * entry.size_bytes) if unknown else limit - start
+        if limit < entry.size_bytes and not unknown:
             return found, False
     return found, True
 
 
 def _is_done(entry: Entry, before: SourceRange, known: Known) -> bool:
-    return before.limit >= entry.size_bytes and _is_checked(entry, before, known)
+    return before.file_bytes >= entry.size_bytes and _is_checked(entry, before, known)
 
 
 def _is_checked(entry: Entry, before: SourceRange, known: Known) -> bool:

@@ -2,8 +2,8 @@
 
 Text is cut anywhere: a reader begins at the first record that starts in its share, and finishes the
 one that it is in at the share's end. Of parquet it reads the footer, and the row groups whose first
-byte lies in its share. What is cut by nobody (csv with line breaks in quotes) is read as it was
-bound: see `is_divisible`.
+byte lies in its share. What is cut by nobody (csv with line breaks in quotes, compressed text) is
+read as it was bound: see `can_be_shared`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tidelog.collection.decode_parquet import (
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import sum_of
 from tidelog.collection.source.opened import BoundFile, OpenedFile, rewritten
+from tidelog.collection.source.packed import is_packed
 from tidelog.errors import CorruptionError
 
 READ_ON_BYTES: Final = 64 * 1024
@@ -33,6 +34,11 @@ def is_divisible(source: SourceInfo) -> bool:
     """Say whether a reader who begins anywhere in a file finds where the next record starts."""
     dialect = source.dialect
     return dialect is None or not (dialect.multiline and dialect.quote)
+
+
+def can_be_shared(source: SourceInfo, path: str) -> bool:
+    """Say whether several readers can share a file: it is neither compressed nor read in one go."""
+    return is_divisible(source) and not is_packed(path, source.format)
 
 
 async def read_share(

@@ -30,11 +30,12 @@ from tidelog.collection.source.cut import (
     take_all,
     upper_after,
 )
-from tidelog.collection.source.fetch import is_divisible, read_share
+from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.look import SurveyJob
-from tidelog.collection.source.opened import OpenedFile
+from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.survey import survey_piece
+from tidelog.collection.source.survey_packed import OpenTexts, read_packed
 from tidelog.collection.source.surveyed import (
     FileCandidate,
     FileSurvey,
@@ -73,16 +74,16 @@ class FilesHead:
             before = taken.get(entry.key)
             if before is None:
                 left += entry.size_bytes
-            elif before.limit < entry.size_bytes:
-                left += entry.size_bytes - before.limit
+            else:
+                left += max(0, entry.size_bytes - before.file_bytes)
         return left
 
     def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[SourceRange]) -> int:
         for found in ranges:
             size = self.sizes.get(found.path, 0)
             before = taken.get(found.path)
-            start = before.limit if before is not None else 0
-            left_bytes -= max(0, size - start) - max(0, size - found.limit)
+            start = before.file_bytes if before is not None else 0
+            left_bytes -= max(0, size - start) - max(0, size - found.file_bytes)
         return left_bytes
 
 
@@ -107,6 +108,7 @@ class FilesSource:
     _known: Known = field(default_factory=Known)
     _kept: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
     _kept_bytes: int = 0
+    _texts: OpenTexts = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
 
     async def head(self) -> FilesHead:
@@ -132,10 +134,15 @@ class FilesSource:
         budget = bytes_max
         for round_ in range(64):
             chosen, complete = choose_candidates(
-                head.entries, taken, self._known, bytes_max=budget, block_bytes=self.block_bytes
+                head.entries,
+                taken,
+                self._known,
+                bytes_max=budget,
+                block_bytes=self.block_bytes,
+                format=self.info.format,
             )
             await self._look(chosen, seen, job, survey)
-            files = [seen[one] for one in chosen if not seen[one].is_empty]
+            files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
                 return self._take(files, cut, job)
@@ -153,7 +160,9 @@ class FilesSource:
             path=asked.path,
             e_tag=version.e_tag if job.is_versioned else None,
         )
-        return await survey_piece(piece, job, file, clock=self.clock, keep=self._keep)
+        return await survey_piece(
+            piece, job, file, clock=self.clock, texts=self._texts, keep=self._keep
+        )
 
     def waiting(self) -> Mapping[str, str]:
         return {**self._known.waiting, **self._waiting}
@@ -165,11 +174,15 @@ class FilesSource:
         self, found: SourceRange, low: int | None = None, high: int | None = None
     ) -> tuple[SourceRange, bytes]:
         file = OpenedFile(
-            store=self.store,
-            path=found.path,
-            e_tag=None if found.is_summed else found.e_tag,
-            kept=sorted(self._kept.get(found.path, ()), key=lambda span: span[0]),
+            store=self.store, path=found.path, e_tag=None if found.is_summed else found.e_tag
         )
+        kept = sorted(self._kept.get(found.path, ()), key=lambda span: span[0])
+        if found.packed:
+            text = join_kept(kept, found.start, found.limit)
+            if text is None:
+                text = await read_packed(file, found, clock=self.clock)
+            return found, text
+        file.kept = kept
         start, limit = found.start if low is None else low, found.limit if high is None else high
         return await read_share(file, found, start, limit, source=self.info)
 
@@ -221,7 +234,7 @@ class FilesSource:
                 seen[one] = unseen(one)
 
     def _must_be_seen(self, asked: FileCandidate, job: SurveyJob) -> bool:
-        if not job.is_light or asked.checked:
+        if not job.is_light(asked.path) or asked.checked:
             return True
         # What an object holds is not what its listing says; that it is what it says, is seen once.
         has_form = self.info.format == "parquet" or (
@@ -231,13 +244,27 @@ class FilesSource:
 
     def _split(self, asked: FileCandidate, job: SurveyJob) -> list[SurveyPiece]:
         unknown = asked.checked and job.is_versioned
-        if unknown or job.is_light or not is_divisible(self.info):
+        if unknown or job.is_light(asked.path) or not can_be_shared(self.info, asked.path):
             return [SurveyPiece(candidate=asked, low=asked.start, high=asked.limit)]
         return split_candidate(asked, self.piece_bytes)
 
     def _take(self, files: Sequence[FileSurvey], cut: Cut, job: SurveyJob) -> Plan:
         ranges = ranges_until(cut, files, time_max=job.time_max)
         return Plan(tuple(ranges), upper_after(cut, job.lower) if job.is_timed else None)
+
+
+def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:
+    """Return the files of which something can be taken; say whether there is nothing else.
+
+    Nothing is taken of what stands behind a compressed file that holds more than was looked at.
+    """
+    files: list[FileSurvey] = []
+    for one in chosen:
+        if not one.is_empty:
+            files.append(one)
+        if one.found.packed is not None and not one.sees_the_end:
+            return files, False
+    return files, complete
 
 
 def _cut(files: Sequence[FileSurvey], job: SurveyJob, *, complete: bool, rough: bool) -> Cut | None:

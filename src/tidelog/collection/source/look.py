@@ -26,7 +26,7 @@ from tidelog.collection.places import Bools, Int64s
 from tidelog.collection.records import OFFSET
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
-from tidelog.collection.source.fetch import is_divisible
+from tidelog.collection.source.fetch import can_be_shared, is_divisible
 from tidelog.collection.source.surveyed import TORN, Block, Surveyed, SurveyPiece
 from tidelog.collection.source.times_of_blocks import group_block, text_blocks
 from tidelog.collection.times import times_of
@@ -67,15 +67,13 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
     def is_final(self) -> bool:
         return self.final or self.is_versioned
 
-    @property
-    def is_light(self) -> bool:
+    def is_light(self, path: str) -> bool:
         """Say whether a look at a header or a footer is enough, as nothing has to be summed."""
-        return self.is_versioned and not self.is_timed and is_divisible(self.source)
+        return self.is_versioned and not self.is_timed and can_be_shared(self.source, path)
 
     def is_small(self, bytes_max: int = SMALL_SURVEY_BYTES) -> bool:
         """Say whether to read it takes no longer than to have it read by others would."""
-        checked = sum(p.candidate.block_bytes for p in self.pieces if p.candidate.checked)
-        size = checked + sum(piece.high - piece.low for piece in self.pieces)
+        size = sum(piece.weight_bytes for piece in self.pieces)
         return size <= bytes_max and len(self.pieces) <= SMALL_SURVEY_FILES
 
 
@@ -112,7 +110,7 @@ def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: byt
         head=sum_of(head) if head else b"",
         head_bytes=len(head),
         header=header,
-        torn=piece.is_last and at_end and whole < len(data),
+        torn=TORN if piece.is_last and at_end and whole < len(data) else "",
     )
 
 
@@ -149,6 +147,13 @@ def _whole_bytes(data: bytes, piece: SurveyPiece, job: SurveyJob, *, at_end: boo
     known = whole or piece.is_first
     is_whole = job.is_final or (known and _stands_alone(data[whole:], job.source.format))
     return len(data) if is_whole else whole
+
+
+def has_record_end(data: bytes, size: int, source: SourceInfo) -> bool:
+    """Say whether a record ends in what was read behind a piece of ``size`` bytes, or before."""
+    if is_divisible(source):
+        return data.find(b"\n", max(0, size - 1)) >= 0
+    return len(record_ends(data, source.dialect, final=False)) > 0
 
 
 def _stands_alone(line: bytes, format: str) -> bool:

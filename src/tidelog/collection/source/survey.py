@@ -5,36 +5,45 @@ Source: design page 6, "Who reads what".
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from tidelog.clock import Clock
 from tidelog.collection.decode_csv import header_of
 from tidelog.collection.decode_parquet import footer_bytes, group_span, groups_between, read_footer
-from tidelog.collection.lines import record_ends
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import are_blocks, covering, sum_of
-from tidelog.collection.source.fetch import READ_ON_BYTES, is_divisible, read_footer_of
+from tidelog.collection.source.fetch import READ_ON_BYTES, read_footer_of
 from tidelog.collection.source.look import (
     ReadGroups,
     SurveyJob,
     check_header,
     end_of_groups,
+    has_record_end,
     look_at_groups,
     look_at_text,
 )
 from tidelog.collection.source.opened import OpenedFile, rewritten
-from tidelog.collection.source.surveyed import TORN, FileCandidate, Surveyed, SurveyPiece
+from tidelog.collection.source.packed import is_packed
+from tidelog.collection.source.survey_packed import OpenTexts, survey_packed
+from tidelog.collection.source.surveyed import (
+    SHORTER,
+    TORN,
+    FileCandidate,
+    Keep,
+    Surveyed,
+    SurveyPiece,
+)
 from tidelog.errors import CorruptionError, GoneError
-
-_SHORTER: Final = "it became shorter while it was read"
-
-Keep = Callable[[str, int, bytes], None]  # Told of a path, an offset, and the bytes from there on.
 
 
 async def survey_piece(
-    piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None = None
+    piece: SurveyPiece,
+    job: SurveyJob,
+    file: OpenedFile,
+    *,
+    clock: Clock,
+    texts: OpenTexts,
+    keep: Keep | None = None,
 ) -> Surveyed:
     """Look at a piece of a file. What is wrong with one that is new, is why it waits.
 
@@ -51,6 +60,8 @@ async def survey_piece(
             return Surveyed()
         if job.source.format == "parquet":
             return await _survey_groups(piece, job, file, clock=clock, keep=keep)
+        if is_packed(asked.path, job.source.format):
+            return await survey_packed(piece, job, file, clock=clock, keep=keep, texts=texts)
         if asked.checked and asked.before is not None and piece.is_first:
             await _check_unchanged(asked.path, asked.before, file)
             if asked.start >= asked.limit:
@@ -69,13 +80,13 @@ async def _survey_text(
     asked = piece.candidate
     header = asked.before.header if asked.before is not None else b""
     needs_header = asked.before is None and job.source.dialect is not None
-    if needs_header and (piece.low > 0 or job.is_light):
+    if needs_header and (piece.low > 0 or job.is_light(asked.path)):
         header = await _read_header(asked, job, file)
-    if job.is_light:
+    if job.is_light(asked.path):
         return Surveyed(limit=asked.limit, header=header)
     data = await file.get(piece.low, piece.high)
     if len(data) < piece.high - piece.low:
-        return Surveyed(waits=_SHORTER)
+        return Surveyed(waits=SHORTER)
     if piece.is_last or job.is_timed:
         data = await _read_on(data, piece, job, file)
     if keep is not None:
@@ -88,11 +99,7 @@ async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: Opened
     size, more = piece.candidate.size_bytes, READ_ON_BYTES
     looked = piece.high - piece.low - piece.is_last
     while piece.low + len(data) < size:
-        if is_divisible(job.source):
-            ended = data.find(b"\n", max(0, looked)) >= 0
-        else:
-            ended = len(record_ends(data, job.source.dialect, final=False)) > 0
-        if ended:
+        if has_record_end(data, looked + 1, job.source):
             break
         looked = len(data)
         at = piece.low + len(data)
@@ -162,7 +169,7 @@ async def _survey_groups(
     metadata = read_footer(footer)
     if asked.start >= asked.limit:
         return Surveyed()
-    if job.is_light:
+    if job.is_light(asked.path):
         return Surveyed(limit=asked.limit, head=sum_of(footer), head_bytes=len(footer))
     first, last = groups_between(metadata, *piece.window)
     start, limit = group_span(metadata, first, last)
@@ -173,7 +180,7 @@ async def _survey_groups(
         start, limit = piece.low, max(piece.high, end, limit)
     data = await file.get(start, limit)
     if len(data) < limit - start:
-        return Surveyed(waits=_SHORTER)
+        return Surveyed(waits=SHORTER)
     if keep is not None:
         keep(asked.path, start, data)
         keep(asked.path, size - len(footer), footer)

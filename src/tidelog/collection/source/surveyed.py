@@ -8,7 +8,7 @@ block is the first one that has the block's greatest time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -17,8 +17,11 @@ import numpy as np
 
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import BLOCK_BYTES, sums_until
+from tidelog.collection.source.packed import PACKED_RATIO, Packed, codec_of, encode_packed
 
+SHORTER: Final = "it became shorter while it was read"
 TORN: Final = "its last line has no line end yet; 'tidelog ingest --final' takes it as it is"
+Keep = Callable[[str, int, bytes], None]  # Told of a path, an offset, and the bytes from there on.
 NO_TIME: Final = int(np.iinfo(np.int64).min)  # Less than any: what rows without a time reach.
 
 
@@ -63,6 +66,15 @@ class SurveyPiece(msgspec.Struct, frozen=True, kw_only=True):
         return self.high == self.candidate.limit
 
     @property
+    def weight_bytes(self) -> int:
+        """Return about how much is read for it."""
+        asked = self.candidate
+        size = self.high - self.low
+        if codec_of(asked.path) is not None:
+            size = min(size, asked.size_bytes * PACKED_RATIO)
+        return size + (asked.block_bytes if asked.checked else 0)
+
+    @property
     def window(self) -> tuple[int, int]:
         """Return between which offsets its records start."""
         return self.low + (not self.is_first), self.high + (not self.is_last)
@@ -105,7 +117,8 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
         the sum of the part of a block before that, ``sums`` those of all blocks that were read.
         ``ink`` is where the first record begins; ``head`` is the sum of the file's beginning, which
         ends with that record or before (of parquet, of its footer). ``waits`` says why nothing, or
-        not all, can be taken yet; ``torn``, that what is behind ``limit`` is not whole.
+        not all, can be taken yet; ``torn``, why what is behind ``limit`` cannot. ``packed`` tells
+        of a compressed file, whose offsets are those of its text.
     """
 
     sums: bytes = b""
@@ -116,8 +129,9 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
     head: bytes = b""
     head_bytes: int = 0
     header: bytes = b""
-    torn: bool = False
+    torn: str = ""
     waits: str | None = None
+    packed: Packed | None = None
 
 
 class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +144,12 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         return self.limit <= self.candidate.start
+
+    @property
+    def sees_the_end(self) -> bool:
+        """Say whether nothing more of the file is known than what was looked at."""
+        asked, packed = self.candidate, self.found.packed
+        return asked.ends_the_file if packed is None else packed.text_bytes <= asked.limit
 
     def range_until(self, place: CutPlace | None, *, late: int, time_max: int) -> SourceRange:
         """Return the range up to a place, or all of it."""
@@ -152,6 +172,7 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
             header=found.header,
             late=late + (before.late if before else 0),
             time_max=time_max,
+            packed=encode_packed(found.packed),
         )
 
 
@@ -179,7 +200,8 @@ def join_pieces(candidate: FileCandidate, pieces: Sequence[Surveyed]) -> FileSur
         head=first.head,
         head_bytes=first.head_bytes,
         header=first.header,
-        waits=waits or (TORN if pieces[-1].torn else None),
+        waits=waits or pieces[-1].torn or None,
+        packed=first.packed,
     )
     return FileSurvey(
         candidate=candidate, found=found, limit=candidate.start if limit is None else limit

@@ -1,0 +1,53 @@
+"""Samples: how a file of text begins, decompressed where it is compressed."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.collection.lines import record_ends
+from tidelog.collection.source.inflate import READ_BYTES, open_inflater
+from tidelog.collection.source.packed import codec_of
+from tidelog.errors import CorruptionError
+from tidelog.store.port import Entry, Store
+
+FILE_BYTES_MAX: Final = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileSample:
+    """The beginning of a file's text; ``why`` says what keeps it from being read."""
+
+    text: bytes
+    is_cut: bool
+    why: str | None = None
+
+    def whole_records(self) -> bytes:
+        """Return the text without the line that its end cuts."""
+        if not self.is_cut:
+            return self.text
+        ends = record_ends(self.text)
+        return self.text[: int(ends[-1])] if len(ends) else self.text
+
+
+async def read_sample(entry: Entry, store: Store) -> FileSample:
+    """Read how a file begins: 2 MiB of it, and of its text.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    data = (await store.get(entry.key, limit=FILE_BYTES_MAX)).data
+    codec = codec_of(entry.key)
+    if codec is None:
+        return FileSample(data, len(data) >= FILE_BYTES_MAX)
+    inflater = open_inflater(io.BytesIO(data), codec, at=0, text_at=0)
+    text, why = b"", None
+    try:
+        while len(text) < FILE_BYTES_MAX and (more := inflater.read(READ_BYTES)):
+            text += more
+    except CorruptionError as error:
+        why = error.sentence
+    is_cut = why is not None or inflater.torn or len(text) >= FILE_BYTES_MAX
+    why = None if text else why or "nothing of it is whole"
+    return FileSample(text, is_cut or len(data) < entry.size_bytes, why)

@@ -1,0 +1,217 @@
+"""Compressed files: surveyed before they are bound, and read as they were bound.
+
+A file is copied to this machine as it is, and decompressed there a piece at a time: whole, where it
+is new, since only its end proves that it is not damaged. Then one range after another is taken of
+it; who reads one decompresses what is before it too, back to where a member begins.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import MutableMapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import BinaryIO, Final, cast
+
+import msgspec
+
+from tidelog.clock import Clock
+from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.blocks import are_blocks, sum_of
+from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
+from tidelog.collection.source.opened import OpenedFile, rewritten
+from tidelog.collection.source.packed import (
+    Packed,
+    codec_of,
+    decode_packed,
+)
+from tidelog.collection.source.packed_text import TORN_MEMBER, Extent, PackedText
+from tidelog.collection.source.surveyed import SHORTER, Keep, Surveyed, SurveyPiece
+from tidelog.errors import CorruptionError, SourceRewritten
+
+COPIED_BYTES: Final = 8 * 1024 * 1024
+IN_MEMORY_BYTES: Final = 32 * 1024 * 1024
+TAIL_BYTES: Final = 64 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenText:
+    """Text of a file of one version, which whoever surveyed some of it may go on with."""
+
+    e_tag: str
+    raw: BinaryIO
+    raw_from: int
+    text: PackedText
+
+    def __del__(self) -> None:
+        self.raw.close()  # Nobody may ask for the rest of it.
+
+
+OpenTexts = MutableMapping[str, OpenText]  # By path.
+
+
+async def survey_packed(
+    piece: SurveyPiece,
+    job: SurveyJob,
+    file: OpenedFile,
+    *,
+    clock: Clock,
+    keep: Keep | None,
+    texts: OpenTexts,
+) -> Surveyed:
+    """Look at a compressed file. What is wrong with what is new of it, is why that waits.
+
+    Raises:
+        SourceRewritten: what was taken before is no longer what it was. GoneError: it is gone.
+        LocationError: the store failed.
+    """
+    asked, before = piece.candidate, piece.candidate.before
+    known = decode_packed(before.packed) if before is not None else None
+    if asked.checked and before is not None and known is not None:
+        await _check_unchanged(before, known, file)
+    opened = texts.pop(asked.path, None)
+    with ExitStack() as stack:
+        if opened is not None:
+            stack.enter_context(opened.raw)
+        if opened is None or opened.e_tag != asked.e_tag or opened.text.first > asked.start:
+            at, text_at = (known.raw_at, known.text_at) if known is not None else (0, 0)
+            raw = stack.enter_context(_copy())
+            if not await _fill(raw, file, at, asked.size_bytes):
+                return Surveyed(waits=SHORTER, packed=known or Packed())
+            text = PackedText(raw, codec_of(asked.path) or "gzip", at=at, text_at=text_at)
+            opened = OpenText(e_tag=asked.e_tag, raw=raw, raw_from=at, text=text)
+        one = _Survey(piece, job, known, opened)
+        try:
+            data, told = await clock.offload(one.look)
+        except SourceRewritten:
+            raise
+        except CorruptionError as error:
+            return Surveyed(waits=error.sentence, packed=known or Packed())
+        if keep is not None:
+            keep(asked.path, asked.start, data)
+        if one.goes_on:
+            texts[asked.path] = opened
+            stack.pop_all()
+    return told
+
+
+@dataclass(slots=True)
+class _Survey:
+    """One look at a file whose bytes are at hand."""
+
+    piece: SurveyPiece
+    job: SurveyJob
+    known: Packed | None
+    opened: OpenText
+    goes_on: bool = False
+
+    def look(self) -> tuple[bytes, Surveyed]:
+        """Return some text, and what it is.
+
+        Raises:
+            CorruptionError: the file is damaged, or no file of the source.
+        """
+        asked, text = self.piece.candidate, self.opened.text
+        size = asked.limit - asked.start
+        data = text.get(asked.start, size, lambda some: has_record_end(some, size, self.job.source))
+        raw_limit = text.raw_at
+        extent = self._extent()
+        data = data[: max(0, extent.text_bytes - asked.start)]
+        packed = self._packed(extent, raw_limit)
+        limit = min(asked.limit, extent.text_bytes)
+        torn = TORN_MEMBER if extent.torn and limit == extent.text_bytes else ""
+        if limit <= asked.start:
+            return data, Surveyed(waits=torn or None, packed=packed)
+        # Behind what is whole there is more to come: its last line may go on there.
+        size = extent.text_bytes + extent.torn
+        of_text = msgspec.structs.replace(asked, limit=limit, size_bytes=size)
+        piece = SurveyPiece(candidate=of_text, low=asked.start, high=limit)
+        before = asked.before
+        header = before.header if before is not None else b""
+        found = look_at_text(data, piece, self.job, header=header)
+        head = self._raw(0, min(HEAD_BYTES, extent.whole_bytes)) if before is None else b""
+        return data, msgspec.structs.replace(
+            found, packed=packed, torn=torn or found.torn, head=sum_of(head), head_bytes=len(head)
+        )
+
+    def _extent(self) -> Extent:
+        """Return how much of the file is whole; it is read to its end unless that is known."""
+        asked, known, before = self.piece.candidate, self.known, self.piece.candidate.before
+        if known is None or before is None or before.e_tag != asked.e_tag:
+            return self.opened.text.measure(by_lines=True)
+        self.goes_on = asked.limit < known.text_bytes
+        return Extent(known.whole_bytes, known.text_bytes, known.whole_bytes < asked.size_bytes)
+
+    def _packed(self, extent: Extent, raw_limit: int) -> Packed:
+        known, whole = self.known, extent.whole_bytes
+        member = self.opened.text.member
+        if known is not None and known.whole_bytes == whole:
+            tail, tail_bytes = known.tail, known.tail_bytes
+        else:
+            first = max(self.opened.raw_from, whole - TAIL_BYTES)
+            tail, tail_bytes = sum_of(self._raw(first, whole)), whole - first
+        return Packed(whole, extent.text_bytes, tail, tail_bytes, *member, raw_limit)
+
+    def _raw(self, start: int, limit: int) -> bytes:
+        self.opened.raw.seek(start - self.opened.raw_from)
+        return self.opened.raw.read(limit - start)
+
+
+async def read_packed(file: OpenedFile, found: SourceRange, *, clock: Clock) -> bytes:
+    """Read the text of a range.
+
+    Raises:
+        SourceRewritten: it is not what was bound. GoneError: the file is gone.
+    """
+    packed = decode_packed(found.packed) or Packed()
+
+    def text_of(raw: BinaryIO) -> bytes:
+        text = PackedText(
+            raw, codec_of(found.path) or "gzip", at=packed.raw_at, text_at=packed.text_at
+        )
+        data = text.get(found.start, found.limit - found.start)[: found.limit - found.start]
+        proven = not found.is_summed or are_blocks(
+            data, found.start, start=found.start, sums=found.sums, block_bytes=found.block_bytes
+        )
+        if not proven or len(data) < found.limit - found.start:
+            raise rewritten(found.path)
+        return data
+
+    with _copy() as raw:
+        if not await _fill(raw, file, packed.raw_at, packed.raw_limit):
+            raise rewritten(found.path)
+        try:
+            return await clock.offload(lambda: text_of(raw))
+        except SourceRewritten:
+            raise
+        except CorruptionError as error:
+            raise rewritten(found.path) from error
+
+
+async def _check_unchanged(before: SourceRange, known: Packed, file: OpenedFile) -> None:
+    """Check that a file of another version begins, and goes on, as it was when some was taken.
+
+    Raises:
+        SourceRewritten: it does not.
+    """
+    head = await file.get(0, before.head_bytes)
+    tail = await file.get(known.whole_bytes - known.tail_bytes, known.whole_bytes)
+    if sum_of(head) != before.head or sum_of(tail) != known.tail:
+        raise rewritten(before.path)
+
+
+def _copy() -> BinaryIO:
+    """Return where a file's bytes are kept meanwhile: on this machine's disk, if they are many."""
+    found = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115 - its users do
+    return cast("BinaryIO", found)  # It is one in all but its type.
+
+
+async def _fill(raw: BinaryIO, file: OpenedFile, start: int, limit: int) -> bool:
+    """Copy the bytes ``[start, limit)`` of a file; say whether they were all there."""
+    for at in range(start, limit, COPIED_BYTES):
+        wanted = min(COPIED_BYTES, limit - at)
+        data = await file.get(at, at + wanted)
+        raw.write(data)
+        if len(data) < wanted:
+            return False
+    return True

@@ -1,0 +1,256 @@
+"""Compressed text: the same rows as of the text, at the same addresses, whatever it is cut into."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.packing import packed
+from kit.sources import SCHEMA, changes, make_source, rows_of, write_files
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.source import packed_text
+from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.inflate import frame_end
+from tidelog.collection.source.packed_text import TORN_MEMBER
+from tidelog.errors import SourceRewritten, UsageError
+from tidelog.location import Location
+
+SUFFIXES = (".gz", ".zst")
+
+
+def spec_of(
+    files: Path | str, *, format: str = "json", schema: str | None = "n bigint"
+) -> SourceSpec:
+    return SourceSpec(name="c", files=str(files), format=format, schema=schema)
+
+
+async def ingested(
+    location: Location, *, bytes_max: int = 10**8, versioned: bool = False
+) -> Summary:
+    ingester = await location.ingester("c", bytes_max=bytes_max)
+    assert isinstance(ingester.source, FilesSource)
+    ingester.source.is_versioned = versioned
+    ingester.source.block_bytes = 64
+    return await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+
+
+async def contents(location: Location, name: str = "c") -> list[str]:
+    found = await (await location.collection(name)).snapshot()
+    return rows_of(found.drop_columns(["_diff"] if "_diff" in found.column_names else []))
+
+
+def lines(numbers: Sequence[int]) -> bytes:
+    return b"".join(b'{"n": %d}\n' % n for n in numbers)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("format", ["json", "csv"])
+async def test_compressed_files_hold_what_their_text_does(
+    tmp_path: Path, format: str, suffix: str
+) -> None:
+    """Rows, bad rows and their offsets, of ticks of any size, on a disk and in the cloud."""
+    files = write_files(tmp_path / "plain", format, changes(45))
+    (tmp_path / "packed").mkdir()
+    for file in sorted((tmp_path / "plain").iterdir()):
+        data = packed(file.read_bytes(), suffix, (70, 1_000))
+        (tmp_path / "packed" / (file.name + suffix)).write_bytes(data)
+    seen = []
+    for number, (pattern, bytes_max, versioned) in enumerate(
+        [
+            (files, 10**8, False),
+            (f"{tmp_path}/packed/*{suffix}", 1_100, False),
+            (f"{tmp_path}/packed/*{suffix}", 10**8, True),
+        ]
+    ):
+        spec = SourceSpec(
+            name="c",
+            files=pattern,
+            format=format,
+            envelope="upsert",
+            key=("k",),
+            time_column="at",
+            schema=SCHEMA,
+        )
+        location = await make_source(tmp_path / str(number), spec)
+        summary = await ingested(location, bytes_max=bytes_max, versioned=versioned)
+        assert not summary.left_bytes
+        bad = [row.replace(suffix, "") for row in await contents(location, "c_errors")]
+        seen.append((await contents(location), bad))
+
+    assert seen[0][0]
+    assert seen[0][1]
+    assert seen[1:] == seen[:1] * 2
+
+
+@settings(max_examples=10)
+@given(
+    suffix=st.sampled_from(SUFFIXES),
+    counts=st.lists(st.integers(0, 6), min_size=1, max_size=3),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    bytes_max=st.integers(10, 60),
+    versioned=st.booleans(),
+)
+def test_each_row_is_taken_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    suffix: str,
+    counts: list[int],
+    cuts: list[int],
+    bytes_max: int,
+    versioned: bool,
+) -> None:
+    """However members and ticks are cut: both may end in the middle of a line."""
+    folder = tmp_path_factory.mktemp("packed")
+    bounds = [0, *accumulate(counts)]
+    for place, count in enumerate(counts):
+        text = lines(range(bounds[place], bounds[place] + count))
+        (folder / f"{place}{suffix}").write_bytes(packed(text, suffix, cuts))
+
+    async def work() -> list[str]:
+        location = await make_source(folder / "lake", spec_of(folder / f"*{suffix}"))
+        await ingested(location, bytes_max=bytes_max, versioned=versioned)
+        return await contents(location)
+
+    assert asyncio.run(work()) == sorted(repr({"n": n}) for n in range(bounds[-1]))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+async def test_members_that_are_appended_are_taken(tmp_path: Path, suffix: str) -> None:
+    """As lines of a text are that grows: a line may go on in the next member, too."""
+    file = tmp_path / f"a{suffix}"
+    file.write_bytes(packed(lines([0, 1]) + b'{"n":', suffix))
+    location = await make_source(tmp_path / "lake", spec_of(file))
+    first = await ingested(location)
+    with file.open("ab") as more:
+        more.write(packed(b" 2}\n" + lines([3]), suffix))
+
+    second = await ingested(location)
+    assert (first.rows, second.rows, second.left_bytes) == (2, 2, 0)
+    assert "line end" in first.waiting[file.name]
+    assert not second.waiting
+    assert await contents(location) == sorted(repr({"n": n}) for n in range(4))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+async def test_a_file_that_was_compressed_anew_is_another(tmp_path: Path, suffix: str) -> None:
+    """What was taken is proven by the bytes of the file: they are not there any more."""
+    file = tmp_path / f"a{suffix}"
+    file.write_bytes(packed(lines(range(9)), suffix))
+    location = await make_source(tmp_path / "lake", spec_of(file))
+    await ingested(location)
+    file.write_bytes(packed(lines(range(1, 12)), suffix))
+
+    with pytest.raises(SourceRewritten, match=f"'a{suffix}' was rewritten"):
+        await ingested(location)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+async def test_a_range_whose_file_changed_before_it_was_read(tmp_path: Path, suffix: str) -> None:
+    """It was bound: whoever reads other text, or none, says so."""
+    file = tmp_path / f"a{suffix}"
+    file.write_bytes(packed(lines(range(9)), suffix))
+    location = await make_source(tmp_path / "lake", spec_of(file))
+    ingester = await location.ingester("c")
+    plan = await ingester.plan(await ingester.source.head(), 0)
+    assert plan is not None
+    (found,) = plan.ranges
+    reader = (await location.ingester("c")).source
+
+    assert await reader.read(found) == (found, lines(range(9)))
+    for other in (packed(lines(range(1, 10)), suffix), file.read_bytes()[:-9], b"nothing of it"):
+        file.write_bytes(other)
+        with pytest.raises(SourceRewritten, match=f"'a{suffix}' was rewritten"):
+            await reader.read(found)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
+    tmp_path: Path, suffix: str
+) -> None:
+    """Of a torn one whole members are taken; of a damaged one nothing, for it is known too late."""
+    text = lines(random.Random(7).sample(range(10**9), 400))
+    whole = packed(text, suffix)
+    (tmp_path / f"a{suffix}").write_bytes(packed(lines([1]), suffix) + whole[:-10])
+    (tmp_path / f"b{suffix}").write_bytes(whole[:20] + b"\xff" * 20 + whole[40:])
+    (tmp_path / f"c{suffix}").write_bytes(b"no such thing at all, at all")
+    (tmp_path / f"d{suffix}").write_bytes(packed(lines([2]), suffix))
+    location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
+
+    summary = await ingested(location)
+    assert await contents(location) == [repr({"n": 1}), repr({"n": 2})]
+    assert list(summary.waiting) == [f"{name}{suffix}" for name in "abc"]
+    assert summary.waiting[f"a{suffix}"] == TORN_MEMBER
+    assert all("it is no whole" in summary.waiting[f"{name}{suffix}"] for name in "bc")
+    (tmp_path / f"a{suffix}").write_bytes(packed(lines([1]), suffix) + whole)
+    again = await ingested(location)
+    assert again.rows == 400
+    assert f"a{suffix}" not in again.waiting
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("bomb", [b"\0", b"{}\n"], ids=["line", "text"])
+async def test_a_file_that_explodes_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, bomb: bytes
+) -> None:
+    """A line that fits no memory, or a thousand times as much text as anybody compresses so."""
+    monkeypatch.setattr(packed_text, "RECORD_BYTES_MAX", 2**20)
+    monkeypatch.setattr(packed_text, "FREE_TEXT_BYTES", 2**21)
+    monkeypatch.setattr(packed_text, "RATIO_MAX", 100)
+    (tmp_path / f"a{suffix}").write_bytes(packed(bomb * (2**23 // len(bomb)), suffix))
+    (tmp_path / f"b{suffix}").write_bytes(packed(lines([2]), suffix))
+    location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
+
+    summary = await ingested(location, bytes_max=2**21)
+    assert await contents(location) == [repr({"n": 2})]
+    assert "it is not decompressed" in summary.waiting[f"a{suffix}"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+async def test_inference_reads_compressed_files(tmp_path: Path, suffix: str) -> None:
+    """Both formats, and of a file that is torn what is there of it."""
+    (tmp_path / f"a.csv{suffix}").write_bytes(packed(b"id;day\n1;13.01.2024\n", suffix))
+    text = b'{"id": 1, "at": "2024-01-01"}\n' * 3
+    (tmp_path / f"a.json{suffix}").write_bytes(packed(text, suffix) + packed(text, suffix)[:-9])
+    for kind, row in (
+        ("csv", "{'id': 1, 'day': datetime.date(2024, 1, 13)}"),
+        ("json", "{'id': 1, 'at': datetime.date(2024, 1, 1)}"),
+    ):
+        files = tmp_path / f"a.{kind}{suffix}"
+        spec = spec_of(files, format=kind, schema=None)
+        location = await make_source(tmp_path / f"lake-{kind}", spec)
+        await ingested(location)
+        assert (await contents(location))[0] == row
+    (tmp_path / f"x.json{suffix}").write_bytes(b"no such thing at all, at all")
+    with pytest.raises(UsageError, match="cannot be decompressed: it is no whole"):
+        await make_source(tmp_path / "lake", spec_of(tmp_path / f"x.json{suffix}", schema=None))
+
+
+@given(sizes=st.lists(st.integers(0, 400_000), min_size=1, max_size=3), cut=st.integers(1, 50))
+@settings(max_examples=15)
+def test_where_a_frame_of_zstd_ends_is_found_without_decompressing_it(
+    sizes: list[int], cut: int
+) -> None:
+    """One that is not all there ends nowhere."""
+    noise = random.Random(1).randbytes(200_000)
+    frames = [packed(noise[: size // 2] + b"a" * (size // 2), ".zst") for size in sizes]
+    whole = b"".join(frames)
+    at, ends = 0, []
+    while at < len(whole):
+        end = frame_end(io.BytesIO(whole), at, len(whole))
+        assert end is not None
+        ends.append(at := end)
+
+    assert ends == list(accumulate(map(len, frames)))
+    torn = whole[: len(whole) - min(cut, len(frames[-1]))]
+    start = len(whole) - len(frames[-1])
+    assert start == len(torn) or frame_end(io.BytesIO(torn), start, len(torn)) is None
