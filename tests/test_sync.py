@@ -42,7 +42,7 @@ INNER: dict[str, set[str]] = {
               "wait_for_upper", "may_inline"},
     "Collection": {"parts_between", "parts_until", "reading", "refresh", "resolve_as_of",
                    "resolve_between", "snapshots"},
-    "Location": {"controller", "ingester", "source"},
+    "Location": {"add_source", "controller", "ingester", "source"},
     "Log": set(),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.collection.catalog import RenditionInfo, SourceInfo
+from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection, find_collection
 from tidelog.collection.controller import Controller
 from tidelog.consensus.port import Consensus
@@ -219,10 +219,20 @@ class Location:
         from tidelog.collection.create import resolve_spec
 
         spec.check()
-        collection, rendition, info = await resolve_spec(
-            spec, location_url=self.url, clock=self.clock
+        resolved = await resolve_spec(
+            spec, location_url=self.url, clock=self.clock, store=self.store
         )
+        return await self.add_source(*resolved)
+
+    async def add_source(
+        self, collection: CollectionInfo, rendition: RenditionInfo, info: SourceInfo
+    ) -> SourceInfo:
+        """Make a source that was resolved: see `create_source`."""
+        from tidelog.collection.source.kinds import open_source
+
         await self.controller.create_source(collection, rendition, info)
+        source = open_source(info, rendition.data_schema, store=self.store, clock=self.clock)
+        await source.hold({}, make=True)
         return info
 
     async def drop_source(self, name: str) -> None:
@@ -231,7 +241,12 @@ class Location:
         Raises:
             NoSuchCollection: there is no such source.
         """
+        info = (await self.controller.catalog()).sources.get(name)
         await self.controller.drop_source(name)
+        if info is not None:
+            from tidelog.collection.source.kinds import release_source
+
+            await release_source(info, store=self.store, clock=self.clock)
 
     async def source(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
         """Find a source and the rendition that it feeds."""
@@ -256,9 +271,9 @@ class Location:
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.
         """
-        from tidelog.collection.create import open_source
         from tidelog.collection.engine import LocalEngine
         from tidelog.collection.ingest import Ingester
+        from tidelog.collection.source.kinds import open_source
 
         engine = engine or LocalEngine(store=self.store, clock=self.clock)
         info, rendition = await self.source(name)
@@ -266,7 +281,7 @@ class Location:
         ingester = Ingester(
             info=info,
             rendition=rendition,
-            source=open_source(info, schema, clock=self.clock, final=final),
+            source=open_source(info, schema, store=self.store, clock=self.clock, final=final),
             engine=engine,
             store=self.store,
             consensus=self.consensus,

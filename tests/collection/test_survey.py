@@ -77,8 +77,9 @@ class Lake:
                 taken, head, lower=0, bytes_max=bytes_max, survey=self.survey
             )
         ) is not None:
-            found.extend(plan.ranges)
-            taken |= {r.path: r for r in plan.ranges}
+            ranges = [one for one in plan.ranges if isinstance(one, SourceRange)]
+            found.extend(ranges)
+            taken |= {r.path: r for r in ranges}
         return found
 
     async def numbers(self, found: SourceRange, cuts: Sequence[int] = ()) -> list[int]:

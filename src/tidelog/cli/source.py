@@ -52,8 +52,12 @@ def create(
     context: typer.Context,
     name: SourceName,
     *,
-    files: options.Files,
-    format: options.Format = "json",
+    files: options.Files = None,
+    log: options.Log = None,
+    generator: options.Generator = None,
+    kind: options.Kind = None,
+    setting: options.Settings = None,
+    format: options.Format = None,
     envelope: options.Envelope = "none",
     key: options.Key = None,
     time_column: options.TimeColumn = None,
@@ -77,9 +81,14 @@ def create(
     """
     from tidelog.collection.create import SourceSpec
 
+    read, settings = options.what_is_read(
+        files=files, log=log, generator=generator, kind=kind, settings=setting
+    )
     spec = SourceSpec(
         name=name,
         files=files,
+        kind=read,
+        settings=settings,
         format=format,
         envelope=envelope,
         key=tuple(column.strip() for part in key or () for column in part.split(",")),
@@ -125,7 +134,7 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
         Column("envelope", lambda one: one["envelope"]),
         Column("key", lambda one: ", ".join(one["key"]) or "none"),
         Column("times from", lambda one: one["time_column"] or "the clock"),
-        Column("files", lambda one: one["files"]),
+        Column("reads", reads_text),
     )
     print_listing(
         on_location(context, _describe_all),
@@ -138,7 +147,7 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("describe")
 def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
-    """Show a source: its files, and what becomes of their rows."""
+    """Show a source: what it reads, and what becomes of the rows."""
 
     async def work(location: Location) -> dict[str, Any]:
         return describe_source(location, *await location.source(name))
@@ -187,10 +196,10 @@ async def _create(url: str, spec: SourceSpec) -> dict[str, Any]:
     from tidelog.location import open_location
 
     # All is checked before the location is made, so that a mistake leaves none behind.
-    collection, rendition, info = await resolve_spec(spec, location_url=url, clock=SystemClock())
+    resolved = await resolve_spec(spec, location_url=url, clock=SystemClock())
     location = await open_location(url, create=True)
-    await location.controller.create_source(collection, rendition, info)
-    return describe_source(location, info, rendition)
+    info = await location.add_source(*resolved)
+    return describe_source(location, info, resolved[1])
 
 
 async def _describe_all(location: Location) -> list[dict[str, Any]]:
@@ -208,13 +217,18 @@ def describe_source(
     from tidelog.collection.types import sql_type_of
     from tidelog.store.urls import open_store
 
-    # A store tells its URL as a person may read it; the catalog's may hold credentials.
-    place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
+    files = None
+    if info.kind == options.FILES:
+        # A store tells its URL as a person may read it; the catalog's may hold credentials.
+        place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
+        files = f"{place.rstrip('/')}/{info.pattern}{mark}{query}"
     schema = rendition.data_schema
     return {
         "name": info.name,
         "id": info.id,
-        "files": f"{place.rstrip('/')}/{info.pattern}{mark}{query}",
+        "kind": info.kind,
+        "files": files,
+        "settings": info.settings,
         "format": info.format,
         "envelope": info.envelope,
         "key": list(info.key),
@@ -230,12 +244,20 @@ def describe_source(
     }
 
 
+def reads_text(found: dict[str, Any]) -> str:
+    """Say what a source reads."""
+    if found["files"] is not None:
+        return str(found["files"])
+    settings = (f"{name}={value}" for name, value in sorted(found["settings"].items()))
+    return " ".join([found["kind"], *settings])
+
+
 def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     timed = found["time_column"]
     csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
     return [
         ("name", found["name"]),
-        ("files", found["files"]),
+        ("reads" if found["files"] is None else "files", reads_text(found)),
         ("format", found["format"] + csv),
         ("envelope", found["envelope"]),
         ("key", ", ".join(found["key"]) or "none"),
@@ -255,6 +277,7 @@ def _status_object(found: SourceStatus) -> dict[str, Any]:
         "complete_to": _complete_to(found.upper),
         "lag_bytes": found.left_bytes,
         "files": found.files,
+        "reached": dict(found.reached),
         "late": found.late,
         "bad": found.bad,
         "source_error": found.trouble,
@@ -287,12 +310,18 @@ def _status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
         ("name", found.name),
         ("complete to", _complete_to(found.upper) or "nothing yet"),
         ("lag", lag),
-        ("files", f"{found.files:,}"),
+        *_reached_fields(found),
         ("late rows", f"{found.late:,}"),
         ("bad rows", bad),
         ("waiting", waiting_lines({} if found.run is None else found.run.waiting)),
         ("last run", _run_lines(found)),
     ]
+
+
+def _reached_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+    if found.files is not None:
+        return [("files", f"{found.files:,}")]
+    return [("read to", [f"{path}: {limit:,}" for path, limit in found.reached.items()])]
 
 
 def _run_lines(found: SourceStatus) -> list[str]:

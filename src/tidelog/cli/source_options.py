@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import typer
 
+from tidelog.errors import UsageError
+
+FILES: Final = "files"
+
 Files = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="FILES",
         help="A directory, a prefix, or a pattern in quotes: './events/*.jsonl', "
         "'s3://bucket/raw/**/*.parquet'.",
     ),
 ]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|URL",
+        help="Instead of files: a log of this location, or the folder of one elsewhere.",
+    ),
+]
+Generator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="counter|key-value",
+        help="Instead of files: rows that are made up, the same ones each time; see "
+        "docs/sources.md for what --set says of them.",
+    ),
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND", help="Instead of files: a kind of source that another package brings."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Of a source that reads no files: a setting of its kind; may be repeated.",
+    ),
+]
 Format = Annotated[
-    str, typer.Option(metavar="json|csv|parquet", help="json is JSON lines; csv: see docs/csv.md.")
+    str | None,
+    typer.Option(
+        metavar="json|csv|parquet",
+        help="json, unless told, is JSON lines; csv: see docs/csv.md. Of other sources than "
+        "files: rows, unless told, or json, which is in their column 'body'.",
+    ),
 ]
 Envelope = Annotated[
     str,
@@ -52,3 +91,33 @@ Columns = Annotated[
     ),
 ]
 Shards = Annotated[int, typer.Option(help="How many shards the rows are spread over.")]
+
+
+def what_is_read(
+    *,
+    files: str | None,
+    log: str | None,
+    generator: str | None,
+    kind: str | None,
+    settings: list[str] | None,
+) -> tuple[str, Mapping[str, str]]:
+    """Return the kind of a source, and the settings that it was given.
+
+    Raises:
+        UsageError: it is none, or several, or a setting is not written as one.
+    """
+    given = {"--files": files, "--log": log, "--generator": generator, "--kind": kind}
+    named = [option for option, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)} exclude each other: a source reads one of them")
+    found: dict[str, str] = {}
+    for setting in settings or ():
+        name, mark, value = setting.partition("=")
+        if not mark or not name or name in found:
+            raise UsageError(f"--set {setting!r}: write NAME=VALUE, and each name once")
+        found[name] = value
+    if log is not None:
+        return "log", {**found, "log": log}
+    if generator is not None:
+        return "generator", {**found, "shape": generator}
+    return kind or FILES, found

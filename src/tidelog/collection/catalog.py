@@ -69,13 +69,15 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DAY_MS: Final = 86_400_000
+FILES: Final = "files"  # The kind of a source that reads files.
 
 
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A raw source and how its messages become a collection.
 
-    Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys;
-        ``delete_when`` is SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie.
+    Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys; of a source
+        of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
+        SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie.
     """
 
     id: str
@@ -84,6 +86,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     pattern: str
     format: str
+    kind: str = FILES
+    settings: dict[str, str] = {}
     envelope: str = "none"
     key: tuple[str, ...] = ()
     time_column: str | None = None

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog import DAY_MS, ERRORS_SCHEMA, SourceInfo
-from tidelog.collection.decode import decode_range, errors_table
+from tidelog.collection.decode import Decoded, decode_range, errors_table
+from tidelog.collection.decode_rows import decode_rows
 from tidelog.collection.envelope import (
     DELETE,
     KeysBefore,
@@ -34,9 +35,10 @@ from tidelog.collection.expression import check_predicate
 from tidelog.collection.places import Bools
 from tidelog.collection.predicate import Predicate
 from tidelog.collection.records import OFFSET, Misfit
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.binding import AddressRange, SourceRange
+from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.times import format_time, times_of
-from tidelog.errors import UsageError
+from tidelog.errors import InvariantError, UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
@@ -63,15 +65,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One tick's work, as a plain value: any process can do it, or a share of it."""
+    """One tick's work, as a plain value: any process can do it, or a share of it.
+
+    Shape: ``kind`` is the source's, where other processes would not find it by its name.
+    """
 
     source: SourceInfo
     schema: bytes
     lower: int
     upper: int
-    ranges: tuple[SourceRange, ...]
+    ranges: tuple[AddressRange, ...]
     shards: tuple[Target, ...]
     errors: Target
+    kind: type[SourceKind] | None = None
 
     @property
     def data_schema(self) -> ShardSchema:
@@ -93,15 +99,13 @@ class Shaped:
     dropped: Mapping[str, int]
 
 
-def shape_messages(data: bytes, found: SourceRange, rank: int, job: Job) -> Shaped:
+def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
     """Decode a range, or a share of one, that is of this rank among the tick's; stamp its rows."""
     source, schema = job.source, job.data_schema
     required = list(schema.key) if source.envelope == "upsert" else []
     if source.time_column is not None and source.time_column not in required:
         required.append(source.time_column)
-    decoded = decode_range(
-        data, found, schema.data, format=source.format, dialect=source.csv, required=required
-    )
+    decoded = decode_messages(data, found, schema.data, source=source, required=required)
     stamps = stamp_rows(
         decoded.rows, source, lower=job.lower, upper=job.upper, rank=rank, time_max=found.time_max
     )
@@ -121,6 +125,33 @@ def shape_messages(data: bytes, found: SourceRange, rank: int, job: Job) -> Shap
     if out:
         errors = pa.concat_tables([errors, errors_table(found.path, out)])
     return Shaped(messages.cast(messages_schema(schema)), errors, decoded.dropped)
+
+
+def decode_messages(
+    data: bytes | pa.Table,
+    found: AddressRange,
+    wanted: pa.Schema,
+    *,
+    source: SourceInfo,
+    required: Sequence[str] = (),
+    counted: bool = True,
+) -> Decoded:
+    """Decode what was read of a range, bytes of a file or rows of another source."""
+    if isinstance(data, pa.Table):
+        return decode_rows(
+            data, found, wanted, format=source.format, required=required, counted=counted
+        )
+    if not isinstance(found, SourceRange):
+        raise InvariantError("bytes were read of what is no file", path=found.path)
+    return decode_range(
+        data,
+        found,
+        wanted,
+        format=source.format,
+        dialect=source.csv,
+        required=required,
+        counted=counted,
+    )
 
 
 def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[Bools, Bools]:

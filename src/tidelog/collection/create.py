@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.csv_guess import CsvOptions, check_csv
+from tidelog.collection.decode_rows import one_line
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
-from tidelog.collection.infer import infer_csv, infer_schema, no_files
+from tidelog.collection.infer import infer_csv, infer_schema, no_files, sample_schema
 from tidelog.collection.json_texts import UNNAMEABLE
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.kind import BODY, ROWS, SourceKind
+from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.times import UNITS, check_time_type, parse_duration_ms
 from tidelog.collection.types import is_json, parse_schema
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
+from tidelog.store.port import Store
 from tidelog.store.urls import matches, open_store, split_glob, split_query
-from tidelog.store.wrappers.metered import Metered
 
 FORMATS = ("json", "csv", "parquet")
+FORMATS_OF_KINDS = (ROWS, "json")
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
 _GUESSED = CsvOptions()
@@ -35,13 +40,16 @@ WRITTEN = ("tidelog.json", "status/x.json", "shard/x/part/0/x.parquet", "log/x/c
 class SourceSpec:
     """A source as a user asks for it; `check` says whether that can be.
 
-    Shape: ``files`` is a directory, prefix or glob, local or in a store; ``schema`` is SQL
-        columns, or None to infer.
+    Shape: ``files`` is a directory, prefix or glob, local or in a store; a source of another
+        ``kind`` has ``settings`` instead. ``schema`` is SQL columns, or None to infer. Without a
+        ``format``, files are of json, and others are taken by the columns that they have.
     """
 
     name: str
-    files: str
-    format: str = "json"
+    files: str | None = None
+    kind: str = FILES
+    settings: Mapping[str, str] = field(default_factory=dict)
+    format: str | None = None
     envelope: str = "none"
     key: tuple[str, ...] = ()
     time_column: str | None = None
@@ -51,6 +59,11 @@ class SourceSpec:
     schema: str | None = None
     shards: int = 1
     csv: CsvOptions = _GUESSED
+
+    @property
+    def read_as(self) -> str:
+        """Return the format, given or not."""
+        return self.format or ("json" if self.kind == FILES else ROWS)
 
     @property
     def keeps_deletions(self) -> bool:
@@ -75,7 +88,7 @@ class SourceSpec:
             UsageError: an option is wrong, or goes with another that is missing.
         """
         check_name(self.name, of="name of a source")
-        _one_of("--format", self.format, FORMATS)
+        self._check_kind()
         _one_of("--envelope", self.envelope, ENVELOPES)
         _one_of("--time-unit", self.time_unit, tuple(UNITS))
         _ = self.max_ahead_ms
@@ -85,7 +98,7 @@ class SourceSpec:
             raise UsageError("--key goes with --envelope upsert: add that, or leave --key out")
         if self.envelope == "none" and self.delete_when is not None:
             raise UsageError("--delete-when goes with --envelope upsert, which has rows to delete")
-        if self.format == "csv":
+        if self.read_as == "csv":
             check_csv(self.csv)
         elif self.csv != _GUESSED:
             raise UsageError(
@@ -95,6 +108,20 @@ class SourceSpec:
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"--shards is a number from 1 to {SHARDS_MAX}", given=self.shards)
 
+    def _check_kind(self) -> None:
+        if self.kind != FILES:
+            _one_of("--format of a source that reads no files", self.read_as, FORMATS_OF_KINDS)
+            if self.files is not None:
+                raise UsageError("a source reads files or something else: give one of both")
+            return
+        _one_of("--format", self.read_as, FORMATS)
+        if self.files is None:
+            raise UsageError(
+                "say what the source reads: --files, --log, --generator, or --kind of another"
+            )
+        if self.settings:
+            raise UsageError("--set goes with a source that reads no files: leave it out")
+
 
 def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
@@ -102,36 +129,29 @@ def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
 
 
 async def resolve_spec(
-    spec: SourceSpec, *, location_url: str, clock: Clock
+    spec: SourceSpec, *, location_url: str, clock: Clock, store: Store | None = None
 ) -> tuple[CollectionInfo, RenditionInfo, SourceInfo]:
-    """Check a spec against its files, infer the schema where none is given, and choose ids.
+    """Check a spec against what it reads, infer the schema where none is given, and choose ids.
+
+    ``store`` is the location's, if it is open already.
 
     Raises:
         UsageError: the files match nothing and no schema is given, or columns are missing or of
-            the wrong type. LocationError: the files' store failed.
+            the wrong type. LocationError: the files' store failed. GoneError: there is nothing to
+            read.
     """
     spec.check()
-    url, pattern = split_glob(spec.files)
-    refuse_own_location(url, pattern, location_url)
     given = None if spec.schema is None else parse_schema(spec.schema)
-    info = SourceInfo(
-        id=new_source_id(clock),
-        name=spec.name,
-        rendition=new_rendition_id(clock),
-        url=url,
-        pattern=pattern,
-        format=spec.format,
-        envelope=spec.envelope,
-        key=spec.key,
-        time_column=spec.time_column,
-        time_unit=spec.time_unit,
-        max_ahead_ms=spec.max_ahead_ms,
-        delete_when=spec.delete_when,
-        created_us=clock.now_us(),
-    )
-    dialect, given = await _inferred(info, spec, given, clock=clock)
-    info = msgspec.structs.replace(info, csv=dialect)
-    schema = source_schema(spec, given)
+    info = _info_of(spec, location_url=location_url, clock=clock)
+    if info.kind == FILES:
+        dialect, found = await _inferred(info, spec, given, clock=clock)
+        info = msgspec.structs.replace(info, csv=dialect)
+    else:
+        store = open_store(location_url, clock=clock) if store is None else store
+        kind = open_kind(info, store=store, clock=clock)
+        found = await _columns_of(kind, given)
+        info = msgspec.structs.replace(info, settings=dict(await kind.settle()))
+    schema = source_schema(spec, found)
     rendition = RenditionInfo(
         id=info.rendition,
         collection=spec.name,
@@ -148,6 +168,59 @@ async def resolve_spec(
         created_us=info.created_us,
     )
     return collection, rendition, info
+
+
+def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo:
+    url = pattern = ""
+    if spec.files is not None:
+        url, pattern = split_glob(spec.files)
+        refuse_own_location(url, pattern, location_url)
+    return SourceInfo(
+        id=new_source_id(clock),
+        name=spec.name,
+        rendition=new_rendition_id(clock),
+        url=url,
+        pattern=pattern,
+        format=spec.read_as,
+        kind=spec.kind,
+        settings=dict(spec.settings),
+        envelope=spec.envelope,
+        key=spec.key,
+        time_column=spec.time_column,
+        time_unit=spec.time_unit,
+        max_ahead_ms=spec.max_ahead_ms,
+        delete_when=spec.delete_when,
+        created_us=clock.now_us(),
+    )
+
+
+async def _columns_of(kind: SourceKind, given: pa.Schema | None) -> pa.Schema:
+    """Return the columns that a source of another kind than files gets.
+
+    Raises:
+        UsageError: it has no such columns, or nothing to infer them from.
+    """
+    own = await kind.columns()
+    if kind.opening.info.format == ROWS:
+        unknown = [] if given is None else [n for n in given.names if n not in own.names]
+        if unknown:
+            raise UsageError(
+                f"--schema names {unknown[0]!r}, which is no column of such a source: its columns "
+                f"are {', '.join(own.names)}"
+            )
+        return own if given is None else given
+    if BODY not in own.names:
+        raise UsageError(
+            f"a source of the kind {kind.name!r} has no texts to decode: leave --format out"
+        )
+    if given is not None:
+        return given
+    sample = await kind.sample()
+    if not sample:
+        raise UsageError(
+            "there is nothing yet to infer a schema from: give one with --schema 'name type, ...'"
+        )
+    return sample_schema(b"".join(line + b"\n" for body in sample if (line := one_line(body))))
 
 
 def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
@@ -210,8 +283,8 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
                 f"the columns {twin!r} and {name!r} differ by case alone, which SQL does not tell "
                 "apart: give --schema with one of them"
             )
-    for field in given:
-        _check_json_name(field)
+    for one in given:
+        _check_json_name(one)
     if spec.time_column is not None:
         check_time_type(spec.time_column, given.field(spec.time_column).type)
     # Append-only rows have no key: whole rows are spread over shards, and parts need no sorting.
@@ -232,9 +305,3 @@ def _check_json_name(field: pa.Field[Any]) -> None:
             f"the column {field.name!r} cannot be of type JSON, for its name has a quote, a "
             "backslash or a control character: give it another type with --schema"
         )
-
-
-def open_source(info: SourceInfo, schema: ShardSchema, *, clock: Clock, final: bool) -> FilesSource:
-    """Open a source that the catalog knows."""
-    store = Metered(open_store(info.url, clock=clock), clock=clock)
-    return FilesSource(store=store, clock=clock, info=info, schema=schema, final=final)

@@ -27,7 +27,7 @@ from tidelog.collection.decode_parquet import decode_parquet
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.lines import record_ends, split_at
 from tidelog.collection.places import Int64s
-from tidelog.collection.records import OFFSET, Misfit, shown
+from tidelog.collection.records import OFFSET, Misfit, Records, shown
 from tidelog.collection.source.binding import SourceRange
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
 
@@ -140,6 +140,18 @@ def _decode(
     formats = _ISO
     if format == "csv":
         formats = Formats(dialect.date_format, dialect.timestamp_format)
+    return fit_records(records, found.path, wanted, required=required, formats=formats)
+
+
+def fit_records(
+    records: Records,
+    path: str,
+    wanted: pa.Schema,
+    *,
+    required: Sequence[str],
+    formats: Formats = _ISO,
+) -> Decoded:
+    """Fit what a parser gave to the types that are wanted, and tell what does not fit."""
     table, places, reasons = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
     good = ~np.isin(places, np.fromiter(reasons, np.int64, len(reasons)))
@@ -156,7 +168,7 @@ def _decode(
     rows = table.append_column(OFFSET, pa.array(offsets[places], pa.int64()))
     if reasons:
         rows = rows.filter(pa.array(good))
-    return Decoded(rows, errors_table(found.path, misfits), records.dropped)
+    return Decoded(rows, errors_table(path, misfits), records.dropped)
 
 
 def _fit(

@@ -19,15 +19,16 @@ from tidelog.collection.controller import Controller
 from tidelog.collection.engine import Computed, Engine, Written
 from tidelog.collection.envelope import deletions_schema
 from tidelog.collection.source.binding import (
-    REMAP_SCHEMA,
+    AddressRange,
     Binding,
-    SourceRange,
     Taken,
     advance_taken,
     next_binding,
     plan_updates,
     read_ranges,
+    remap_schema,
 )
+from tidelog.collection.source.kinds import registered_kind
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import Plan, RawSource, SourceHead, SurveyResult
 from tidelog.consensus.port import Consensus
@@ -35,6 +36,7 @@ from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
     DataDiffers,
+    GoneError,
     SourceDropped,
     SourceRowsRefused,
     require,
@@ -102,7 +104,8 @@ class Ingester:
     deletions: list[Shard] = field(init=False)
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
-    _taken: tuple[int, dict[str, SourceRange]] | None = None
+    _is_held: bool = False
+    _taken: tuple[int, dict[str, AddressRange]] | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
 
     def __post_init__(self) -> None:
@@ -117,7 +120,11 @@ class Ingester:
             self.rendition.errors and self.rendition.remap, "a source's rendition has no shards"
         )
         self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
-        self.remap = self._shard(self.rendition.remap or "", REMAP_SCHEMA, {})
+        self.remap = self._shard(self.rendition.remap or "", self._remap_schema, {})
+
+    @property
+    def _remap_schema(self) -> ShardSchema:
+        return remap_schema(self.source.range_type)
 
     def _shard(self, shard_id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
         return Shard(
@@ -159,18 +166,35 @@ class Ingester:
         """
         await self._check_there()
         start_us = self.clock.monotonic_us()
+        if not self._is_held:
+            await self._hold(make=True)
+            self._is_held = True
         for _ in range(TRIES_MAX):
+            reached = self.upper
             try:
                 done = await self._tick(head, may_idle=may_idle)
             except AsOfBeforeSince:
                 # Other ingesters went on while we knew no more than an earlier state.
                 await self.refresh()
                 continue
+            except GoneError:
+                # What others have taken already, the source may let go of.
+                await self.refresh()
+                if self.upper <= reached:
+                    raise
+                continue
             if done is not None:
+                await self._hold(make=False)
                 seconds = (self.clock.monotonic_us() - start_us) / 1e6
                 observe_tick(self.info.name, seconds, done.rows)
             return done
         raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
+
+    async def _hold(self, *, make: bool) -> None:
+        """Tell the source up to where all that it has is in."""
+        upper = self.upper
+        if not upper.is_empty and self.remap.state.upper_frontier >= upper:
+            await self.source.hold(await self.taken(upper.time), make=make)
 
     async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
         lower = self.upper.time
@@ -234,14 +258,14 @@ class Ingester:
             raise _refused(computed)
         return computed
 
-    async def taken(self, upper: int) -> dict[str, SourceRange]:
+    async def taken(self, upper: int) -> dict[str, AddressRange]:
         """Return the frontier of the source at an upper that the remap shard has reached."""
         if self._taken is not None and self._taken[0] == upper:
             return self._taken[1]
         if upper == 0:
             return {}
         rows = await self.remap.snapshot_of(self.remap.state, upper - 1).to_arrow()
-        found = {r.path: r for r in read_ranges(rows)}
+        found = {r.path: r for r in read_ranges(rows, self.source.range_type)}
         self._taken = (upper, found)
         return found
 
@@ -276,7 +300,7 @@ class Ingester:
     async def _mint(self, plan: Plan, lower: int, upper: int) -> None:
         """Propose a binding; whoever was first, what stands then is read back and obeyed."""
         taken = await self.taken(lower)
-        updates = plan_updates(taken, plan.ranges, time=upper - 1)
+        updates = plan_updates(taken, plan.ranges, self.source.range_type, time=upper - 1)
         # Nobody reads the frontier below what the output has reached: this is bounded input
         # reliance.
         holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
@@ -289,11 +313,12 @@ class Ingester:
         reached = state.upper_frontier.time
         require(reached > lower, "a binding stands beyond the output", remap=reached, lower=lower)
         parts = parts_between(state, lower - 1, reached - 1)
-        tables = await self.remap.reader.read(parts, REMAP_SCHEMA)
+        schema = self._remap_schema
+        tables = await self.remap.reader.read(parts, schema)
         updates = await self.clock.offload(
-            lambda: consolidate(tables, REMAP_SCHEMA, after=lower - 1, until=reached - 1)
+            lambda: consolidate(tables, schema, after=lower - 1, until=reached - 1)
         )
-        return next_binding(updates, lower, reached)
+        return next_binding(updates, lower, reached, self.source.range_type)
 
     def _job(self, binding: Binding) -> Job:
         upsert = self.info.envelope == "upsert"
@@ -308,6 +333,7 @@ class Ingester:
                 for shard, beside in zip_longest(self.outputs, self.deletions)
             ),
             errors=self._target(self.errors, binding, feedback=False),
+            kind=registered_kind(self.info.kind),
         )
 
     def _target(

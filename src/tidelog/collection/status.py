@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidelog.collection.catalog import FILES
 from tidelog.collection.health import Health, decode_health, health_path
 from tidelog.collection.ingest import Ingester
 from tidelog.collection.source.binding import Taken
@@ -24,13 +26,15 @@ class SourceStatus:
 
     Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where
         the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
-        something was taken; ``late`` and ``bad`` count rows since the beginning.
+        something was taken, None of a source that reads no files, which ``reached`` an address of
+        each path; ``late`` and ``bad`` count rows since the beginning.
     """
 
     name: str
     upper: int | None
     left_bytes: int | None
-    files: int
+    files: int | None
+    reached: Mapping[str, int]
     late: int
     bad: int
     trouble: str | None
@@ -44,7 +48,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         LocationError: the location's store failed.
     """
     upper, taken = await taken_now(ingester)
-    left, trouble = None, None
+    left, trouble, is_files = None, None, ingester.info.kind == FILES
     try:
         left = (await ingester.source.head()).left_bytes(taken)
     except TidelogError as error:
@@ -54,7 +58,8 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         name=ingester.info.name,
         upper=None if upper.is_empty else upper.time,
         left_bytes=left,
-        files=len(taken),
+        files=len(taken) if is_files else None,
+        reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.diffs,
         trouble=trouble,

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from tidelog.collection.compute import Job, Target
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.fetch import can_be_shared
 from tidelog.collection.source.look import SMALL_SURVEY_BYTES, SurveyJob
 
@@ -50,7 +50,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rank: int
-    found: SourceRange
+    found: AddressRange
     low: int
     high: int
 
@@ -136,16 +136,13 @@ def pack(weights: Sequence[float], count: int) -> list[tuple[int, int]]:
     return list(pairwise([0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(sizes)]))
 
 
-def cut_range(found: SourceRange, count: int) -> list[int]:
+def cut_range(found: AddressRange, count: int) -> list[int]:
     """Return where a range is cut into about ``count`` pieces, its start and limit included.
 
-    One with sums is cut right behind the first byte of a block: whoever reads a piece looks for a
-    line end from the byte before it on, and that is in a block which it checks anyway.
+    The range has the last word on where that can be: see `AddressRange.cut_at`.
     """
-    cuts = np.linspace(found.start, found.limit, count + 1).astype(np.int64)
-    if found.is_summed:
-        cuts[1:-1] = cuts[1:-1] // found.block_bytes * found.block_bytes + 1
-    inner = {cut for cut in cuts[1:-1].tolist() if found.start < cut < found.limit}
+    cuts = found.cut_at(np.linspace(found.start, found.limit, count + 1).astype(np.int64)[1:-1])
+    inner = {cut for cut in cuts.tolist() if found.start < cut < found.limit}
     return [found.start, *sorted(inner), found.limit]
 
 
@@ -168,8 +165,8 @@ def _join(pieces: Sequence[Piece]) -> Piece:
     return msgspec.structs.replace(pieces[0], high=pieces[-1].high)
 
 
-def _weight(found: SourceRange, settings: TickSettings) -> int:
-    return found.limit - found.start + settings.range_bytes
+def _weight(found: AddressRange, settings: TickSettings) -> int:
+    return found.weight_bytes + settings.range_bytes
 
 
 def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:

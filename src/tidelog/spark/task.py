@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock, run_all
-from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
-from tidelog.collection.compute import Shaped, error_updates, shape_messages
+from tidelog.collection.catalog import ERRORS_SCHEMA
+from tidelog.collection.compute import Job, Shaped, error_updates, shape_messages
 from tidelog.collection.engine import (
     Computed,
     LocalEngine,
@@ -35,10 +35,11 @@ from tidelog.collection.engine import (
 )
 from tidelog.collection.envelope import messages_schema
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.kinds import open_source, register_kind
 from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import RawSource
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.part import Part
-from tidelog.persist.schema import ShardSchema
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.spark.job import portable
 from tidelog.spark.plan import Piece, Share
@@ -96,12 +97,17 @@ class Bench:
         self.engine = LocalEngine(store=self.store, clock=self.clock, cache_bytes=CACHE_BYTES)
         use_one_core()
 
-    def source(self, info: SourceInfo, schema: ShardSchema) -> FilesSource:
-        """Open a source, on a store that stays open."""
-        if info.url not in self._sources:
-            self._sources[info.url] = self._open(info.url)
-        store = self._sources[info.url]
-        return FilesSource(store=store, clock=self.clock, info=info, schema=schema)
+    def source(self, job: Job | SurveyJob) -> RawSource:
+        """Open a job's source, on stores that stay open."""
+        if job.kind is not None:
+            register_kind(job.kind)
+        return open_source(
+            job.source,
+            job.data_schema,
+            store=self.store,
+            clock=self.clock,
+            opened=self._sources,
+        )
 
     def usage(self) -> Usage:
         """Return what all stores were asked for so far."""
@@ -166,8 +172,9 @@ async def run_survey(share: SurveyShare, bench: Bench) -> tuple[bytes, Usage]:
     """
     before = bench.usage()
     job = share.job
-    source = bench.source(job.source, job.data_schema)
-    source.kept_bytes_max = 0
+    source = bench.source(job)
+    if isinstance(source, FilesSource):
+        source.kept_bytes_max = 0
     done = await survey_here(job, source, at_once=READS_MAX)
     # As one string of bytes: to pickle many small values takes longer than to make them.
     return msgspec.msgpack.encode(done.found), bench.usage() - before
@@ -181,9 +188,7 @@ async def run_share(share: Share, bench: Bench) -> TaskResult:
     """
     before = bench.usage()
     if share.job.ranges:
-        computed = await bench.engine.compute(
-            share.job, bench.source(share.job.source, share.job.data_schema)
-        )
+        computed = await bench.engine.compute(share.job, bench.source(share.job))
     else:
         shaped = await _shape(share, bench)
         messages = pa.concat_tables([s.messages for s in shaped])
@@ -236,7 +241,7 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
 
 
 async def _shape(share: Share, bench: Bench) -> list[Shaped]:
-    source = bench.source(share.job.source, share.job.data_schema)
+    source = bench.source(share.job)
 
     async def one(piece: Piece) -> Shaped:
         found, data = await source.read(piece.found, piece.low, piece.high)

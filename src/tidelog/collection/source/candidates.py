@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.collection.source.binding import SourceRange, Taken
+from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.packed import PACKED_RATIO, is_packed
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.store.port import Entry
@@ -42,7 +42,7 @@ class Known:
             # From where the next survey would begin, of the same bytes, it would find the same.
             self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
 
-    def forget(self, sizes: Mapping[str, int], taken: Taken) -> None:
+    def forget(self, sizes: Mapping[str, int], taken: Mapping[str, SourceRange]) -> None:
         """Forget of files that wait, those that are gone, or were taken whole after all."""
         for path in list(self.stalled):
             before = taken.get(path)
@@ -63,7 +63,7 @@ class Known:
 
 def choose_candidates(
     entries: Iterable[Entry],
-    taken: Taken,
+    taken: Mapping[str, SourceRange],
     known: Known,
     *,
     bytes_max: int,

@@ -11,9 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, Protocol, TypeVar
 
-from tidelog.collection.source.binding import SourceRange
-from tidelog.collection.source.surveyed import NO_TIME, Block, CutPlace, FileSurvey
+from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.surveyed import NO_TIME, Block, CutPlace, Surveyed
+
+R = TypeVar("R", bound=AddressRange)
+R_co = TypeVar("R_co", bound=AddressRange, covariant=True)
+
+
+class Divisible(Protocol[R_co]):
+    """What was surveyed of a file, or of a range of another source's messages."""
+
+    @property
+    def found(self) -> Surveyed:
+        """What was found of it."""
+        ...
+
+    def range_until(self, place: CutPlace | None, *, late: int, time_max: int) -> R_co:
+        """Return the range up to a place, or all of it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +47,7 @@ class Cut:
     time_max: int | None
 
 
-def choose_cut(files: Sequence[FileSurvey], *, complete: bool) -> Cut | None:
+def choose_cut(files: Sequence[Divisible[Any]], *, complete: bool) -> Cut | None:
     """Choose how much of the files to take, the most there may be; None asks to be shown more.
 
     ``complete`` says that there is nothing after these.
@@ -50,7 +67,7 @@ def choose_cut(files: Sequence[FileSurvey], *, complete: bool) -> Cut | None:
     return None
 
 
-def choose_rough_cut(files: Sequence[FileSurvey]) -> Cut | None:
+def choose_rough_cut(files: Sequence[Divisible[Any]]) -> Cut | None:
     """Choose a cut where times go up and down: between two neighbours of other times.
 
     What comes after it with an earlier time will be late, and counted. None: all have one time.
@@ -68,13 +85,13 @@ def choose_rough_cut(files: Sequence[FileSurvey]) -> Cut | None:
     return None
 
 
-def take_all(files: Sequence[FileSurvey]) -> Cut:
+def take_all(files: Sequence[Divisible[Any]]) -> Cut:
     """Return the cut behind all files."""
     greatest = _reached(_blocks(files))[-1]
     return Cut(len(files), 0, None, greatest if greatest > NO_TIME else None)
 
 
-def ranges_until(cut: Cut, files: Sequence[FileSurvey], *, time_max: int) -> list[SourceRange]:
+def ranges_until(cut: Cut, files: Sequence[Divisible[R]], *, time_max: int) -> list[R]:
     """Return the ranges that a cut takes. Rows later than ``time_max`` are bad ones of them."""
     found = [
         survey.range_until(None, late=late_in(survey.found.blocks), time_max=time_max)
@@ -99,7 +116,7 @@ def upper_after(cut: Cut, lower: int) -> int:
     return max(cut.time_max if cut.time_max is not None else lower, lower) + 1
 
 
-def _blocks(files: Sequence[FileSurvey]) -> list[tuple[int, int, Block]]:
+def _blocks(files: Sequence[Divisible[Any]]) -> list[tuple[int, int, Block]]:
     return [
         (file, number, block)
         for file, survey in enumerate(files)

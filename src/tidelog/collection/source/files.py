@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.source.binding import ANY_TIME, SourceRange, Taken
+from tidelog.collection.source.binding import ANY_TIME, AddressRange, SourceRange, Taken
 from tidelog.collection.source.blocks import BLOCK_BYTES
 from tidelog.collection.source.candidates import Known, choose_candidates
 from tidelog.collection.source.cut import (
@@ -37,6 +37,7 @@ from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.survey import survey_piece
 from tidelog.collection.source.survey_packed import OpenTexts, read_packed
 from tidelog.collection.source.surveyed import (
+    AnyPiece,
     FileCandidate,
     FileSurvey,
     Surveyed,
@@ -75,16 +76,20 @@ class FilesHead:
             if before is None:
                 left += entry.size_bytes
             else:
-                left += max(0, entry.size_bytes - before.file_bytes)
+                left += max(0, entry.size_bytes - _file_bytes(before))
         return left
 
-    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[SourceRange]) -> int:
+    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
         for found in ranges:
             size = self.sizes.get(found.path, 0)
             before = taken.get(found.path)
-            start = before.file_bytes if before is not None else 0
-            left_bytes -= max(0, size - start) - max(0, size - found.file_bytes)
+            start = _file_bytes(before) if before is not None else 0
+            left_bytes -= max(0, size - start) - max(0, size - _file_bytes(found))
         return left_bytes
+
+
+def _file_bytes(found: AddressRange) -> int:
+    return found.file_bytes if isinstance(found, SourceRange) else found.limit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +116,10 @@ class FilesSource:
     _texts: OpenTexts = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def range_type(self) -> type[AddressRange]:
+        return SourceRange
+
     async def head(self) -> FilesHead:
         pattern = self.info.pattern
         found = [
@@ -127,6 +136,7 @@ class FilesSource:
     ) -> Plan | None:
         if not isinstance(head, FilesHead):
             raise InvariantError("a files source was given another source's head")
+        taken = cast("Mapping[str, SourceRange]", taken)  # Its remap shard holds no others.
         job = self._job(lower)
         self._kept, self._kept_bytes, self._waiting = {}, 0, {}
         self._known.forget(head.sizes, taken)
@@ -152,7 +162,9 @@ class FilesSource:
             budget *= 2
         return None
 
-    async def survey(self, piece: SurveyPiece, job: SurveyJob) -> Surveyed:
+    async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
+        if not isinstance(piece, SurveyPiece):
+            raise InvariantError("a files source was given another source's piece")
         asked = piece.candidate
         version = asked.before if asked.checked and asked.before is not None else asked
         file = OpenedFile(
@@ -170,9 +182,14 @@ class FilesSource:
     def usage(self) -> Usage:
         return usage_of(self.store)
 
+    async def hold(self, taken: Taken, *, make: bool) -> None:
+        """Files are kept by whoever writes them."""
+
     async def read(
-        self, found: SourceRange, low: int | None = None, high: int | None = None
+        self, found: AddressRange, low: int | None = None, high: int | None = None
     ) -> tuple[SourceRange, bytes]:
+        if not isinstance(found, SourceRange):
+            raise InvariantError("a files source was given another source's range")
         file = OpenedFile(
             store=self.store, path=found.path, e_tag=None if found.is_summed else found.e_tag
         )

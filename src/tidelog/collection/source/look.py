@@ -27,7 +27,8 @@ from tidelog.collection.records import OFFSET
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
 from tidelog.collection.source.fetch import can_be_shared, is_divisible
-from tidelog.collection.source.surveyed import TORN, Block, Surveyed, SurveyPiece
+from tidelog.collection.source.kind import SourceKind
+from tidelog.collection.source.surveyed import TORN, AnyPiece, Block, Surveyed, SurveyPiece
 from tidelog.collection.source.times_of_blocks import group_block, text_blocks
 from tidelog.collection.times import times_of
 from tidelog.errors import HeaderDiffers
@@ -45,6 +46,7 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
     Shape: rows earlier than ``lower`` are late; those with a time past ``time_max`` are bad.
         ``final`` says that a text file's last record is whole though it lacks a line end.
         ``is_versioned``: the version of an object proves its bytes, so that none are summed.
+        ``kind`` is the source's, where other processes would not find it by its name.
     """
 
     source: SourceInfo
@@ -53,7 +55,8 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
     time_max: int
     final: bool
     is_versioned: bool
-    pieces: tuple[SurveyPiece, ...]
+    pieces: tuple[AnyPiece, ...]
+    kind: type[SourceKind] | None = None
 
     @property
     def data_schema(self) -> ShardSchema:

@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelog.collection.source.binding import SourceRange, Taken
+import pyarrow as pa
+
+from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.look import SurveyJob
-from tidelog.collection.source.surveyed import Surveyed, SurveyPiece
+from tidelog.collection.source.surveyed import AnyPiece, Surveyed
 from tidelog.store.wrappers.metered import Usage
 
 
@@ -23,7 +25,7 @@ from tidelog.store.wrappers.metered import Usage
 class Plan:
     """What the next binding would take; ``upper`` is None where times are the clock's."""
 
-    ranges: tuple[SourceRange, ...]
+    ranges: tuple[AddressRange, ...]
     upper: int | None
 
 
@@ -45,7 +47,7 @@ class SourceHead(Protocol):
         """Return how many bytes lie between a frontier and this head."""
         ...
 
-    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[SourceRange]) -> int:
+    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
         """Return what is left once ranges were taken, of what was left of it before.
 
         It costs what the ranges do, and not what all files do.
@@ -54,7 +56,15 @@ class SourceHead(Protocol):
 
 
 class RawSource(Protocol):
-    """One raw source."""
+    """One raw source, as engines and the ingester know it.
+
+    Who brings a new kind of source writes no such thing, but a `tidelog.collection.source.kind`.
+    """
+
+    @property
+    def range_type(self) -> type[AddressRange]:
+        """Return what its ranges are: their fields are the columns of its remap shard."""
+        ...
 
     async def head(self) -> SourceHead:
         """Look how far the source has got."""
@@ -72,7 +82,7 @@ class RawSource(Protocol):
         """
         ...
 
-    async def survey(self, piece: SurveyPiece, job: SurveyJob) -> Surveyed:
+    async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
         """Look into a piece of what may be taken next.
 
         Raises:
@@ -81,7 +91,7 @@ class RawSource(Protocol):
         ...
 
     def waiting(self) -> Mapping[str, str]:
-        """Return the files that could not be taken at the last plan, by path, and why not yet."""
+        """Return what could not be taken at the last plan, by path, and why not yet."""
         ...
 
     def usage(self) -> Usage:
@@ -89,13 +99,25 @@ class RawSource(Protocol):
         ...
 
     async def read(
-        self, found: SourceRange, low: int | None = None, high: int | None = None
-    ) -> tuple[SourceRange, bytes]:
-        """Return the bytes of a range, proven to be those that the binding names.
+        self, found: AddressRange, low: int | None = None, high: int | None = None
+    ) -> tuple[AddressRange, bytes | pa.Table]:
+        """Return what lies in a range, proven to be what the binding names.
 
-        Of a share of it: of its records that start in ``[low, high)``, as a range of their own.
+        Shape: bytes of a file, or rows with their addresses: see `tidelog.collection.decode` and
+            ``decode_rows``. Of a share of it: of its records that start in ``[low, high)``, as a
+            range of their own.
 
         Raises:
-            SourceRewritten: they are others. GoneError: they are gone.
+            SourceRewritten: there is something else. GoneError: it is gone.
+        """
+        ...
+
+    async def hold(self, taken: Taken, *, make: bool) -> None:
+        """Tell the source that what lies before a frontier is in, and may be forgotten.
+
+        ``make`` asks it to keep what comes after, if it does not yet.
+
+        Raises:
+            GoneError: that is gone already. LocationError: the source's store failed.
         """
         ...

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.binding import AddressRange, SourceRange
 from tidelog.collection.source.blocks import BLOCK_BYTES, sums_until
 from tidelog.collection.source.packed import PACKED_RATIO, Packed, codec_of, encode_packed
 
@@ -78,6 +78,20 @@ class SurveyPiece(msgspec.Struct, frozen=True, kw_only=True):
     def window(self) -> tuple[int, int]:
         """Return between which offsets its records start."""
         return self.low + (not self.is_first), self.high + (not self.is_last)
+
+
+class RangePiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of messages that may be taken next, for one task, of a source of no files."""
+
+    found: AddressRange
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return about how much is read for it."""
+        return self.found.weight_bytes
+
+
+AnyPiece = SurveyPiece | RangePiece
 
 
 class CutPlace(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,265 @@
+"""A raw source out of a kind: what the recipe asks, answered by what a kind in one file says.
+
+Ranges are bound from frontiers alone, and nothing is read for it, unless times are the data's: then
+they are surveyed by whoever does the work, as files are, and cut by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.decode_rows import decode_rows
+from tidelog.collection.records import OFFSET
+from tidelog.collection.source.binding import ANY_TIME, AddressRange, Taken
+from tidelog.collection.source.cut import (
+    Cut,
+    choose_cut,
+    choose_rough_cut,
+    ranges_until,
+    upper_after,
+)
+from tidelog.collection.source.kind import Frontier, RowRange, SourceKind
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import Plan, SourceHead, Survey
+from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
+from tidelog.collection.source.times_of_blocks import text_blocks
+from tidelog.collection.times import times_of
+from tidelog.errors import InvariantError, PositionCollected, SourceRewritten
+from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.store.wrappers.metered import Metered, Usage
+
+ROUNDS_MAX: Final = 3
+BLOCK_ROWS: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class AddressedHead:
+    """How far each path reached, and about how many bytes a message takes."""
+
+    reached: Frontier
+    row_bytes: int
+
+    def left_bytes(self, taken: Taken) -> int:
+        return sum(self._left(path, _limit(taken, path)) for path in self.reached)
+
+    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
+        done = ((r, _limit(taken, r.path)) for r in ranges)
+        return left_bytes - sum(
+            self._left(r.path, start) - self._left(r.path, r.limit) for r, start in done
+        )
+
+    def _left(self, path: str, start: int) -> int:
+        return max(0, self.reached.get(path, 0) - start) * self.row_bytes
+
+
+def _limit(taken: Taken, path: str) -> int:
+    return taken[path].limit if path in taken else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSurvey:
+    """A range, what was found of it, and what was taken of its path before."""
+
+    asked: RowRange
+    found: Surveyed
+    before: AddressRange | None
+
+    def range_until(self, place: CutPlace | None, *, late: int, time_max: int) -> RowRange:
+        """Return the range up to a place, or all of it."""
+        asked = self.asked
+        limit = asked.limit if place is None else place.offset
+        size = asked.size_bytes * (limit - asked.start) // (asked.limit - asked.start)
+        late += self.before.late if self.before is not None else 0
+        return msgspec.structs.replace(
+            asked, limit=limit, size_bytes=size, late=late, time_max=time_max
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class AddressedSource:
+    """The raw source of a `SourceKind`.
+
+    ``opened`` are stores that it opened, by URL. ``brought`` is its class, where other processes
+    would not find it by its name.
+    """
+
+    kind: SourceKind
+    info: SourceInfo
+    schema: ShardSchema
+    clock: Clock
+    opened: Mapping[str, Metered] = field(default_factory=dict)
+    brought: type[SourceKind] | None = None
+    _recognised: set[str] = field(default_factory=set)
+
+    @property
+    def range_type(self) -> type[AddressRange]:
+        return RowRange
+
+    async def head(self) -> AddressedHead:
+        reached = await self.kind.head()
+        return AddressedHead(reached, self.kind.row_bytes)
+
+    async def plan(
+        self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
+    ) -> Plan | None:
+        if not isinstance(head, AddressedHead):
+            raise InvariantError("a source was given another source's head")
+        await self._recognise(taken)
+        job = self._job(lower)
+        start = {path: found.limit for path, found in taken.items()}
+        surveys: list[RangeSurvey] = []
+        for round_ in range(64):
+            more = await self.kind.plan(start, head.reached, bytes_max=bytes_max << round_)
+            if not job.is_timed:
+                return Plan(await self._proven(_carried(more, taken)), None) if more else None
+            found = await self._surveyed(more, taken, job, survey)
+            surveys = sorted([*surveys, *found], key=lambda one: (one.asked.path, one.asked.start))
+            start |= {one.path: one.limit for one in more}
+            complete = all(start.get(path, 0) >= end for path, end in head.reached.items())
+            cut = _cut(surveys, complete=complete, rough=round_ >= ROUNDS_MAX)
+            if cut is not None:
+                ranges = joined(ranges_until(cut, surveys, time_max=job.time_max), taken)
+                return Plan(await self._proven(ranges), upper_after(cut, lower))
+            if complete:
+                return None
+        return None
+
+    async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
+        if not isinstance(piece, RangePiece) or not isinstance(piece.found, RowRange):
+            raise InvariantError("a source was given another source's piece")
+        rows = await self._rows(piece.found)
+        return await self.clock.offload(lambda: look_at_rows(rows, piece.found, job))
+
+    def waiting(self) -> Mapping[str, str]:
+        return {}
+
+    def usage(self) -> Usage:
+        return sum((store.usage() for store in self.opened.values()), Usage())
+
+    async def hold(self, taken: Taken, *, make: bool) -> None:
+        await self.kind.hold({path: found.limit for path, found in taken.items()}, make=make)
+
+    async def read(
+        self, found: AddressRange, low: int | None = None, high: int | None = None
+    ) -> tuple[AddressRange, bytes | pa.Table]:
+        await self._check(found)
+        start, limit = found.start if low is None else low, found.limit if high is None else high
+        share = msgspec.structs.replace(found, start=start, limit=limit)
+        return share, await self._rows(share)
+
+    async def _rows(self, found: AddressRange) -> pa.Table:
+        if not isinstance(found, RowRange):
+            raise InvariantError("a source was given another source's range")
+        return pa.concat_tables([batch async for batch in self.kind.read(found)])
+
+    async def _surveyed(
+        self, asked: Sequence[RowRange], taken: Taken, job: SurveyJob, survey: Survey
+    ) -> list[RangeSurvey]:
+        if not asked:
+            return []
+        pieces = tuple(RangePiece(found=one) for one in asked)
+        found = (await survey(msgspec.structs.replace(job, pieces=pieces))).found
+        pairs = zip(asked, found, strict=True)
+        return [RangeSurvey(one, told, taken.get(one.path)) for one, told in pairs]
+
+    async def _proven(self, ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
+        """Return ranges with what proves to whoever reads them that they are the same."""
+        proofs = [await self.kind.proof(one) for one in ranges]
+        pairs = zip(ranges, proofs, strict=True)
+        return tuple(msgspec.structs.replace(one, proof=proof) for one, proof in pairs)
+
+    async def _recognise(self, taken: Taken) -> None:
+        """Look once whether what was taken last is still what it was, if it is there."""
+        for path, found in taken.items():
+            if path not in self._recognised:
+                with suppress(PositionCollected):  # As it may be, once it is in.
+                    await self._check(found)
+                self._recognised.add(path)
+
+    async def _check(self, found: AddressRange) -> None:
+        """Check that what lies in a range that was bound is what was bound.
+
+        Raises:
+            SourceRewritten: it is not.
+        """
+        if isinstance(found, RowRange) and await self.kind.proof(found) != found.proof:
+            raise SourceRewritten(
+                f"{found.path!r} holds something else at {found.start} to {found.limit} than was "
+                "taken: put it back as it was, or drop the source and create it again"
+            )
+
+    def _job(self, lower: int) -> SurveyJob:
+        time_max = ANY_TIME
+        if self.info.time_column is not None and self.info.max_ahead_ms is not None:
+            # What is complete already moves nothing, wherever the clock stands.
+            time_max = max(self.clock.now_us() // 1_000 + self.info.max_ahead_ms, lower)
+        return SurveyJob(
+            source=self.info,
+            schema=encode_schema(self.schema),
+            lower=lower,
+            time_max=time_max,
+            final=True,
+            is_versioned=True,
+            pieces=(),
+            kind=self.brought,
+        )
+
+
+def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveyed:
+    """Return the times of the rows of a range, by blocks of addresses."""
+    source = job.source
+    name = source.time_column or ""
+    column = pa.schema([job.data_schema.data.field(name)])
+    decoded = decode_rows(rows, found, column, format=source.format, counted=False)
+    times, there = times_of(decoded.rows.column(name), source.time_unit)
+    there &= times <= job.time_max
+    blocks = text_blocks(
+        decoded.rows.column(OFFSET).to_numpy()[there],
+        times[there],
+        lower=job.lower,
+        block_bytes=BLOCK_ROWS,
+        rest_until=lambda _: b"",
+    )
+    return Surveyed(limit=found.limit, ink=found.start, blocks=tuple(blocks))
+
+
+def joined(ranges: Sequence[RowRange], taken: Taken) -> list[RowRange]:
+    """Return ranges of which those of one path, which follow each other, are one."""
+    found: list[RowRange] = []
+    for one in ranges:
+        if not found or found[-1].path != one.path:
+            found.append(one)
+            continue
+        last = found[-1]
+        # Each counts what was late before, too.
+        late = one.late - (taken[one.path].late if one.path in taken else 0)
+        found[-1] = msgspec.structs.replace(
+            last,
+            limit=one.limit,
+            size_bytes=last.size_bytes + one.size_bytes,
+            late=last.late + late,
+        )
+    return found
+
+
+def _carried(ranges: Sequence[RowRange], taken: Taken) -> list[RowRange]:
+    """Return ranges with the count of late messages of their paths, of which they bring none."""
+    return [
+        msgspec.structs.replace(r, late=taken[r.path].late) if r.path in taken else r
+        for r in ranges
+    ]
+
+
+def _cut(surveys: Sequence[RangeSurvey], *, complete: bool, rough: bool) -> Cut | None:
+    if not surveys:
+        return None
+    cut = choose_cut(surveys, complete=complete)
+    return choose_rough_cut(surveys) if cut is None and rough else cut

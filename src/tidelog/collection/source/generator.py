@@ -1,0 +1,133 @@
+"""A source that makes its rows up, by their numbers and a seed: for tests, demos and benchmarks.
+
+A row is a function of its number and the settings alone, in arithmetic that is exact everywhere:
+so any engine, on any machine, at any time makes the same one.
+Shape: ``counter`` rows are ``n`` (int64, from 0) and ``time``; ``key-value`` rows have ``key`` and
+    ``value`` (int64) between.
+Source: design page 6, "Raw sources".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.collection.places import Int64s
+from tidelog.collection.source.kind import ADDRESS, Frontier, OpenedWith, RowRange, SourceKind
+from tidelog.collection.times import parse_time_us
+from tidelog.errors import UsageError
+
+SHAPES: Final = ("counter", "key-value")
+BATCH_ROWS: Final = 65_536
+RATE: Final = 1_000
+ROWS_ALONE: Final = 1_000_000
+ROWS_MAX: Final = 2**42  # At one a second, their times are those of 64 bits still.
+START_MAX_US: Final = 2**58  # After the year 9,000.
+START: Final = "2000-01-01T00:00:00Z"
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_KEY, _VALUE = np.uint64(1), np.uint64(2)
+_MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class Generator(SourceKind):
+    """Rows by number, from 0 on."""
+
+    name = "generator"
+    knows = {  # noqa: RUF012 - a class variable of the port, and no field
+        "shape": "counter or key-value",
+        "rows": "how many there are in all; a million, or without end where there is a rate",
+        "rate": "how many come each second, from the creation of the source on; else all are there",
+        "start": "the time of the first row; its creation where there is a rate, else 2000-01-01",
+        "seed": "a number: another one makes other keys and values",
+        "keys": "of key-value: how many keys there are; 1,000 unless told",
+        "skew": "of key-value: 0 makes all keys as frequent, up to 8 some more and more so",
+    }
+    row_bytes = 32
+
+    def __init__(self, opening: OpenedWith) -> None:
+        super().__init__(opening)
+        settings, whole = opening.settings, opening.whole
+        self.shape = settings.get("shape", SHAPES[0])
+        if self.shape not in SHAPES:
+            raise UsageError(f"--generator {self.shape!r} is not known: it is one of {SHAPES}")
+        if self.shape == "counter" and (wrong := {"keys", "skew", "seed"} & set(settings)):
+            raise UsageError(f"--set {min(wrong)} goes with --generator key-value")
+        self.paced = "rate" in settings
+        self.rate = whole("rate", RATE, least=1, most=1_000_000_000)
+        self.rows = whole("rows", ROWS_MAX if self.paced else ROWS_ALONE, most=ROWS_MAX)
+        self.seed = whole("seed", 0, most=2**63)
+        self.keys = whole("keys", 1_000, least=1, most=2**48)
+        self.skew = whole("skew", 0, most=8)
+        begin = settings.get("start", START)
+        self.start_us = parse_time_us(begin, what="--set start=")
+        if not 0 <= self.start_us <= START_MAX_US:
+            raise UsageError("--set start: rows begin after 1970, and before the year 9000")
+
+    async def columns(self) -> pa.Schema:
+        return self._table(np.zeros(0, np.int64)).drop_columns([ADDRESS]).schema
+
+    async def settle(self) -> Mapping[str, str]:
+        start = str(self.opening.info.created_us if self.paced else self.start_us)
+        return {"start": start, **self.opening.settings, "shape": self.shape}
+
+    async def head(self) -> Frontier:
+        rows = self.rows
+        if self.paced:
+            since_us = max(0, self.opening.clock.now_us() - self.opening.info.created_us)
+            rows = min(rows, since_us * self.rate // 1_000_000)
+        return {self.shape: rows}
+
+    async def read(self, found: RowRange) -> AsyncIterator[pa.Table]:
+        """See `SourceKind`."""
+        yield self._table(np.zeros(0, np.int64))
+        for start in range(found.start, found.limit, BATCH_ROWS):
+            numbers = np.arange(start, min(found.limit, start + BATCH_ROWS), dtype=np.int64)
+            yield await self.opening.clock.offload(partial(self._table, numbers))
+
+    def _table(self, numbers: Int64s) -> pa.Table:
+        # In whole seconds and the rest, so that no product exceeds 64 bits.
+        seconds, rest = np.divmod(numbers, self.rate)
+        times = self.start_us + seconds * 1_000_000 + rest * 1_000_000 // self.rate
+        columns: dict[str, Any] = {"n": numbers}
+        if self.shape == "key-value":
+            columns |= {"key": self._keys(numbers), "value": self._values(numbers)}
+        columns |= {"time": pa.array(times).cast(_TIME), ADDRESS: numbers}
+        return pa.table(columns)
+
+    def _keys(self, numbers: Int64s) -> Int64s:
+        """Return keys, from 0 on; the lower ones are the more frequent, by the skew.
+
+        A share of ``x`` of all keys, from the lowest on, has the share ``x ** (1 / (skew + 1))`` of
+        the rows.
+        """
+        # Products of numbers below 1 are rounded the same way by every processor; powers are not.
+        even = (mixed(numbers, self.seed, _KEY) >> np.uint64(11)).astype(np.float64) / 2.0**53
+        share = even
+        for _ in range(self.skew):
+            share = share * even
+        keys: Int64s = (share * self.keys).astype(np.int64)
+        return np.minimum(keys, self.keys - 1)
+
+    def _values(self, numbers: Int64s) -> Int64s:
+        values: Int64s = (mixed(numbers, self.seed, _VALUE) >> np.uint64(32)).astype(np.int64)
+        return values
+
+
+def mixed(numbers: Int64s, seed: int, salt: np.uint64) -> Words:
+    """Return 64 bits for each number, seed and salt, as if at random (SplitMix64)."""
+    with np.errstate(over="ignore"):
+        base = _finish(np.full(1, seed, np.uint64) + salt * _STEP)
+        return _finish(base + (numbers.astype(np.uint64) + np.uint64(1)) * _STEP)
+
+
+def _finish(words: Words) -> Words:
+    words = (words ^ (words >> np.uint64(30))) * _MIX[0]
+    words = (words ^ (words >> np.uint64(27))) * _MIX[1]
+    return words ^ (words >> np.uint64(31))

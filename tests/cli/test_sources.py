@@ -1,0 +1,64 @@
+"""Sources that read no files, as people make, fill and look at them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.conftest import Cli
+
+
+def test_a_generator_is_made_and_read(cli: Cli) -> None:
+    """Without a file anywhere; and each place that shows a source says what it reads."""
+    said = cli.done("source", "create", "g", "--generator", "counter", "--set", "rows=3")
+    assert "  n " in said.err + said.out
+
+    assert cli.ingest("g", "--json").object["rows"] == 3
+    assert [row["n"] for row in cli.done("read", "g", "--json").objects] == [0, 1, 2]
+    found = cli.done("source", "describe", "g", "--json").object
+    assert (found["kind"], found["files"], found["format"]) == ("generator", None, "rows")
+    assert found["settings"] == {"rows": "3", "shape": "counter", "start": "946684800000000"}
+    assert cli.done("source", "status", "g", "--json").object["reached"] == {"counter": 3}
+
+
+def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
+    """Its records are rows, or the fields of their json."""
+    cli.done("log", "create", "orders")
+    cli.done("log", "append", "orders", given=b'{"id": 1}\n{"id": 2}\nx\n')
+    cli.done("source", "create", "raw", "--log", "orders")
+    cli.done("source", "create", "fields", "--log", "orders", "--format", "json")
+
+    for name, rows in (("raw", 3), ("fields", 2)):
+        assert cli.ingest(name, "--json").object["rows"] == rows
+    assert [row["id"] for row in cli.done("read", "fields", "--json").objects] == [1, 2]
+    (error,) = cli.done("read", "fields_errors", "--json").objects
+    assert (error["file"], error["text"]) == ("orders", "x")
+    held = [
+        line["cursor"] for line in cli.done("log", "cursor", "list", "orders", "--json").objects
+    ]
+    assert [name.rpartition("_o")[0] for name in held] == ["source_fields", "source_raw"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say what the source reads: --files, --log, --generator, or --kind"),
+        (("--files", "x", "--log", "y"), "--files and --log exclude each other"),
+        (("--generator", "counter", "--set", "rows"), "--set 'rows': write NAME=VALUE"),
+        (("--generator", "counter", "--set", "a=1", "--set", "a=2"), "each name once"),
+        (("--generator", "dice"), "--generator 'dice' is not known"),
+        (("--generator", "counter", "--format", "csv"), "it is one of rows, json"),
+        (("--generator", "counter", "--format", "json"), "has no texts to decode"),
+        (("--generator", "counter", "--delimiter", ";"), "go with --format csv"),
+        (("--kind", "kafka"), "there is no kind of source 'kafka'"),
+        (("--log", "no/../../.."), "there is no log"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_made(
+    cli: Cli, arguments: tuple[str, ...], said: str
+) -> None:
+    """One sentence, and no location."""
+    done = cli("source", "create", "s", *arguments)
+
+    assert done.status in (1, 2)
+    assert said in done.complaint
+    assert not (cli.folder / "lake").exists()

@@ -1,0 +1,251 @@
+"""Kinds of sources: what one file says, and what the recipe makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kit.clocks import SwiftClock
+from kit.shelf_kind import Row, Shelf
+from kit.sources import ingest, rows_of
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.decode_rows import one_line
+from tidelog.collection.ingest import Tick
+from tidelog.collection.source.kinds import register_kind
+from tidelog.collection.status import source_status
+from tidelog.errors import GoneError, SourceRewritten, UsageError
+from tidelog.location import Location, open_location
+from tidelog.store.memory import MemoryStore
+
+DATA = "k bigint, at bigint, gone boolean"
+
+
+@pytest.fixture(autouse=True)
+def _empty_shelves() -> Iterator[None]:
+    register_kind(Shelf)
+    yield
+    Shelf.rows.clear()
+    Shelf.held.clear()
+
+
+def row(k: int, at: int, *, gone: bool = False, body: bytes | None = None) -> Row:
+    return {"k": k, "at": at, "gone": gone, "body": body}
+
+
+async def location_with(**asked: Any) -> Location:
+    store = MemoryStore(name="memory://")
+    location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
+    await location.create_source(SourceSpec(**{"name": "s", "kind": "shelf", **asked}))
+    return location
+
+
+async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
+    collection = await location.collection(name)
+    await collection.refresh()
+    found: list[dict[str, Any]] = (await collection.snapshot()).to_pylist()
+    return found
+
+
+async def test_rows_are_taken_once_from_all_paths() -> None:
+    """In ticks of any size, and what comes later goes on from there; gaps are no rows."""
+    Shelf.rows |= {"a": [row(n, n) for n in range(7)], "b": [row(70, 1), None, row(71, 2)]}
+    location = await location_with(schema=DATA)
+
+    ticks = await ingest(location, "s", bytes_max=40)
+    Shelf.rows["b"].append(row(72, 9))
+    Shelf.rows["c"] = [row(80, 1)]
+    later = await ingest(location, "s", bytes_max=40)
+
+    assert len(ticks) > 2
+    assert sum(tick.rows for tick in later) == 2
+    assert sorted(r["k"] for r in await rows_in(location)) == [*range(7), 70, 71, 72, 80]
+
+
+async def test_a_source_is_told_what_is_in() -> None:
+    """It may let go of what lies before, and must keep the rest, from its creation on."""
+    Shelf.rows["a"] = [row(n, n) for n in range(6)]
+    location = await location_with(schema=DATA)
+
+    await ingest(location, "s", bytes_max=30)
+    assert Shelf.held == [({}, True), ({}, True), ({"a": 3}, False), ({"a": 6}, False)]
+
+
+async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
+    """A binding promises that its messages are the same for ever."""
+    Shelf.rows["a"] = [row(1, 1)]
+    location = await location_with(schema=DATA)
+    await ingest(location, "s")
+    Shelf.rows["a"] = [row(2, 1), row(3, 1)]
+
+    with pytest.raises(SourceRewritten, match="'a' holds something else at 0 to 1"):
+        await ingest(location, "s")
+    Shelf.rows["b"] = Shelf.rows.pop("a")
+    with pytest.raises(GoneError, match="'a' is gone"):
+        await ingest(location, "s")
+
+
+async def test_rows_that_do_not_fit_are_told_by_path_and_address() -> None:
+    """As those of files are; and the others are in."""
+    Shelf.rows["a"] = [row(1, 1), row(300, 2), row(3, 3)]
+    location = await location_with(schema="k utinyint, at bigint")
+
+    (tick,) = await ingest(location, "s")
+    (error,) = await rows_in(location, "s_errors")
+    assert (tick.rows, tick.bad) == (2, 1)
+    assert (error["file"], error["offset"]) == ("a", 1)
+    assert error["reason"] == "column 'k' does not fit its type"
+    assert "'k': 300" in error["text"]
+
+
+async def test_texts_are_decoded_as_lines_of_files_are() -> None:
+    """One record, one row: whatever is none, or several, is a bad one, and none is lost."""
+    bodies = [
+        b'{"id": 1}',
+        b"",
+        b'{"id":\n  2}\n',
+        b'{"id": 3}\n{"id": 4}',
+        b"\xff",
+        b'{"id": "\n5"}',
+        b'{"id": 6, "more": 1}',
+        b"null",
+    ]
+    Shelf.rows["a"] = [*(row(0, 0, body=body) for body in bodies), row(0, 0)]
+    location = await location_with(format="json", schema="id bigint")
+
+    (tick,) = await ingest(location, "s")
+    assert sorted(r["id"] for r in await rows_in(location)) == [1, 2, 6]
+    errors = await rows_in(location, "s_errors")
+    assert sorted(error["offset"] for error in errors) == [1, 3, 4, 5, 7, 8]
+    assert tick.dropped == {"more": 1}
+
+
+async def test_columns_are_inferred_from_texts() -> None:
+    """As from a sample of files."""
+    Shelf.rows["a"] = [row(0, 0, body=b'{"id": 1,\n "at": "2020-01-01"}'), row(0, 0)]
+    location = await location_with(format="json")
+
+    _, rendition = await location.source("s")
+    assert rendition.data_schema.names == ["id", "at"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"kind": "shelves"}, "there is no kind of source 'shelves': there are files, generator"),
+        ({"settings": {"deep": "1"}}, "--set deep: .* it has wide"),
+        ({"schema": "k bigint, x int"}, "names 'x', which is no column .* k, at, gone, body"),
+        ({"format": "csv"}, "it is one of rows, json"),
+        ({"files": "x/*.jsonl"}, "give one of both"),
+        ({"format": "json"}, "give one with --schema"),
+        ({"kind": "files"}, "say what the source reads"),
+        ({"kind": "files", "files": "x", "settings": {"a": "b"}}, "--set goes with"),
+    ],
+)
+async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
+    """In a sentence that says what to correct."""
+    with pytest.raises(UsageError, match=said):
+        await location_with(**asked)
+
+
+async def test_a_source_of_a_kind_that_is_not_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog's name is looked up, and never imported."""
+    location = await location_with(schema=DATA)
+    monkeypatch.setattr("tidelog.collection.source.kinds._registered", {})
+
+    with pytest.raises(UsageError, match="install the package that brings it"):
+        await location.ingester("s")
+    await location.drop_source("s")
+
+
+async def test_the_status_says_how_far_each_path_was_read() -> None:
+    """There are no files to count."""
+    Shelf.rows["a"] = [row(1, 1), row(2, 2)]
+    location = await location_with(schema=DATA)
+    await ingest(location, "s")
+    Shelf.rows["a"].append(row(3, 3))
+
+    status = await source_status(await location.ingester("s"))
+    assert (status.files, status.reached, status.left_bytes) == (None, {"a": 2}, 10)
+
+
+changes = st.lists(
+    st.builds(row, st.integers(0, 3), st.integers(0, 12), gone=st.booleans()), max_size=14
+)
+
+
+def newest(shelves: dict[str, list[Row]]) -> dict[int, int]:
+    """Return the newest time of each key by a plain dictionary; of one time, the last counts."""
+    found: dict[int, Row] = {}
+    for shelf in sorted(shelves):
+        for one in shelves[shelf]:
+            if one["k"] not in found or found[one["k"]]["at"] <= one["at"]:
+                found[one["k"]] = one
+    return {k: one["at"] for k, one in found.items() if not one["gone"]}
+
+
+@given(shelf=changes, bytes_max=st.integers(1, 200))
+@example(shelf=[row(0, 0), row(0, 1), row(0, 0)], bytes_max=1)
+@settings(max_examples=8, deadline=None)
+async def test_contents_do_not_depend_on_how_a_source_is_cut(
+    shelf: list[Row], bytes_max: int
+) -> None:
+    """With times from the data, in whatever order they come."""
+    Shelf.rows["a"] = list(shelf)
+    location = await location_with(
+        envelope="upsert", key=("k",), time_column="at", delete_when="gone"
+    )
+
+    ticks = await ingest(location, "s", bytes_max=bytes_max)
+    found = {r["k"]: r["at"] for r in await rows_in(location)} if ticks else {}
+    assert found == newest({"a": shelf})
+    assert sum(tick.rows for tick in ticks) == len(shelf)
+    check_late(ticks, shelf)
+
+
+def check_late(ticks: list[Tick], shelf: list[Row]) -> None:
+    """Check that late rows were counted: those that came after their time was complete."""
+    left, late = list(shelf), 0
+    for tick in ticks:
+        taken, left = left[: tick.rows], left[tick.rows :]
+        late += sum(1 for one in taken if one["at"] < tick.lower)
+        assert tick.upper == max([tick.lower, *(one["at"] for one in taken)]) + 1
+    assert sum(tick.late for tick in ticks) == late
+
+
+async def test_a_time_far_ahead_is_a_bad_row() -> None:
+    """It would make all that comes until then late: as in files."""
+    day_ms = 86_400_000
+    Shelf.rows["a"] = [row(1, 5), row(2, 10**15), row(3, 9)]
+    location = await location_with(schema=DATA, time_column="at")
+
+    (tick,) = await ingest(location, "s")
+    (error,) = await rows_in(location, "s_errors")
+    assert tick.upper < 10**15 - day_ms
+    assert "--max-ahead" in error["reason"]
+    assert rows_of((await (await location.collection("s")).snapshot()).select(["k"])) == [
+        "{'k': 1}",
+        "{'k': 3}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (b' {"a":\r\n 1} \n', b'{"a":   1}'),
+        (b'{"a": "x\\"\\n"}', b'{"a": "x\\"\\n"}'),
+        (b'{"a": "x\\"y",\n"b": 2}', b'{"a": "x\\"y", "b": 2}'),
+        (b'{"a": "x\ny"}', None),
+        (b" \n", None),
+    ],
+)
+def test_json_becomes_one_line(body: bytes, line: bytes | None) -> None:
+    """Line ends between values mean nothing; within a string they are not json."""
+    assert one_line(body) == line
+    if line is not None:
+        assert json.loads(line) == json.loads(body)

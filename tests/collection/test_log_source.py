@@ -1,0 +1,329 @@
+"""A log as a source: its records by their positions, and a cursor that holds them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.clocks import SwiftClock
+from kit.named_logs import ALL, append, log_of, shelf_on
+from kit.sources import ingest
+from tidelog.clock import SystemClock
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest import Ingester, Tick
+from tidelog.collection.run import RunProgress, run_ingest
+from tidelog.errors import NoSuchLog, PositionCollected, SourceRewritten, UsageError
+from tidelog.location import Location, open_location
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["slot", "manifest"])
+
+
+async def location_on(store: Store, *, clock: SystemClock | None = None) -> Location:
+    clock = clock or SwiftClock()
+    return await open_location("memory://", create=True, clock=clock, store=store)
+
+
+async def source_of(location: Location, log: str = "l", **asked: Any) -> None:
+    given = {"settings": {"log": log, **asked.pop("settings", {})}, **asked}
+    await location.create_source(SourceSpec(name="s", kind="log", **given))
+
+
+async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
+    collection = await location.collection(name)
+    await collection.refresh()
+    table: pa.Table = await collection.snapshot()
+    by = "position" if "position" in table.column_names else table.column_names[0]
+    found: list[dict[str, Any]] = table.sort_by(by).to_pylist()
+    return found
+
+
+async def cursors_of(location: Location) -> dict[str, int]:
+    found = (await (await location.log("l")).cursors()).cursors
+    return {name: cursor.position for name, cursor in found.items()}
+
+
+@PROTOCOLS
+async def test_records_are_rows_once(protocol: str) -> None:
+    """In ticks that end where an object does; what is appended later goes on from there."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await log_of(store, "l", 7, protocol=protocol)
+    await source_of(location)
+
+    first = await ingest(location, "s", bytes_max=3_000)
+    await append(store, "l", 2)
+    later = await ingest(location, "s", bytes_max=3_000)
+    rows = await rows_in(location)
+    assert len(first) > 1
+    assert sum(tick.rows for tick in later) == 2
+    assert [row["body"] for row in rows] == [b"l %d" % n for n in [*range(7), 0, 1]]
+    assert [row["position"] for row in rows] == sorted({row["position"] for row in rows})
+    assert all(row["time"].year > 2000 for row in rows)
+    assert ("stream" in rows[0]) == (protocol == "slot")
+
+
+@PROTOCOLS
+async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
+    """From the source's creation on, until it is dropped; it moves once a tick is committed."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await log_of(store, "l", 6, protocol=protocol)
+    await source_of(location)
+    (name,) = await cursors_of(location)
+    log = await location.log("l")
+    assert name.startswith("source_s_o")
+
+    assert (await log.collect(keep=ALL, grace_us=0)).fragments == 0
+    ingester = await location.ingester("s", bytes_max=1_000)
+    head = await ingester.source.head()
+    tick = await ingester.tick(head)
+    assert tick is not None
+    assert tick.left_bytes
+    (taken,) = (await ingester.taken(tick.upper)).values()
+    assert await cursors_of(location) == {name: taken.limit}
+    assert (await log.collect(keep=ALL, grace_us=0)).fragments > 0
+    await ingest(location, "s")
+    assert await cursors_of(location) == {name: (await log.bounds()).next}
+    assert len(await rows_in(location)) == 6
+    await location.drop_source("s")
+    assert await cursors_of(location) == {}
+
+
+async def test_a_cursor_that_was_deleted_is_made_again() -> None:
+    """By the next run: one under way takes it that the source was dropped."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await log_of(store, "l", 2)
+    await source_of(location)
+    (name,) = await cursors_of(location)
+    log = await location.log("l")
+    await log.delete_cursor(name)
+
+    await ingest(location, "s")
+    assert list(await cursors_of(location)) == [name]
+
+
+async def test_two_ingesters_take_each_record_once() -> None:
+    """Who is behind finds records collected that the other has taken, and goes on."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await log_of(store, "l", 6)
+    await source_of(location)
+    one, two = [await location.ingester("s", bytes_max=1_000) for _ in range(2)]
+    head = await one.source.head()
+    await mint(two)
+    while (tick := await one.tick(head, may_idle=False)) is not None:
+        assert tick.rows
+    await (await location.log("l")).collect(keep=ALL, grace_us=0)
+
+    assert await two.tick(head, may_idle=False) is None
+    assert len(await rows_in(location)) == 6
+
+
+async def mint(ingester: Ingester) -> None:
+    """Bind the next range, and die."""
+    lower = ingester.upper.time
+    plan = await ingester.plan(await ingester.source.head(), lower)
+    assert plan is not None
+    await ingester._mint(plan, lower, ingester._upper_of(plan, lower))
+
+
+async def test_json_is_decoded_and_bad_records_are_told() -> None:
+    """By their log and position."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await shelf_on(store).create("l")
+    log = await location.log("l")
+    async with log:
+        await log.append([b'{"id": 1, "name": "x"}', b"no json", b'{"id": 2}'])
+    await source_of(location, format="json", envelope="upsert", key=("id",))
+
+    (tick,) = await ingest(location, "s")
+    assert [(row["id"], row["name"]) for row in await rows_in(location)] == [(1, "x"), (2, None)]
+    (error,) = await rows_in(location, "s_errors")
+    assert (tick.bad, error["file"], error["text"]) == (1, "l", "no json")
+    assert error["offset"] == (await log.bounds()).next - 2
+
+
+async def test_bodies_are_text_if_they_are_asked_to_be() -> None:
+    """One that is no text is a bad row."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await shelf_on(store).create("l")
+    log = await location.log("l")
+    async with log:
+        await log.append(["grün".encode(), b"\xff\xfe"])
+    await source_of(location, schema="position bigint, body varchar")
+
+    (tick,) = await ingest(location, "s")
+    assert [row["body"] for row in await rows_in(location)] == ["grün"]
+    assert tick.bad == 1
+
+
+async def test_a_source_may_begin_at_the_end_of_its_log() -> None:
+    """What was there before is not for it, however late it is ingested first."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await log_of(store, "l", 3)
+    await source_of(location, settings={"from": "newest"})
+    await append(store, "l", 1)
+
+    await ingest(location, "s")
+    assert [row["body"] for row in await rows_in(location)] == [b"l 0"]
+
+
+@PROTOCOLS
+async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: str) -> None:
+    """Chroma's, for instance; and its requests are counted."""
+    theirs = await open_location(str(tmp_path / "lake"), create=True, clock=SwiftClock())
+    await log_of(theirs.store, "l", 3, protocol=protocol)
+    location = await location_on(MemoryStore(name="memory://"))
+    await source_of(location, str(tmp_path / "lake" / "log" / "l"))
+
+    ingester = await location.ingester("s")
+    summary = await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+    assert summary.rows == 3
+    assert ingester.source.usage().get_count > 0
+
+
+async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) -> None:
+    """Its positions stand for other records now: a source must not go on as if nothing were."""
+    location = await open_location(str(tmp_path), create=True, clock=SwiftClock())
+    await log_of(location.store, "l", 3)
+    await source_of(location)
+    await ingest(location, "s")
+    (tmp_path / "log").rename(tmp_path / "away")
+    await log_of(location.store, "l", 1)
+
+    with pytest.raises(SourceRewritten, match="was set back, or made anew"):
+        await ingest(location, "s")
+    await append(location.store, "l", 5)
+    with pytest.raises(SourceRewritten, match="holds something else at 1 to"):
+        await ingest(location, "s")
+
+
+async def test_a_log_that_is_gone_says_so() -> None:
+    """Destroyed, or never there; and a source can be dropped all the same."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    with pytest.raises(NoSuchLog, match="'tidelog log list' shows those"):
+        await source_of(location)
+    await log_of(store, "l", 3)
+    await source_of(location)
+    await location.destroy_log("l", grace_us=0)
+
+    with pytest.raises(NoSuchLog, match="was destroyed"):
+        await ingest(location, "s")
+    await location.drop_source("s")
+
+
+async def test_records_that_were_collected_before_they_were_taken_are_an_error() -> None:
+    """Somebody deleted the cursor: nobody can say what is missing, but that it is."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await log_of(store, "l", 6)
+    await source_of(location)
+    (name,) = await cursors_of(location)
+    log = await location.log("l")
+    await log.delete_cursor(name)
+    await log.create_cursor("x", (await log.bounds()).next)
+    await log.collect(keep=ALL, grace_us=0)
+
+    with pytest.raises(PositionCollected):
+        await ingest(location, "s")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"settings": {"from": "today"}}, "none of oldest, newest, a position"),
+        ({"settings": {"from": "99"}}, "cannot be taken from 99 on"),
+        ({"log": ".x"}, "cannot be the name of a log"),
+        ({"schema": "position bigint, offset bigint"}, "names 'offset', which is no column"),
+    ],
+)
+async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
+    """In a sentence, and before anything is made."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await log_of(store, "l", 1)
+
+    with pytest.raises(UsageError, match=said):
+        await source_of(location, **asked)
+    assert await cursors_of(location) == {}
+
+
+records = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=4), max_size=5
+)
+
+
+@given(batches=records, bytes_max=st.sampled_from([1, 2_000, 10**9]))
+@settings(max_examples=10, deadline=None)
+async def test_contents_do_not_depend_on_how_a_log_is_cut(
+    batches: list[list[tuple[int, int]]], bytes_max: int
+) -> None:
+    """A tick may end within an object, where times are the data's."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store)
+    await shelf_on(store).create("l")
+    log = await location.log("l")
+    async with log:
+        for batch in batches:
+            await log.append([json.dumps({"k": k, "at": at}).encode() for k, at in batch])
+    await source_of(
+        location,
+        format="json",
+        schema="k bigint, at bigint",
+        time_column="at",
+        envelope="upsert",
+        key=("k",),
+    )
+
+    ticks: list[Tick] = await ingest(location, "s", bytes_max=bytes_max)
+    newest: dict[int, int] = {}
+    for k, at in (one for batch in batches for one in batch):
+        newest[k] = max(at, newest.get(k, at))
+    rows = await rows_in(location) if ticks else []
+    assert {row["k"]: row["at"] for row in rows} == newest
+    assert sum(tick.rows for tick in ticks) == sum(map(len, batches))
+
+
+async def test_a_run_follows_a_log() -> None:
+    """What is appended while it waits is in with the next look."""
+    store = MemoryStore(name="memory://")
+    location = await location_on(store, clock=SystemClock())
+    await log_of(store, "l", 2)
+    await source_of(location)
+    ingester = await location.ingester("s")
+    taken, rows = asyncio.Event(), 0
+
+    def count(progress: RunProgress) -> None:
+        nonlocal rows
+        rows = progress.so_far.rows
+        if rows:
+            taken.set()
+
+    async def write() -> None:
+        await taken.wait()
+        await append(store, "l", 3)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write())
+        group.create_task(
+            run_ingest(
+                ingester, follow=True, interval_us=10_000, on_tick=count, stop=lambda: rows >= 5
+            )
+        )
+    assert len(await rows_in(location)) == 5

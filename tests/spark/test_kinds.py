@@ -1,0 +1,101 @@
+"""Sources that read no files, on Spark: executors make the same rows, and read the same logs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kit.lake_logs import append, make
+from kit.shelf_kind import Shelf
+from kit.sources import ingest, make_source
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.source.kinds import register_kind
+from tidelog.location import Location
+from tidelog.spark import SparkEngine
+from tidelog.spark.plan import TickSettings
+
+CUT = TickSettings(
+    small_bytes=0, task_bytes_min=1, task_bytes_max=2_000, range_bytes=1, driver_bytes=0
+)
+
+
+async def sums_of(location: Location) -> list[bytes]:
+    """Return each shard's T: equal sums are equal updates, each at its own time."""
+    found = []
+    for name in ("s", "s_errors"):
+        collection = await location.collection(name)
+        await collection.refresh()
+        found += [shard.state.sum_t for shard in collection.shards]
+    return found
+
+
+async def both(spark: SparkSession, roots: list[Path], spec: SourceSpec, rows: int) -> None:
+    """Ingest a source here and on Spark, cut as small as can be, and compare what comes of it."""
+    sums = []
+    for root, is_spark in zip(roots, (False, True), strict=True):
+        location = await make_source(root, spec)
+        url, clock = location.url, location.clock
+        engine = SparkEngine(spark, location_url=url, clock=clock, settings=CUT)
+        ticks = await ingest(location, "s", engine=engine if is_spark else None, bytes_max=20_000)
+        assert sum(tick.rows + tick.bad for tick in ticks) == rows
+        sums.append(await sums_of(location))
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("envelope", ["none", "upsert"])
+async def test_a_generator_makes_the_same_rows_in_executors(
+    spark: SparkSession, tmp_path: Path, envelope: str
+) -> None:
+    """A task makes those of its share, and knows nothing of the others."""
+    asked: dict[str, Any] = {"envelope": envelope, "key": ("key",) if envelope == "upsert" else ()}
+    shape = {"shape": "key-value", "rows": "1500", "skew": "1", "keys": "90"}
+    spec = SourceSpec(
+        name="s", kind="generator", settings=shape, time_column="time", shards=2, **asked
+    )
+
+    await both(spark, [tmp_path / "a", tmp_path / "b"], spec, 1_500)
+
+
+@pytest.mark.parametrize("protocol", ["slot", "manifest"])
+def test_a_log_is_read_by_executors(spark: SparkSession, tmp_path: Path, protocol: str) -> None:
+    """By its name: each opens the location that it writes to."""
+    roots = [tmp_path / "a", tmp_path / "b"]
+    lines = [json.dumps({"k": n % 30, "at": n // 7}).encode() for n in range(400)]
+    batches = [[*lines[n : n + 40], b"none"] for n in range(0, 400, 40)]
+    for root in roots:
+        make(root, "l", protocol)
+        append(root, "l", batches)
+    spec = SourceSpec(
+        name="s",
+        kind="log",
+        settings={"log": "l"},
+        format="json",
+        schema="k bigint, at bigint",
+        time_column="at",
+        envelope="upsert",
+        key=("k",),
+    )
+
+    asyncio.run(both(spark, roots, spec, 410))
+
+
+async def test_a_kind_that_was_registered_here_is_known_to_executors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It goes with the work: there is nobody to register it there."""
+    register_kind(Told)
+    spec = SourceSpec(name="s", kind=Told.name, schema="k bigint, at bigint", time_column="at")
+
+    await both(spark, [tmp_path / "a", tmp_path / "b"], spec, 300)
+
+
+class Told(Shelf):
+    """Rows that each process can tell by itself."""
+
+    name = "told"
+    rows = {"a": [{"k": n, "at": n, "gone": False, "body": None} for n in range(300)]}  # noqa: RUF012
