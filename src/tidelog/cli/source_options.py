@@ -51,9 +51,10 @@ Settings = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        metavar="json|csv|parquet",
-        help="json, unless told, is JSON lines; csv: see docs/csv.md. Of other sources than "
-        "files: rows, unless told, or json, which is in their column 'body'.",
+        metavar="json|json-array|csv|parquet",
+        help="json, unless told, is JSON lines, or json-array where the first file is one; csv: "
+        "see docs/csv.md. Of other sources than files: rows, unless told, or json, which is in "
+        "their column 'body'.",
     ),
 ]
 Envelope = Annotated[

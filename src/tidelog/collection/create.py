@@ -13,9 +13,15 @@ from tidelog.clock import Clock
 from tidelog.collection.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.csv_guess import CsvOptions, check_csv
 from tidelog.collection.decode_rows import one_line
-from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
-from tidelog.collection.infer import infer_csv, infer_schema, no_files, sample_schema
+from tidelog.collection.infer import (
+    are_arrays,
+    infer_csv,
+    infer_schema,
+    no_files,
+    sample_schema,
+)
+from tidelog.collection.json_arrays import ARRAY_FORMAT
 from tidelog.collection.json_texts import UNNAMEABLE
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind
@@ -28,7 +34,7 @@ from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
 from tidelog.store.port import Store
 from tidelog.store.urls import matches, open_store, split_glob, split_query
 
-FORMATS = ("json", "csv", "parquet")
+FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
 FORMATS_OF_KINDS = (ROWS, "json")
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
@@ -144,8 +150,7 @@ async def resolve_spec(
     given = None if spec.schema is None else parse_schema(spec.schema)
     info = _info_of(spec, location_url=location_url, clock=clock)
     if info.kind == FILES:
-        dialect, found = await _inferred(info, spec, given, clock=clock)
-        info = msgspec.structs.replace(info, csv=dialect)
+        info, found = await _inferred(info, spec, given, clock=clock)
     else:
         store = open_store(location_url, clock=clock) if store is None else store
         kind = open_kind(info, store=store, clock=clock)
@@ -245,21 +250,23 @@ def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
 
 async def _inferred(
     info: SourceInfo, spec: SourceSpec, given: pa.Schema | None, *, clock: Clock
-) -> tuple[CsvDialect, pa.Schema]:
-    """Return the schema, and how csv is written, as far as they are not given."""
+) -> tuple[SourceInfo, pa.Schema]:
+    """Return the schema, and how csv and json are written, as far as they are not given."""
     if given is not None and info.format != "csv":
-        return info.csv, given
+        return info, given
     store = open_store(info.url, clock=clock)
     nothing = shard_schema(pa.schema([("x", pa.string())]))
     source = FilesSource(store=store, clock=clock, info=info, schema=nothing)
     entries = (await source.head()).entries
+    if info.format == "json" and await are_arrays(entries, store):
+        info = msgspec.structs.replace(info, format=ARRAY_FORMAT)
     if info.format != "csv":
-        return info.csv, await infer_schema(entries, format=info.format, store=store)
+        return info, await infer_schema(entries, format=info.format, store=store)
     dialect, found = await infer_csv(entries, spec.csv, given, store=store)
     schema = given if given is not None else found
     if schema is None:
         raise no_files()
-    return dialect, schema
+    return msgspec.structs.replace(info, csv=dialect), schema
 
 
 def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:

@@ -25,6 +25,7 @@ from tidelog.collection.decode_csv import decode_csv
 from tidelog.collection.decode_json import decode_json
 from tidelog.collection.decode_parquet import decode_parquet
 from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.json_arrays import ARRAY_FORMAT, array_lines
 from tidelog.collection.lines import record_ends, split_at
 from tidelog.collection.places import Int64s
 from tidelog.collection.records import OFFSET, Misfit, Records, shown
@@ -59,6 +60,9 @@ def decode_range(
 
     ``counted`` False spares counting the fields that ``wanted`` lacks, where that takes time.
     """
+    if format == ARRAY_FORMAT and found.header:
+        data = array_lines(data, inside=found.start > 0)
+        found = msgspec.structs.replace(found, header=b"")
     decode = partial(
         _decode, wanted=wanted, format=format, dialect=dialect, required=required, counted=counted
     )
@@ -129,7 +133,7 @@ def _decode(
     required: Sequence[str],
     counted: bool,
 ) -> Decoded:
-    if format == "json":
+    if format in ("json", ARRAY_FORMAT):
         records = decode_json(data, wanted, base=found.start, counted=counted)
     elif format == "csv":
         records = decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)

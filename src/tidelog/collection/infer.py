@@ -44,8 +44,17 @@ async def infer_schema(entries: Sequence[Entry], *, format: str, store: Store) -
     if format == "parquet":
         return await _parquet_schema(entries[0], store)
     samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
-    lines = b"".join(s.whole_records().rstrip(b"\n") + b"\n" for s in _readable(entries, samples))
-    return sample_schema(lines)
+    found = _readable(entries, samples)
+    return sample_schema(b"".join(one.lines(format).rstrip(b"\n") + b"\n" for one in found))
+
+
+async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
+    """Say whether files of json are arrays: the first one says so for all.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    return bool(entries) and (await read_sample(entries[0], store)).is_array
 
 
 def no_files() -> UsageError:

@@ -2,8 +2,8 @@
 
 Text is cut anywhere: a reader begins at the first record that starts in its share, and finishes the
 one that it is in at the share's end. Of parquet it reads the footer, and the row groups whose first
-byte lies in its share. What is cut by nobody (csv with line breaks in quotes, compressed text) is
-read as it was bound: see `can_be_shared`.
+byte lies in its share. What nobody cuts (json arrays, csv with line breaks in quotes, compressed
+text) is read as it was bound: see `can_be_shared`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tidelog.collection.decode_parquet import (
     pack_range,
     read_footer,
 )
+from tidelog.collection.json_arrays import ARRAY_FORMAT
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import sum_of
 from tidelog.collection.source.opened import BoundFile, OpenedFile, rewritten
@@ -33,6 +34,8 @@ FOOTER_GUESS_BYTES: Final = 64 * 1024
 def is_divisible(source: SourceInfo) -> bool:
     """Say whether a reader who begins anywhere in a file finds where the next record starts."""
     dialect = source.dialect
+    if source.format == ARRAY_FORMAT:
+        return False
     return dialect is None or not (dialect.multiline and dialect.quote)
 
 

@@ -21,14 +21,22 @@ from tidelog.collection.decode import decode_range
 from tidelog.collection.decode_csv import header_names, header_of
 from tidelog.collection.decode_parquet import group_span, group_starts, groups_between, pack_range
 from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.lines import record_ends
+from tidelog.collection.json_arrays import ARRAY_FORMAT, array_lines, array_mark
+from tidelog.collection.lines import WHITE, record_ends
 from tidelog.collection.places import Bools, Int64s
 from tidelog.collection.records import OFFSET
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
 from tidelog.collection.source.fetch import can_be_shared, is_divisible
 from tidelog.collection.source.kind import SourceKind
-from tidelog.collection.source.surveyed import TORN, AnyPiece, Block, Surveyed, SurveyPiece
+from tidelog.collection.source.surveyed import (
+    TORN,
+    TORN_ARRAY,
+    AnyPiece,
+    Block,
+    Surveyed,
+    SurveyPiece,
+)
 from tidelog.collection.source.times_of_blocks import group_block, text_blocks
 from tidelog.collection.times import times_of
 from tidelog.errors import HeaderDiffers
@@ -96,10 +104,12 @@ def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: byt
             return Surveyed(waits=TORN)
         header = data if found is None else found
         check_header(header, job.data_schema.names, dialect, path=asked.path)
-    whole = _whole_bytes(data, piece, job, at_end=at_end)
+    text, header = text_of(data, piece.low, job.source, header)
+    whole = _whole_bytes(text, piece, job, at_end=at_end)
     limit = piece.low + whole if whole else None
-    ink = _first_ink(data, piece, header)
+    ink = _first_ink(text, piece, header)
     summed = data[:whole] if piece.is_last else data[: piece.high - piece.low]
+    torn = TORN_ARRAY if header and job.source.format == ARRAY_FORMAT else TORN
     head = b""
     if asked.start == 0 and piece.is_first and whole:
         line = data.find(b"\n", 0 if ink is None else ink)
@@ -113,7 +123,7 @@ def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: byt
         head=sum_of(head) if head else b"",
         head_bytes=len(head),
         header=header,
-        torn=TORN if piece.is_last and at_end and whole < len(data) else "",
+        torn=torn if piece.is_last and at_end and whole < len(data) else "",
     )
 
 
@@ -146,23 +156,39 @@ def _whole_bytes(data: bytes, piece: SurveyPiece, job: SurveyJob, *, at_end: boo
         whole = data.rfind(b"\n") + 1
     if whole == len(data) or not at_end:
         return whole
+    if job.source.format == ARRAY_FORMAT and not data[whole:].strip(WHITE):
+        return len(data)
     # Where the last record begins in another piece, it is not known here whether it is whole.
     known = whole or piece.is_first
     is_whole = job.is_final or (known and _stands_alone(data[whole:], job.source.format))
     return len(data) if is_whole else whole
 
 
-def has_record_end(data: bytes, size: int, source: SourceInfo) -> bool:
-    """Say whether a record ends in what was read behind a piece of ``size`` bytes, or before."""
+def text_of(data: bytes, low: int, source: SourceInfo, header: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes of a file from ``low`` on as records by lines, and the file's header."""
+    if source.format != ARRAY_FORMAT:
+        return data, header
+    mark = header if low else array_mark(data)
+    return (array_lines(data, inside=low > 0) if mark else data), mark
+
+
+def has_record_end(
+    data: bytes, size: int, low: int, source: SourceInfo, *, before: SourceRange | None
+) -> bool:
+    """Say whether a record ends in what was read behind a piece of ``size`` bytes, or before.
+
+    The piece begins at ``low``, and ``before`` was taken of its file.
+    """
     if is_divisible(source):
         return data.find(b"\n", max(0, size - 1)) >= 0
-    return len(record_ends(data, source.dialect, final=False)) > 0
+    text, _ = text_of(data, low, source, before.header if before is not None else b"")
+    return len(record_ends(text, source.dialect, final=False)) > 0
 
 
 def _stands_alone(line: bytes, format: str) -> bool:
     """Say whether a last line without a line end shows that it is whole: json may."""
     try:
-        return format == "json" and isinstance(json.loads(line), dict)
+        return format != "csv" and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 

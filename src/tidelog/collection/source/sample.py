@@ -6,6 +6,7 @@ import io
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.collection.json_arrays import ARRAY_FORMAT, array_lines, array_mark
 from tidelog.collection.lines import record_ends
 from tidelog.collection.source.inflate import READ_BYTES, open_inflater
 from tidelog.collection.source.packed import codec_of
@@ -23,12 +24,18 @@ class FileSample:
     is_cut: bool
     why: str | None = None
 
-    def whole_records(self) -> bytes:
-        """Return the text without the line that its end cuts."""
-        if not self.is_cut:
-            return self.text
-        ends = record_ends(self.text)
-        return self.text[: int(ends[-1])] if len(ends) else self.text
+    @property
+    def is_array(self) -> bool:
+        """Say whether it is a json array."""
+        return bool(array_mark(self.text))
+
+    def lines(self, format: str) -> bytes:
+        """Return the records of json as lines, without the one that the end cuts."""
+        text = self.text
+        if format == ARRAY_FORMAT and self.is_array:
+            text = array_lines(text, inside=False)
+        ends = record_ends(text)
+        return text[: int(ends[-1])] if self.is_cut and len(ends) else text
 
 
 async def read_sample(entry: Entry, store: Store) -> FileSample:

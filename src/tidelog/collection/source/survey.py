@@ -99,7 +99,7 @@ async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: Opened
     size, more = piece.candidate.size_bytes, READ_ON_BYTES
     looked = piece.high - piece.low - piece.is_last
     while piece.low + len(data) < size:
-        if has_record_end(data, looked + 1, job.source):
+        if has_record_end(data, looked + 1, piece.low, job.source, before=piece.candidate.before):
             break
         looked = len(data)
         at = piece.low + len(data)

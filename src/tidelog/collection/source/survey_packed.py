@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from tidelog.clock import Clock
+from tidelog.collection.json_arrays import ARRAY_FORMAT
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import are_blocks, sum_of
 from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
@@ -112,8 +113,12 @@ class _Survey:
             CorruptionError: the file is damaged, or no file of the source.
         """
         asked, text = self.piece.candidate, self.opened.text
-        size = asked.limit - asked.start
-        data = text.get(asked.start, size, lambda some: has_record_end(some, size, self.job.source))
+        size, source = asked.limit - asked.start, self.job.source
+        data = text.get(
+            asked.start,
+            size,
+            lambda some: has_record_end(some, size, asked.start, source, before=asked.before),
+        )
         raw_limit = text.raw_at
         extent = self._extent()
         data = data[: max(0, extent.text_bytes - asked.start)]
@@ -138,7 +143,7 @@ class _Survey:
         """Return how much of the file is whole; it is read to its end unless that is known."""
         asked, known, before = self.piece.candidate, self.known, self.piece.candidate.before
         if known is None or before is None or before.e_tag != asked.e_tag:
-            return self.opened.text.measure(by_lines=True)
+            return self.opened.text.measure(by_lines=self.job.source.format != ARRAY_FORMAT)
         self.goes_on = asked.limit < known.text_bytes
         return Extent(known.whole_bytes, known.text_bytes, known.whole_bytes < asked.size_bytes)
 

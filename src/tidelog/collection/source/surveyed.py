@@ -21,6 +21,9 @@ from tidelog.collection.source.packed import PACKED_RATIO, Packed, codec_of, enc
 
 SHORTER: Final = "it became shorter while it was read"
 TORN: Final = "its last line has no line end yet; 'tidelog ingest --final' takes it as it is"
+TORN_ARRAY: Final = (
+    "its array is not closed yet; 'tidelog ingest --final' takes what is behind its last comma, too"
+)
 Keep = Callable[[str, int, bytes], None]  # Told of a path, an offset, and the bytes from there on.
 NO_TIME: Final = int(np.iinfo(np.int64).min)  # Less than any: what rows without a time reach.
 

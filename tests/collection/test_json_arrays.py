@@ -1,0 +1,146 @@
+"""Json arrays: their elements are rows, each once, however a file is laid out, and cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.packing import packed
+from kit.sources import make_source, rows_of
+from tidelog.collection import json_arrays
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.json_arrays import array_lines, array_mark
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.source.files import FilesSource
+from tidelog.location import Location
+
+TEXTS = st.text(alphabet='"\\,[]{}: \nab', max_size=6)
+VALUES = st.recursive(
+    st.none() | st.integers(0, 9) | TEXTS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2),
+    max_leaves=4,
+)
+ELEMENTS = st.lists(st.dictionaries(TEXTS, VALUES, max_size=3), max_size=6)
+
+
+@settings(max_examples=60)
+@given(elements=ELEMENTS, indent=st.sampled_from([None, 0, 2]), piece=st.integers(1, 30))
+def test_elements_become_lines_where_they_stand(
+    elements: list[dict[str, Any]], indent: int | None, piece: int
+) -> None:
+    """Whatever is in their texts, and wherever the scan is cut."""
+    text = json.dumps(elements, indent=indent).encode()
+    with patch.object(json_arrays, "PIECE_BYTES", piece):
+        lines = array_lines(text, inside=False)
+
+    assert len(lines) == len(text)
+    assert [json.loads(line) for line in lines.split(b"\n") if line.strip()] == elements
+    # Whoever goes on behind any element, finds the same rest.
+    ends = [place + 1 for place, byte in enumerate(lines) if byte == ord("\n")]
+    for end in ends:
+        assert array_lines(text[end:], inside=True) == lines[end:]
+
+
+def test_a_string_without_its_quote_spoils_a_line_and_no_more() -> None:
+    """In a file over many lines, what follows is read; a line end in a string stays wrong."""
+    text = b'[\n{"a": "x},\n{"a": 2},\n{"a": "one\ntwo"}\n]\n'
+
+    lines = array_lines(text, inside=False).split(b"\n")
+    assert json.loads(lines[1]) == {"a": 2}
+    for bad in (lines[0], lines[2]):
+        with pytest.raises(ValueError, match="Expecting"):
+            json.loads(bad)
+
+
+def test_what_is_an_array_is_said_by_its_first_sign() -> None:
+    """Behind what editors put before it."""
+    assert array_mark(b'\xef\xbb\xbf \n [{"a": 1}]') == b"["
+    assert not array_mark(b'{"a": [1]}')
+    assert not array_mark(b"")
+
+
+async def ingested(
+    location: Location, *, bytes_max: int = 10**8, final: bool = False, versioned: bool = False
+) -> Summary:
+    ingester = await location.ingester("c", bytes_max=bytes_max, final=final)
+    assert isinstance(ingester.source, FilesSource)
+    ingester.source.is_versioned = versioned
+    ingester.source.block_bytes = 64
+    return await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+
+
+async def contents(location: Location, name: str = "c") -> list[str]:
+    found = await (await location.collection(name)).snapshot()
+    return rows_of(found.drop_columns(["_diff"] if "_diff" in found.column_names else []))
+
+
+ROWS = [{"n": n, "text": f'{n}, ["{n}"]\n{{'} for n in range(20)]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+async def test_arrays_are_inferred_and_taken(tmp_path: Path, suffix: str) -> None:
+    """As lines are: on many lines or on one, in ticks of any size, on a disk and in the cloud."""
+    (tmp_path / "in").mkdir()
+    for name, data in (
+        (f"a.json{suffix}", json.dumps(ROWS[:12], indent=2).encode() + b"\n"),
+        (f"b.json{suffix}", json.dumps(ROWS[12:16]).encode()),
+        (f"c.json{suffix}", b"".join(json.dumps(row).encode() + b"\n" for row in ROWS[16:])),
+    ):
+        (tmp_path / "in" / name).write_bytes(packed(data, suffix) if suffix else data)
+    for number, (bytes_max, versioned) in enumerate([(150, False), (10**8, True)]):
+        spec = SourceSpec(name="c", files=str(tmp_path / "in"))
+        location = await make_source(tmp_path / str(number), spec)
+        summary = await ingested(location, bytes_max=bytes_max, versioned=versioned)
+
+        assert (await location.source("c"))[0].format == "json-array"
+        assert await contents(location) == sorted(map(repr, ROWS))
+        assert not await contents(location, "c_errors")
+        assert not summary.waiting
+
+
+async def test_bad_elements_are_bad_rows(tmp_path: Path) -> None:
+    """With their offsets in the file; those beside them are good."""
+    text = (
+        b'[\n  {"n": 1},\n  7,\n  {"n": "x"},\n  {"n": 2,, "m": [},\n  [{"n": 3}],\n  {"n": 4}\n]\n'
+    )
+    (tmp_path / "a.json").write_bytes(text)
+    spec = SourceSpec(
+        name="c", files=str(tmp_path / "*.json"), format="json-array", schema="n bigint"
+    )
+    location = await make_source(tmp_path / "lake", spec)
+    await ingested(location, bytes_max=20)
+
+    assert await contents(location) == [repr({"n": 1}), repr({"n": 4})]
+    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    assert sorted(text[e["offset"] :].split()[0] for e in errors) == sorted(
+        [b"7,", b'{"n":', b'{"n":', b'[{"n":']
+    )
+
+
+async def test_an_array_that_is_torn_waits_and_stops_no_other(tmp_path: Path) -> None:
+    """It may be being written; what is behind a comma is whole. ``--final`` takes the rest."""
+    (tmp_path / "a.json").write_text('[\n{"n": 1},\n{"n": 2},\n{"n"')
+    (tmp_path / "b.json").write_text('[{"n": 3}]')
+    spec = SourceSpec(
+        name="c", files=str(tmp_path / "*.json"), format="json-array", schema="n bigint"
+    )
+    location = await make_source(tmp_path / "lake", spec)
+
+    first = await ingested(location)
+    assert await contents(location) == [repr({"n": n}) for n in (1, 2, 3)]
+    assert list(first.waiting) == ["a.json"]
+    assert "array is not closed" in first.waiting["a.json"]
+    with (tmp_path / "a.json").open("a") as file:
+        file.write(': 4},\n{"n": 5},\n{"x')
+    await ingested(location)
+    assert await contents(location) == [repr({"n": n}) for n in range(1, 6)]
+    last = await ingested(location, final=True)
+    assert (last.bad, last.waiting) == (1, {})
