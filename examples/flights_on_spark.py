@@ -1,6 +1,6 @@
-"""Read the demo's collection in plain PySpark: ``make demo``, then ``python
-examples/flights_on_spark.py``.
+"""Read the demo's collection in plain PySpark.
 
+``make demo``, then ``python examples/flights_on_spark.py``.
 Nothing of tidelog is imported: that it is installed is enough, where Spark's workers find it. They
 run PATH's ``python3`` unless PYSPARK_PYTHON says otherwise, so activate the virtual environment,
 or set that.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -127,8 +128,8 @@ class Log:
     def fetch(self, fragment: Fragment) -> pa.Table:
         return self._portal.run(self._inner.fetch(fragment))
 
-    def position_at(self, time_us: int) -> int:
-        return self._portal.run(self._inner.position_at(time_us))
+    def position_at(self, when: int | datetime) -> int:
+        return self._portal.run(self._inner.position_at(when))
 
     def bounds(self) -> Bounds:
         return self._portal.run(self._inner.bounds())

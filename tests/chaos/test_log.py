@@ -22,7 +22,7 @@ from tidelog.store.urls import open_store
 from tidelog.wal.scrub.report import Scrubbed
 
 WRITERS = 3
-SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "10"))
+SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "6"))
 SCRIPT = Path(__file__).with_name("log_writer.py")
 
 

@@ -251,6 +251,7 @@ def test_a_log_is_followed_while_it_grows_until_it_is_sealed(cli: Cli) -> None:
     for number in range(3):
         feed(cli, "live", b"%d\n" % number)
         assert following.stdout.readline() == f"{number}\n"
+    cli.done("log", "create", "next")
     cli.done("log", "seal", "live", "--successor", "next")
     assert following.communicate(timeout=120)[0] == ""
     assert following.returncode == 0
@@ -303,6 +304,9 @@ def test_a_sealed_log_says_where_to_go_on(cli: Cli) -> None:
     """And takes nothing, whoever asks."""
     cli.done("log", "create", "old")
     feed(cli, "old", b"1\n")
+    assert "create it first" in refused(cli, 2, "seal", "old", "--successor", "new")
+    assert "in itself" in refused(cli, 2, "seal", "old", "--successor", "old")
+    cli.done("log", "create", "new")
     cli.done("log", "seal", "old", "--successor", "new")
 
     assert "go on in new" in refused(cli, 1, "append", "old", stdin=b"2\n")

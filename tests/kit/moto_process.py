@@ -28,5 +28,5 @@ def take_turns(put: Any) -> Any:
 
 
 if __name__ == "__main__":
-    S3Response.put_object = take_turns(S3Response.put_object)  # type: ignore[method-assign]
+    S3Response.put_object = take_turns(S3Response.put_object)
     main()

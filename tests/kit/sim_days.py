@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any, Final
 from sim.canaries.builds import Canary, caught_by
 from sim.kernel.weather import DAYS
 
-# Which seed caught a broken build last. Where it does no longer, the others are tried, as before.
-CAUGHT: Final[dict[str, int]] = json.loads(
-    (Path(__file__).parents[1] / "sim" / "caught.json").read_text()
-)
+# Which seed caught a broken build last. Where it does no longer, the others are tried, which takes
+# up to a minute: `KEEP_CAUGHT=1 python -m pytest -n0 tests/sim -k caught` writes down which do now.
+KEPT: Final = Path(__file__).parents[1] / "sim" / "caught.json"
+CAUGHT: Final[dict[str, int]] = json.loads(KEPT.read_text())
 
 Tally = Callable[[Iterable[Any]], Counter[str]]
 
@@ -56,5 +57,8 @@ def caught(
     found = caught_by(canary, simulate, seeds=[*likely, *seeds])
     assert found is not None, "a broken build passed"
     seed, error = found
+    if os.environ.get("KEEP_CAUGHT"):
+        CAUGHT[name] = seed
+        KEPT.write_text(json.dumps(CAUGHT, indent=2, sort_keys=True) + "\n")
     simulate(seed)
     return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -168,9 +169,22 @@ async def test_a_position_is_found_by_time(protocol: str) -> None:
     for time in {row["timestamp_us"] + off for row in rows for off in (-1, 0, 1)}:
         wanted = (row["position"] for row in rows if row["timestamp_us"] >= time)
         assert await log.position_at(time) == next(wanted, len(rows) + 1)
-    for wrong in (-1, 2**63):
+    for wrong in (-1, 2**63, datetime(1969, 12, 31, tzinfo=UTC)):
         with pytest.raises(UsageError):
             await log.position_at(wrong)
+    await log.close()
+
+
+@both
+async def test_a_position_is_found_by_a_datetime(protocol: str) -> None:
+    """As by its microseconds; one without a zone is in UTC."""
+    log = await made(MemoryStore(), protocol)
+    before = datetime.now(UTC) - timedelta(days=1)
+    await log.append([b"x"])
+    there = before.astimezone(timezone(timedelta(hours=9)))
+    for when in (before, there, before.replace(tzinfo=None)):
+        assert await log.position_at(when) == 1
+    assert await log.position_at(before + timedelta(days=2)) == 2
     await log.close()
 
 

@@ -106,7 +106,7 @@ class Occupied(enum.Enum):
 
     CREATED = "the put was answered as done"
     OURS = "our body is there, of a try whose answer was lost"
-    OTHERS = "somebody else's object is there"
+    OTHERS = "somebody else's object is there, or nobody could read whose it is"
 
 
 async def occupy(
@@ -114,8 +114,8 @@ async def occupy(
 ) -> Occupied:
     """Create an object unless there is one, and say who has the key now.
 
-    What is there is read only where an answer was lost. For whoever looks at all that is there
-    later, in order.
+    What is there is read only where an answer was lost, and once: if that look fails, it is told as
+    another's. For whoever looks at all that is there later, in order, as a fence's maker does.
 
     Raises:
         ContentionError, LocationError: as `create`.

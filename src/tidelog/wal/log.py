@@ -12,6 +12,7 @@ import abc
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar, Final
 
 import pyarrow as pa
@@ -168,8 +169,10 @@ class Log(Keeping):
         """
 
     @abc.abstractmethod
-    async def position_at(self, time_us: int) -> int:
+    async def position_at(self, when: int | datetime) -> int:
         """Return the first position whose record has a time or a later one; else the next.
+
+        The time is in microseconds since 1970, or a datetime: one without a zone is in UTC.
 
         Raises:
             UsageError: it is no time. CorruptionError, LocationError: as `scan`.

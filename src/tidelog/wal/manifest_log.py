@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds, check_fragment, check_range
 from tidelog.wal.read.head import Head, load_living
-from tidelog.wal.read.limits import Limits, check_limits, check_time_us
+from tidelog.wal.read.limits import Limits, check_limits, time_us_of
 from tidelog.wal.read.record_reader import limited
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.scrub.tree_scrub import scrub
@@ -130,9 +131,9 @@ class ManifestLog(Log):
             await load_living(self.store)  # It says so where there is no log any more.
             raise
 
-    async def position_at(self, time_us: int) -> int:
+    async def position_at(self, when: int | datetime) -> int:
         """See `Log`; wal3's manifests have no times, so fragment after fragment is read."""
-        check_time_us(time_us)
+        time_us = time_us_of(when)
         manifest = await self._reader.manifest()
         async for _, records in self._reader.records.scan(manifest):
             if (found := first_at(records, time_us)) is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from tidelog.wal.format.streams import Control, StreamInfo
 from tidelog.wal.log import Log
 from tidelog.wal.read.bounds import Bounds, check_fragment, check_range
 from tidelog.wal.read.head import load_living
-from tidelog.wal.read.limits import Limits, check_limits
+from tidelog.wal.read.limits import Limits, check_limits, time_us_of
 from tidelog.wal.read.record_reader import limited
 from tidelog.wal.read.stream_selection import select
 from tidelog.wal.scrub.report import Scrubbed
@@ -117,9 +118,9 @@ class SlotLog(Log):
             await load_living(self.store)
             raise
 
-    async def position_at(self, time_us: int) -> int:
+    async def position_at(self, when: int | datetime) -> int:
         """See `Log`; takes a request for each level of the manifest's tree, and a few more."""
-        return await position_at(self._reader, time_us)
+        return await position_at(self._reader, time_us_of(when))
 
     async def bounds(self) -> Bounds:
         """See `Log`."""

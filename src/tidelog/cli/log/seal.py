@@ -9,6 +9,7 @@ import typer
 from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.options import check_log
 from tidelog.cli.output import choose_format, print_json, say
+from tidelog.errors import NoSuchLog, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -27,9 +28,13 @@ def seal(
     """End a log: it takes no more records, in any process, for ever."""
     if successor:
         check_log(successor)
+    if successor == name:
+        raise UsageError(f"the log {name!r} cannot go on in itself: name another log")
 
     async def work(location: Location) -> LogInfo:
         log = await location.log(name)
+        if successor:
+            await _check_there(location, successor, before=name)
         await log.seal(successor=successor)
         return await log.describe()
 
@@ -38,3 +43,13 @@ def seal(
         print_json(found.to_dict())
     else:
         say(f"The log {name!r} is sealed: it ends before position {found.next}.")
+
+
+async def _check_there(location: Location, successor: str, *, before: str) -> None:
+    try:
+        await location.log(successor)
+    except NoSuchLog as error:
+        raise UsageError(
+            f"there is no log {successor!r} for writers to go on in, so that {before!r} was not "
+            f"sealed: create it first (tidelog log create {successor})"
+        ) from error

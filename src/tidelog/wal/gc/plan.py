@@ -231,7 +231,8 @@ def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
     if share > keep.share_max:
         raise VerificationError(
             f"this would erase {share:.0%} of the log at once, and {keep.share_max:.0%} are "
-            "allowed: look at the cursors, then force it, or allow more",
+            "allowed: look at the cursors, then force it (--force, or force=True), or allow a "
+            "greater share (--share-max, or share_max=)",
             first_to_keep=plan.first_to_keep,
             oldest=before.oldest,
             next=before.next,

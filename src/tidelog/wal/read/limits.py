@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,8 @@ import pyarrow.compute as pc
 from tidelog.arguments import check_kind, quoted
 from tidelog.errors import UsageError
 from tidelog.wal.format.fragment import TIME_MAX_US
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,19 @@ def check_time_us(time_us: int) -> None:
             "a time is a whole number (int) of microseconds since 1970, from 0 to 2^63-1",
             time_us=quoted(time_us),
         )
+
+
+def time_us_of(when: int | datetime) -> int:
+    """Return a time as records have it; a datetime without a zone is one in UTC.
+
+    Raises:
+        UsageError: it is neither a time in microseconds since 1970 nor a datetime since then.
+    """
+    if isinstance(when, datetime) and isinstance(when.year, int):  # Unlike the year of pandas' NaT.
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        when = (when - _EPOCH) // timedelta(microseconds=1)
+    check_time_us(when)
+    return when
 
 
 def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Spent, bool]:

@@ -15,7 +15,6 @@ from tidelog.errors import ObjectNotFound
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.read.head import load_living, load_past
-from tidelog.wal.read.limits import check_time_us
 from tidelog.wal.read.record_reader import RecordReader
 from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -27,10 +26,9 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
     One request for the manifest, one for each level of its tree, and one for the fragment.
 
     Raises:
-        UsageError: it is no time. CorruptionError: an object is missing, or is not what was
-        written. LocationError: the store failed.
+        CorruptionError: an object is missing, or is not what was written. LocationError: the store
+        failed.
     """
-    check_time_us(time_us)
     head = await load_living(reader.store)
     tail_of(head.manifest)
     while True:
