@@ -5,6 +5,7 @@
 #   make check    the static part only
 #   make bench    measure (BENCH_ARGS are handed on)
 #   make chaos    the long form of tests/chaos (CHAOS_ARGS="--engine spark --kills 20")
+#   make cluster-demo   the demo on a Spark cluster made for it, its processes killed in turn
 #   make fuzz     the long form of tests/fuzz (FUZZ_ARGS="--seed 7 --cases 20000")
 #   make clean    remove what the others made, except .venv (make distclean removes that too)
 
@@ -18,6 +19,7 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?=
 FUZZ_ARGS ?=
 DEMO_ARGS ?=
+CLUSTER_ARGS ?=
 
 BENCHES := $(filter-out bench/figures.py bench/latency_picture.py bench/made_logs.py,$(wildcard bench/*.py))
 BIN := $(VENV)/bin
@@ -26,7 +28,7 @@ DEV := $(VENV)/.installed-dev
 # What the tests need includes what the demo needs.
 DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 
-.PHONY: demo test check bench chaos fuzz clean distclean
+.PHONY: demo test check bench chaos cluster-demo fuzz clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)
@@ -47,6 +49,9 @@ fuzz: $(DEV)
 
 chaos: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)
+
+cluster-demo: $(DEV)
+	@PYTHONPATH=tests $(BIN)/python -m cluster $(CLUSTER_ARGS)
 
 clean:
 	rm -rf build dist demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis

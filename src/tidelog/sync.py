@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidelog import location as aio_location
 from tidelog.collection import collection as aio_collection
 from tidelog.collection.create import SourceSpec
+from tidelog.collection.engine import Engine
 from tidelog.collection.run import RunProgress as IngestProgress
 from tidelog.collection.run import Summary, run_ingest
 from tidelog.collection.selection import RowSelection, repeated
@@ -276,14 +277,17 @@ class Location:
         self,
         name: str,
         *,
+        engine: Engine | None = None,
         bytes_max: int | None = None,
         strict: bool = False,
         on_tick: Callable[[IngestProgress], None] | None = None,
     ) -> Summary:
-        """Ingest a source, in this process, up to where it is now."""
+        """Ingest a source up to where it is now, in this process or by the ``engine``'s."""
 
         async def work() -> Summary:
-            ingester = await self._inner.ingester(name, bytes_max=bytes_max, strict=strict)
+            ingester = await self._inner.ingester(
+                name, engine=engine, bytes_max=bytes_max, strict=strict
+            )
             return await run_ingest(
                 ingester,
                 follow=False,

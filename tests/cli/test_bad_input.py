@@ -344,6 +344,12 @@ def test_a_source_dropped_while_it_is_ingested(
         (("--max-bytes-per-tick", "0"), "--max-bytes-per-tick"),
         (("--interval", "0"), "--interval"),
         (("--folow",), "--folow"),
+        (("--master", "host:7077"), "spark://HOST:7077"),
+        (("--master", "spark://host"), "spark://HOST:7077"),
+        (("--master", "yarn", "--engine", "local"), "--engine local"),
+        (("--conf", "spark.executor.memory=2g", "--engine", "local"), "--conf"),
+        (("--conf", "spark.executor.memory"), "spark.executor.memory=4g"),
+        (("--conf", "memory=2g"), "memory=2g"),
     ],
 )
 def test_ingest_options_that_are_wrong(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pty
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,39 @@ def test_spark_that_is_not_installed(events: Cli, monkeypatch: pytest.MonkeyPatc
     assert "pip install 'tidelog[spark]'" in said.complaint
     assert "--engine local" in said.complaint
     assert events.done("ingest", "events", "--json").object["engine"] == "local"
+
+
+def test_who_names_a_master_asks_for_spark_with_its_settings(
+    events: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the source is; and the session is told what the options say."""
+    told: list[tuple[object, ...]] = []
+
+    def session(*, master: str | None, extra: Mapping[str, str]) -> None:
+        told.append((master, dict(extra)))
+        raise errors.LocationError("no cluster")
+
+    # By its module's name it is not found: the package has a function of that name.
+    monkeypatch.setattr(importlib.import_module("tidelog.spark.session"), "session", session)
+    monkeypatch.setattr("tidelog.collection.run.TRIES_ONCE", 1)
+    cluster = ("--master", "spark://host:7077", "--conf", "spark.cores.max=4")
+    said = events("ingest", "events", *cluster, "--conf", "spark.x=a=b")
+
+    assert (said.status, said.complaint) == (3, "no cluster")
+    assert told == [("spark://host:7077", {"spark.cores.max": "4", "spark.x": "a=b"})]
+
+
+def test_under_spark_submit_its_session_is_taken(
+    events: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who submits has chosen Spark, and the settings of the session, which are there already."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    events.ingest("events")
+
+    assert events.done("ingest", "events", "--json").object["engine"] == "spark"
+    said = events("ingest", "events", "--master", "yarn")
+    assert said.status == 2
+    assert "give --master to spark-submit" in said.complaint
 
 
 def test_a_source_without_news_starts_no_spark(

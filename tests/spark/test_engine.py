@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from kit.packing import packed
 from kit.s3_servers import MotoServer
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.clock import SystemClock
+from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import Job
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.engine import Computed
+from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
@@ -248,6 +251,9 @@ class Meddler:
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
         return await self.inner.survey(job, source)
+
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        await self.inner.prepare(source, ranges)
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         if self.text is None:

@@ -18,6 +18,7 @@ from tidelog.spark import archive, java, warm
 from tidelog.spark.java import Launcher
 from tidelog.spark.session import (
     cores_count,
+    environment_for,
     java_options,
     memory_mib,
     physical_bytes,
@@ -171,9 +172,48 @@ def test_a_cluster_gets_no_settings_that_only_suit_one_machine() -> None:
     local = settings_for().keys() - settings_for(master="spark://host:7077").keys()
 
     assert local == {
+        "spark.driver.bindAddress",
+        "spark.driver.host",
         "spark.python.daemon.module",
+        "spark.sql.shuffle.partitions",
         "spark.sql.streaming.checkpointFileManagerClass",
     }
+
+
+@pytest.mark.parametrize(
+    ("master", "stays"),
+    [
+        ("local[2]", True),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://127.0.0.1:7077", True),
+        ("spark://localhost:7077", True),
+        ("spark://localhost.example:7077", False),
+        ("spark://host:7077", False),
+        ("spark://127.0.0.1:7077,host:7077", False),
+        ("yarn", False),
+    ],
+)
+def test_a_driver_listens_beyond_loopback_only_for_executors_elsewhere(
+    master: str, stays: bool
+) -> None:
+    """Those connect back to it; bound to loopback, a driver would wait for them for ever."""
+    chosen = settings_for(master=master)
+
+    assert (chosen.get("spark.driver.bindAddress") == "127.0.0.1") is stays
+    assert ("SPARK_LOCAL_IP" in environment_for(chosen, {})) is stays
+
+
+def test_a_clusters_workers_run_the_python_that_was_said() -> None:
+    """PySpark reads the setting only under spark-submit; else it has workers run what it likes."""
+    master, said = {"spark.master": "spark://host:7077"}, "spark.pyspark.python"
+
+    def python(chosen: Mapping[str, str], **env: str) -> str:
+        return ({**env} | environment_for(chosen, env))["PYSPARK_PYTHON"]
+
+    assert python(master) == sys.executable
+    assert python(master, PYSPARK_PYTHON="theirs") == "theirs"
+    assert python({**master, said: "said"}, PYSPARK_PYTHON="theirs") == "said"
+    assert python({"spark.master": "local[2]"}, PYSPARK_PYTHON="theirs") == sys.executable
 
 
 @pytest.mark.parametrize(("gib", "mib"), [(1, 1024), (4, 1024), (8, 2048), (16, 4096), (512, 4096)])

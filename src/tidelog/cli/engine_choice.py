@@ -7,6 +7,9 @@ seconds to start, in which one process ingests some hundred megabytes.
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import UsageError
@@ -16,20 +19,59 @@ if TYPE_CHECKING:
 
 ENGINES: Final = ("auto", "spark", "local")
 SPARK_BYTES_MIN: Final = 1 << 30  # That a source has left, for a start of Spark to be worth it.
+_MASTER: Final = re.compile(
+    r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|spark://\S+:[0-9]+|k8s://\S+"
+)
 
 
-def check_engine(engine: str) -> None:
-    """Refuse an engine that is not known, or not installed.
+def check_engine(engine: str, *, master: str | None, conf: Sequence[str]) -> str:
+    """Return the engine to take, as far as it was asked for; who names a master asks for Spark.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is not known, or not installed; or what was asked for contradicts itself.
     """
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine!r} is not known: it is one of {', '.join(ENGINES)}")
+    submitted = is_submitted(os.environ)
+    option = "--master" if master is not None else "--conf" if conf else None
+    if option is not None and engine == "local":
+        raise UsageError(f"{option} is for Spark: leave out --engine local, or {option}")
+    if option is not None and submitted:
+        raise UsageError(f"spark-submit runs this: give {option} to spark-submit instead")
+    if master is not None and _MASTER.fullmatch(master) is None:
+        raise UsageError(
+            f"--master {master!r} is no master of Spark's: write spark://HOST:7077, yarn, "
+            "k8s://https://HOST:PORT, or local[4]"
+        )
+    if engine == "auto" and (option is not None or submitted):
+        engine = "spark"
     if engine == "spark":
         from tidelog.cli.late_spark import check_installed
 
         check_installed()
+    return engine
+
+
+def is_submitted(env: Mapping[str, str]) -> bool:
+    """Say whether spark-submit runs this process, and has chosen the settings of its session."""
+    return "PYSPARK_GATEWAY_PORT" in env
+
+
+def parse_conf(given: Sequence[str]) -> dict[str, str]:
+    """Return settings of Spark's, each given as NAME=VALUE.
+
+    Raises:
+        UsageError: one is not.
+    """
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and name.strip().startswith("spark.")):
+            raise UsageError(
+                f"--conf {text!r} is no setting of Spark's: write spark.executor.memory=4g"
+            )
+        found[name.strip()] = value
+    return found
 
 
 async def choose_engine(ingester: Ingester) -> str:
@@ -50,8 +92,6 @@ async def choose_engine(ingester: Ingester) -> str:
 
 
 def _has_java() -> bool:
-    import os
-
     from tidelog.spark.java import find_launcher
 
     try:

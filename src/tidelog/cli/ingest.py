@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog.cli.command import AsJson, SourceName, on_location
-from tidelog.cli.engine_choice import check_engine, choose_engine
+from tidelog.cli.engine_choice import check_engine, choose_engine, parse_conf
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,20 @@ _SIZE: Final = re.compile(r"([0-9][0-9_]*)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECA
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
+Interval = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for more.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where Spark runs: spark://HOST:7077, yarn, k8s://..; on this machine unless told.",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A setting of Spark's, as for spark-submit; repeat."),
+]
 Heartbeat = Annotated[
     str,
     typer.Option(
@@ -51,6 +65,8 @@ def ingest(
             help="local works in this process, without Java; auto takes spark from 1 GiB on.",
         ),
     ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
     max_bytes_per_tick: Annotated[
         str | None,
         typer.Option(
@@ -58,10 +74,7 @@ def ingest(
             help="About how much a tick takes: 64MiB, or a number. 256MiB on Spark unless told.",
         ),
     ] = None,
-    interval: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for more."),
-    ] = 5.0,
+    interval: Interval = 5.0,
     heartbeat: Heartbeat = "1m",
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at rows that do not fit the schema.")
@@ -84,22 +97,37 @@ def ingest(
     """
     if once and follow:
         raise UsageError("--once and --follow exclude each other: give one")
-    check_engine(engine)
+    settings = parse_conf(conf or [])
+    engine = check_engine(engine, master=master, conf=conf or [])
     bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
     interval_us = int(interval * 1e6)
     from tidelog.collection.times import parse_duration_ms
 
     beat_us = 1_000 * parse_duration_ms(heartbeat, what="--heartbeat")
-    wanted = _Wanted(name, engine, follow, interval_us, beat_us, bytes_max, strict, final, as_json)
+    wanted = _Wanted(
+        name=name,
+        engine=engine,
+        master=master,
+        conf=settings,
+        follow=follow,
+        interval_us=interval_us,
+        heartbeat_us=beat_us,
+        bytes_max=bytes_max,
+        strict=strict,
+        final=final,
+        as_json=as_json,
+    )
     on_location(context, lambda location: _ingest(location, wanted))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
     """What was asked for."""
 
     name: str
     engine: str
+    master: str | None
+    conf: Mapping[str, str]
     follow: bool
     interval_us: int
     heartbeat_us: int
@@ -119,7 +147,9 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
     )
     engine = await choose_engine(ingester) if wanted.engine == "auto" else wanted.engine
     with open_reporter(wanted.name, engine, as_json=wanted.as_json) as reporter:
-        spark = LateSpark(location=location, note=reporter.note)
+        spark = LateSpark(
+            location=location, note=reporter.note, master=wanted.master, conf=wanted.conf
+        )
         if engine == "spark":
             ingester.engine = spark
             ingester.bytes_max = wanted.bytes_max or spark.tick_bytes

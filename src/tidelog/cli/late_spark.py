@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.errors import UsageError
@@ -12,8 +12,10 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidelog.collection.catalog import SourceInfo
     from tidelog.collection.compute import Job
     from tidelog.collection.engine import Computed
+    from tidelog.collection.source.binding import AddressRange
     from tidelog.collection.source.look import SurveyJob
     from tidelog.collection.source.port import RawSource, SurveyResult
     from tidelog.location import Location
@@ -48,10 +50,12 @@ def scrub_on_spark(url: str, name: str) -> Scrubbed:
 
 @dataclass(slots=True)
 class LateSpark:
-    """See the module; ``note`` is told what is waited for."""
+    """See the module; ``note`` is told what is waited for, ``conf`` are settings of Spark's."""
 
     location: Location
     note: Callable[[str], None]
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
     _spark: SparkSession | None = None
     _engine: SparkEngine | None = None
 
@@ -76,6 +80,14 @@ class LateSpark:
         if self._engine is None and job.is_small():
             return await survey_here(job, source, at_once=4)
         return await (await self._started()).survey(job, source)
+
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        """See `tidelog.collection.engine.Engine`.
+
+        Raises:
+            UsageError: no Java was found to run Spark on; or its executors cannot do the work.
+        """
+        await (await self._started()).prepare(source, ranges)
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """See `tidelog.collection.engine.Engine`.
@@ -104,7 +116,7 @@ class LateSpark:
         from tidelog.spark.engine import SparkEngine
         from tidelog.spark.session import session
 
-        self._spark = session()
+        self._spark = session(master=self.master, extra=self.conf)
         return SparkEngine(self._spark, location_url=self.location.url, clock=self.location.clock)
 
     def _stop(self) -> None:

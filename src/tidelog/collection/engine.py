@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock, run_all
-from tidelog.collection.catalog import ERRORS_SCHEMA
+from tidelog.collection.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.compute import (
     Feedback,
     Job,
@@ -27,6 +27,7 @@ from tidelog.collection.compute import (
     shape_messages,
     updates_of,
 )
+from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.ids import ShardId
@@ -88,6 +89,15 @@ class Engine(Protocol):
         """
         ...
 
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        """Make sure that ranges can be computed by this engine, before they are bound.
+
+        Raises:
+            UsageError: whoever does the work cannot; the sentence says why. LocationError: a store
+            failed.
+        """
+        ...
+
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """Read the job's ranges, compute, and write parts.
 
@@ -120,6 +130,9 @@ class LocalEngine:
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
         return await survey_here(job, source, at_once=self.reads)
+
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        """Do nothing: what this process reads and writes is what it binds."""
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
         shaped = await self._shape(job, source)

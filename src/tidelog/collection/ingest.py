@@ -208,6 +208,8 @@ class Ingester:
             if plan is None or not (plan.ranges or may_idle):
                 return None
             upper = self._upper_of(plan, lower)
+            if plan.ranges:
+                await self.engine.prepare(self.info, plan.ranges)
             if self.strict and plan.ranges:
                 # Rows that are refused must leave no binding: it would hold files to their bytes.
                 planned = Binding(lower, upper, plan.ranges)

@@ -38,7 +38,8 @@ class Summary:
         that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
         head still has; ``store`` is what driver and executors asked of the location's store and
         the source's; ``upper`` is None before the first tick; ``waiting`` are files that cannot be
-        taken yet, by path, and why.
+        taken yet, by path, and why. ``driver_read_bytes`` is what this process read of both: on
+        Spark, a small part of what executors did.
     """
 
     ticks: int = 0
@@ -53,6 +54,7 @@ class Summary:
     upper: int | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     store: Usage = field(default_factory=Usage)
+    driver_read_bytes: int = 0
 
     @property
     def dollars(self) -> float:
@@ -73,6 +75,7 @@ class Summary:
             "upper": self.upper,
             "waiting": dict(self.waiting),
             "store": self.store.to_dict(),
+            "driver_read_bytes": self.driver_read_bytes,
             "dollars": round(self.dollars, 9),
         }
 
@@ -133,6 +136,7 @@ class _Run:
     heartbeat_us: int
     so_far: Summary = field(default_factory=Summary)
     _executors: Usage = field(default_factory=Usage)
+    _driver_before: Usage = field(init=False)
     _usage_before: Usage = field(init=False)
     _started_us: int = field(init=False)
     _start_us: int = field(init=False)
@@ -142,6 +146,7 @@ class _Run:
     def __post_init__(self) -> None:
         clock = self.ingester.clock
         self._usage_before = self._usage()
+        self._driver_before = self._usage_of_driver()
         self._started_us = clock.now_us()
         self._start_us = self._told_us = clock.monotonic_us()
 
@@ -231,11 +236,14 @@ class _Run:
             upper=None if upper.is_empty or not upper.time else upper.time,
             waiting=self.ingester.source.waiting(),
             store=self._usage() - self._usage_before + self._executors,
+            driver_read_bytes=(self._usage_of_driver() - self._driver_before).read_bytes,
         )
 
     def _usage(self) -> Usage:
-        ingester = self.ingester
-        return usage_of(ingester.store) + ingester.source.usage() + ingester.surveyed
+        return self._usage_of_driver() + self.ingester.surveyed
+
+    def _usage_of_driver(self) -> Usage:
+        return usage_of(self.ingester.store) + self.ingester.source.usage()
 
     async def _wait_out(self, error: LocationError, failures: int) -> None:
         clock = self.ingester.clock

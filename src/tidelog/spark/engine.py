@@ -12,17 +12,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, SystemClock, run_all
+from tidelog.collection.catalog import FILES, SourceInfo
 from tidelog.collection.compute import Job
 from tidelog.collection.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
+from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
-from tidelog.collection.source.surveyed import Surveyed
-from tidelog.errors import TidelogError
+from tidelog.collection.source.surveyed import FileCandidate, Surveyed, SurveyPiece
+from tidelog.errors import ObjectNotFound, TidelogError, UsageError
 from tidelog.persist.part import Part
 from tidelog.spark.job import live_context, run_job
 from tidelog.spark.place import url_for_executors
@@ -32,6 +35,8 @@ from tidelog.spark.plan import (
     plan_tick,
     share_survey,
 )
+from tidelog.spark.reach import check_executors
+from tidelog.spark.ship import is_elsewhere
 from tidelog.spark.task import (
     READS_MAX,
     Outcome,
@@ -54,8 +59,9 @@ class SparkEngine:
     spark: SparkSession
     _: KW_ONLY
     location_url: str
-    clock: Clock
+    clock: Clock = field(default_factory=SystemClock)
     settings: TickSettings = field(default_factory=TickSettings)
+    _checked: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         store = open_store(self.location_url, clock=self.clock)
@@ -69,13 +75,17 @@ class SparkEngine:
     def tick_bytes(self) -> int:
         return SPARK_TICK_BYTES
 
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        await self._check(source, ranges)
+
     async def compute(self, job: Job, source: RawSource) -> Computed:
         """Read the job's ranges, compute, and write parts, in executors.
 
         Raises:
             SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark.
-                Nothing was committed.
+                Nothing was committed. UsageError: executors cannot do it; see `prepare`.
         """
+        await self._check(job.source, job.ranges)
         context = live_context(self.spark)
         plan = plan_tick(
             job,
@@ -86,16 +96,21 @@ class SparkEngine:
         outcomes = await run_job(
             context, lambda: self._collect(plan), clock=self.clock, what="the tick"
         )
-        return gather(outcomes, shards=len(job.shards))
+        computed = gather(outcomes, shards=len(job.shards))
+        await self._see_parts(computed)
+        return computed
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
         """Look into the pieces of files that may be taken next, in executors.
 
         Raises:
             SourceRewritten, GoneError: of the source. LocationError: a store failed, or Spark.
+            UsageError: executors cannot do it; see `prepare`.
         """
         if job.is_small(self.settings.driver_bytes):
             return await survey_here(job, source, at_once=READS_MAX)
+        files = [one.candidate for one in job.pieces if isinstance(one, SurveyPiece)]
+        await self._check(job.source, files)
         context = live_context(self.spark)
         shares = [
             SurveyShare(location_url=self.location_url, job=one)
@@ -108,6 +123,46 @@ class SparkEngine:
             what="the survey",
         )
         return gather_surveys(told)
+
+    async def _check(
+        self, source: SourceInfo, files: Sequence[AddressRange | FileCandidate]
+    ) -> None:
+        """Ask executors that are other processes than this, once, what they have and see."""
+        if source.id in self._checked:
+            return
+        if self._is_elsewhere():
+            await check_executors(
+                self.spark,
+                location_url=self.location_url,
+                source_url=source.url,
+                paths=[one.path for one in files] if source.kind == FILES else [],
+                clock=self.clock,
+            )
+        self._checked.add(source.id)
+
+    def _is_elsewhere(self) -> bool:
+        return is_elsewhere(live_context(self.spark).master)
+
+    async def _see_parts(self, computed: Computed) -> None:
+        """Check that parts are here: an executor that came later may be on another machine yet.
+
+        Raises:
+            UsageError: one is not.
+        """
+        if not (self.location_url.startswith("file:") and self._is_elsewhere()):
+            return
+        store = open_store(self.location_url, clock=self.clock)
+        parts = [*computed.error_parts]
+        for one in computed.written:
+            parts += [*one.rows, *one.deleted]
+        paths = [part.path for part in parts if part.path is not None]
+        try:
+            await run_all([partial(store.get, path, limit=1) for path in paths], at_once=READS_MAX)
+        except ObjectNotFound as error:
+            raise UsageError(
+                f"one of Spark's executors wrote to another directory than {self.location_url} is "
+                "here: use a bucket (s3://, gs://, az://), or a path that all machines share"
+            ) from error
 
     def _collect(self, plan: TickPlan) -> Sequence[Outcome]:
         context, tasks = self.spark.sparkContext, len(plan.shares)

@@ -1,10 +1,9 @@
-"""A Spark session that starts quickly, keeps quiet, and stays on this machine.
+"""A Spark session that starts quickly and keeps quiet, on this machine unless told otherwise.
 
-Whoever has a session already, or a cluster to start one on, needs none of this: the data sources
-and jobs work on any session.
+Whoever has a session already needs none of this: the data sources and jobs work on any session.
 
 Invariants: a session that is active is given back as it is; the process's environment is left as it
-was found; nothing listens beyond loopback.
+was found; nothing listens beyond loopback, unless the master is on another machine.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,12 +25,15 @@ from pyspark.sql import SparkSession
 
 from tidelog.spark.archive import reading_options
 from tidelog.spark.java import Launcher, find_launcher
+from tidelog.spark.ship import ship
 
 MEMORY_MIB_MIN = 1024  # What Spark takes by default; less does not start.
 MEMORY_MIB_MAX = 4096
 STOP_SECONDS_MAX = 30
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_PYTHON = "spark.pyspark.python"
+_LOOPBACK = re.compile(r"spark://(?:localhost|127\.[0-9.]+):[0-9]+$")
 _LOCAL_CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -45,10 +48,10 @@ def session(
 ) -> SparkSession:
     """Return the active session, or start one.
 
-    ``master`` is by default this machine with all its cores. ``extra`` wins over our settings; its
-    Java options are added to ours. ``quick`` starts a second sooner and computes at half the speed
-    once warm: for tests, demos and small work. Start-up is half as long once `tidelog.spark.warm`
-    has been run.
+    ``master`` is by default this machine with all its cores; a cluster's executors are sent this
+    tidelog. ``extra`` wins over our settings; its Java options are added to ours. ``quick`` starts
+    a second sooner and computes at half the speed once warm: for tests, demos and small work.
+    Start-up is half as long once `tidelog.spark.warm` has been run.
 
     Raises:
         UsageError: no Java was found to run Spark on. NOT_APPLIED.
@@ -57,7 +60,7 @@ def session(
     if (active := _active()) is not None:
         return active
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit runs us: it has chosen all settings.
-        return _build(app_name, dict(extra or {}))
+        return _shipped(_build(app_name, dict(extra or {})))
     launcher = find_launcher(os.environ)
     chosen = settings(
         master=master or f"local[{cores_count()}]",
@@ -68,8 +71,8 @@ def session(
         quick=quick,
         extra=extra or {},
     )
-    with _environment(launcher.home, local=chosen["spark.master"].startswith("local")):
-        return _build(app_name, chosen)
+    with _environment(launcher.home, chosen):
+        return _shipped(_build(app_name, chosen))
 
 
 @contextlib.contextmanager
@@ -120,12 +123,9 @@ def settings(
     chosen = {
         "spark.master": master,
         "spark.driver.memory": f"{memory_mib}m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         # A task over TCP costs 28 ms, over a socket in the file system 14.
         "spark.python.unix.domain.socket.enabled": "true",
@@ -138,7 +138,10 @@ def settings(
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         "spark.sql.python.filterPushdown.enabled": "true",
     }
+    if is_on_loopback(master):
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
     if master.startswith("local"):
+        chosen["spark.sql.shuffle.partitions"] = str(cores)
         chosen["spark.python.daemon.module"] = "pyspark_tidelog.daemon"
         # The default forks a chmod for each file: 50 ms a micro-batch instead of 12.
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
@@ -162,6 +165,11 @@ def java_options(launcher: Launcher, *, quick: bool) -> str:
     return " ".join([*options, *reading_options(launcher)])
 
 
+def is_on_loopback(master: str) -> bool:
+    """Say whether all that a driver talks to is on this machine, by its master's URL."""
+    return master.startswith("local") or _LOOPBACK.match(master) is not None
+
+
 def cores_count() -> int:
     """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -176,6 +184,20 @@ def physical_bytes() -> int:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):  # Not on Linux, or no limit: the file says "max" then.
         return machine
+
+
+def environment_for(chosen: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return what the environment must say for a session of the chosen settings."""
+    master = chosen["spark.master"]
+    ours = {"SPARK_LOCAL_IP": "127.0.0.1"} if is_on_loopback(master) else {}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        # Workers of another Python would lack tidelog; on a cluster the user knows better.
+        if master.startswith("local") or name not in env:
+            ours[name] = sys.executable
+    if _PYTHON in chosen:
+        # PySpark reads the setting only where spark-submit runs the driver.
+        ours["PYSPARK_PYTHON"] = chosen[_PYTHON]
+    return ours
 
 
 def memory_mib(physical_bytes: int) -> int:
@@ -197,14 +219,16 @@ def _build(app_name: str, chosen: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
+def _shipped(spark: SparkSession) -> SparkSession:
+    ship(spark)
+    return spark
+
+
 @contextlib.contextmanager
-def _environment(home: Path, *, local: bool) -> Iterator[None]:
+def _environment(home: Path, chosen: Mapping[str, str]) -> Iterator[None]:
     """Set what the JVM and its launch scripts read from the environment, until it has started."""
-    ours = {"JAVA_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        # Workers of another Python would lack tidelog; on a cluster the user knows better.
-        if local or name not in os.environ:
-            ours[name] = sys.executable
+    ours = environment_for(chosen, os.environ)
+    ours["JAVA_HOME"] = str(home)
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -1,0 +1,266 @@
+"""What executors have and see, found out before anything is bound to their work.
+
+Each is asked to import this tidelog, to read an object that the driver just wrote to the location
+and to write one, and to read the beginning of a file of the source. Whether a path is the same
+directory everywhere cannot be known otherwise: it may be a mount, or the same name on two machines.
+
+Imports nothing but the standard library where executors import it: what they lack is to be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import re
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import (
+    GoneError,
+    LocationError,
+    ObjectNotFound,
+    StoreRefused,
+    TidelogError,
+    UsageError,
+)
+from tidelog.spark.ship import fingerprint, ship
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.clock import Clock
+
+PREFIX: Final = "probe/"
+SAMPLE_BYTES: Final = 4_096
+ASKED_MAX: Final = 1_000
+NEEDED: Final = ("duckdb", "msgspec", "numpy", "obstore", "pyarrow", "xxhash")
+HOW: Final = "docs/cluster.md says how"
+_NO_PYTHON: Final = re.compile(r'Cannot run program "([^"]+)"')
+_NO_MODULE: Final = re.compile(r"No module named '([^']+)'")
+_VERSIONS: Final = re.compile(r"different version: (\S+?)\.? than that in driver:? (\d+\.\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachSample:
+    """The beginning of one file of a source; ``told`` is its URL for people."""
+
+    url: str
+    told: str
+    path: str
+    size_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachAsked:
+    """What an executor is asked to look at: an object ``key`` whose bytes are its key."""
+
+    fingerprint: str
+    location_url: str
+    key: str
+    sample: ReachSample | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachSeen:
+    """What an executor found.
+
+    Shape: ``missing`` are packages; ``location`` and ``source`` the errors that it met there;
+        ``answer`` the key of the object that it wrote.
+    """
+
+    host: str
+    fingerprint: str
+    missing: tuple[str, ...] = ()
+    location: TidelogError | None = None
+    source: TidelogError | None = None
+    answer: str | None = None
+
+
+async def check_executors(
+    spark: SparkSession,
+    *,
+    location_url: str,
+    source_url: str,
+    paths: Sequence[str],
+    clock: Clock,
+) -> None:
+    """Refuse executors that could not do the work: other software, or another view of the data.
+
+    ``paths`` are files of the source, in the store at ``source_url``.
+
+    Raises:
+        UsageError: so it is; the sentence says what to do. LocationError: a store failed, here or
+            there, or Spark. Nothing is left in the location.
+    """
+    from tidelog.store.urls import open_store
+
+    store = open_store(location_url, clock=clock)
+    asked = ReachAsked(
+        fingerprint=fingerprint(),
+        location_url=location_url,
+        key=PREFIX + clock.unique(),
+        sample=await take_sample(source_url, paths, clock=clock),
+    )
+    await store.put(asked.key, asked.key.encode())
+    try:
+        for one in await _ask(spark, asked, clock):
+            if (problem := judge(one, asked, store.url)) is not None:
+                raise problem
+            try:
+                await store.get(one.answer or asked.key)
+            except ObjectNotFound as error:
+                raise _unseen_location(one.host, store.url) from error
+    finally:
+        await store.delete([entry.key async for entry in store.list(asked.key)])
+
+
+async def take_sample(url: str, paths: Sequence[str], *, clock: Clock) -> ReachSample | None:
+    """Read the beginning of the first of some files; None where that cannot be read here."""
+    from tidelog.store.urls import open_store
+
+    if not paths:
+        return None
+    store = open_store(url, clock=clock)
+    try:
+        data = (await store.get(paths[0], limit=SAMPLE_BYTES)).data
+    except GoneError:
+        return None
+    digest = hashlib.sha256(data).digest()
+    return ReachSample(url=url, told=store.url, path=paths[0], size_bytes=len(data), digest=digest)
+
+
+async def _ask(spark: SparkSession, asked: ReachAsked, clock: Clock) -> list[ReachSeen]:
+    from tidelog.spark.job import live_context, run_job
+
+    context = live_context(spark)
+
+    def ask(tasks: int) -> list[ReachSeen]:
+        return context.parallelize([asked] * tasks, tasks).mapPartitions(look).collect()
+
+    def ask_all() -> list[ReachSeen]:
+        ship(spark)
+        # One waits for the first executors to come, so that all of them are known when as many
+        # tasks start at once as there are places for.
+        return ask(1) + ask(min(ASKED_MAX, context.defaultParallelism))
+
+    try:
+        return await run_job(context, ask_all, clock=clock, what="the look at its executors")
+    except LocationError as error:
+        raise explain(error) from error
+
+
+def look(asked: Iterable[ReachAsked]) -> Iterator[ReachSeen]:
+    """Look, in an executor, at what it has and sees."""
+    for one in list(asked):
+        seen = ReachSeen(
+            host=socket.gethostname(),
+            fingerprint=fingerprint(),
+            missing=tuple(name for name in NEEDED if importlib.util.find_spec(name) is None),
+        )
+        can_look = not seen.missing and seen.fingerprint == one.fingerprint
+        yield asyncio.run(_reach(one, seen)) if can_look else seen
+
+
+async def _reach(asked: ReachAsked, seen: ReachSeen) -> ReachSeen:
+    from tidelog.clock import SystemClock
+    from tidelog.spark.job import portable
+    from tidelog.store.urls import open_store
+
+    clock = SystemClock()
+    try:
+        store = open_store(asked.location_url, clock=clock)
+        if (await store.get(asked.key)).data != asked.key.encode():
+            raise ObjectNotFound("another object is there", key=asked.key)
+        answer = f"{asked.key}-{clock.unique()}"
+        await store.put(answer, answer.encode())
+    except TidelogError as error:
+        return replace(seen, location=portable(error))
+    seen = replace(seen, answer=answer)
+    if asked.sample is None:
+        return seen
+    try:
+        await _check_sample(asked.sample, clock)
+    except TidelogError as error:
+        return replace(seen, source=portable(error))
+    return seen
+
+
+async def _check_sample(sample: ReachSample, clock: Clock) -> None:
+    from tidelog.store.urls import open_store
+
+    store = open_store(sample.url, clock=clock)
+    data = (await store.get(sample.path, limit=sample.size_bytes)).data
+    if hashlib.sha256(data).digest() != sample.digest:
+        raise ObjectNotFound("another file is there", path=sample.path)
+
+
+def judge(seen: ReachSeen, asked: ReachAsked, location: str) -> TidelogError | None:
+    """Return what is wrong with an executor, as the error to raise; None if nothing is.
+
+    ``location`` is its URL for people.
+    """
+    if seen.missing:
+        return _lacking(f"on {seen.host}", ", ".join(seen.missing))
+    if seen.fingerprint != asked.fingerprint:
+        return UsageError(
+            f"Spark's executors on {seen.host} run another tidelog than this process: start a new "
+            "session, which ships its own"
+        )
+    if seen.location is not None:
+        if isinstance(seen.location, GoneError | UsageError):
+            return _unseen_location(seen.host, location)
+        return _unreachable(seen.location, seen.host, f"the location {location}")
+    if seen.source is not None and asked.sample is not None:
+        told = f"the source's files at {asked.sample.told}"
+        if isinstance(seen.source, GoneError | UsageError):
+            return UsageError(
+                f"Spark's executors on {seen.host} do not see {told} as this process does: put "
+                "them into a bucket, or on a path that all machines share, or take --engine local",
+                file=asked.sample.path,
+            )
+        return _unreachable(seen.source, seen.host, told)
+    return None
+
+
+def explain(error: LocationError) -> TidelogError:
+    """Return what is to be done where Spark ran nothing at all; its own error if nobody knows."""
+    text = str(error)
+    if found := _VERSIONS.search(text):
+        return UsageError(
+            f"Spark's executors run Python {found[1]}, and this process {found[2]}: have both run "
+            f"one version; --conf spark.pyspark.python=PATH says which one executors run ({HOW})"
+        )
+    if found := _NO_PYTHON.search(text):
+        return UsageError(
+            f"Spark's executors have no Python at {found[1]}: say where theirs is, with "
+            f"--conf spark.pyspark.python=PATH, or PYSPARK_PYTHON ({HOW})"
+        )
+    if found := _NO_MODULE.search(text):
+        return _lacking("there", found[1])
+    return error
+
+
+def _lacking(where: str, packages: str) -> UsageError:
+    return UsageError(
+        f"Spark's executors {where} lack what tidelog needs: {packages}; install it for the Python "
+        f"that they run, or ship an environment with spark.archives ({HOW})"
+    )
+
+
+def _unseen_location(host: str, location: str) -> UsageError:
+    return UsageError(
+        f"Spark's executors on {host} do not see the location {location} that this process sees: "
+        "use a bucket (s3://, gs://, az://), or a path that all machines share, or --engine local"
+    )
+
+
+def _unreachable(error: TidelogError, host: str, what: str) -> LocationError:
+    kind = StoreRefused if isinstance(error, StoreRefused) else LocationError
+    return kind(
+        f"Spark's executors on {host} cannot use {what}: {error}; they need its endpoint and "
+        f"credentials as this process does ({HOW})"
+    )

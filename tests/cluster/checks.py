@@ -1,0 +1,89 @@
+"""Ingest a scene while executors die in each stage, and compare with its replay and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from cluster import runs
+from cluster.scene import NAME, Scene, spec_of, write_scene
+from kit.s3_servers import SeaweedServer
+from kit.sources import rows_of
+from kit.spark_cluster import StandaloneCluster
+from tidelog.location import Location, open_location
+
+TICK_BYTES: Final = 18_500_000  # More than is one task's: each stage has tasks for all executors.
+STAGES: Final = ["survey", "decode", "write", "commit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did. Units: bytes of the input, and those that the driver read of anything."""
+
+    rows: int
+    ticks: int
+    killed_in: tuple[str, ...]
+    input_bytes: int
+    driver_read_bytes: int
+
+    def __str__(self) -> str:
+        share = 100 * self.driver_read_bytes / self.input_bytes
+        return (
+            f"{self.rows:,} rows in {self.ticks} ticks, each there once, and as the engine 'local' "
+            f"has them; killed in: {', '.join(self.killed_in)}; of {self.input_bytes:,} bytes the "
+            f"driver read {self.driver_read_bytes:,} ({share:.2f} %)"
+        )
+
+
+async def ingest_while_executors_die(
+    cluster: StandaloneCluster, server: SeaweedServer, folder: Path, *, size_bytes: int, seed: int
+) -> Report:
+    """Ingest, with an executor killed in each stage and a worker at a commit; compare all."""
+    source = server.url(f"cluster-{seed}/in")
+    scene = await write_scene(source, size_bytes=size_bytes, files=4, seed=seed)
+    report = folder / "report"
+    by_spark, by_hand = [
+        await open_location(server.url(f"cluster-{seed}/{name}"), create=True)
+        for name in ("lake", "clean")
+    ]
+    for location in (by_spark, by_hand):
+        await location.create_source(spec_of(source))
+    arguments = runs.ingest_arguments(by_spark.url, cluster, tick_bytes=TICK_BYTES)
+    driver = ["cluster.driver", str(report), str(cluster.worker_pid), *arguments]
+    (told,) = runs.finish(runs.start(driver, folder))
+    await _ingest_here(by_hand)
+
+    assert (told["rows"], told["bad"], told["late"]) == (scene.rows, scene.bad_lines, 0)
+    assert told["bytes"] == scene.size_bytes
+    _check_contents(await contents(by_spark), scene)
+    for name in (NAME, f"{NAME}_errors"):
+        assert rows_of(await contents(by_spark, name)) == rows_of(await contents(by_hand, name))
+    return Report(
+        rows=told["rows"],
+        ticks=told["ticks"],
+        killed_in=tuple(report.read_text().splitlines()),
+        input_bytes=scene.size_bytes,
+        driver_read_bytes=told["driver_read_bytes"],
+    )
+
+
+async def contents(location: Location, name: str = NAME) -> pa.Table:
+    """Return what is in a collection now."""
+    return await (await location.collection(name)).snapshot()
+
+
+async def _ingest_here(location: Location) -> None:
+    ingester = await location.ingester(NAME, bytes_max=TICK_BYTES)
+    head = await ingester.source.head()
+    while (tick := await ingester.tick(head)) is not None and tick.left_bytes:
+        pass
+
+
+def _check_contents(table: pa.Table, scene: Scene) -> None:
+    """Compare with the replay: each row, once."""
+    found = table.drop_columns(["_diff"]).to_pylist()
+    assert len(found) == len(scene.contents)
+    assert {row["key"]: row for row in found} == scene.contents

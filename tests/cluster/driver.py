@@ -1,0 +1,135 @@
+"""The command ``tidelog``, whose executors are killed with -9 in each stage, while they work.
+
+``python -m cluster.driver REPORT WORKER_PID ...``: what follows are tidelog's own arguments. A line
+of REPORT says what was killed when. A job starts once all executors are there, and what is killed
+is one that has a task; the worker, with its executor, dies at a commit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pyspark import SparkContext
+
+from kit.spark_cluster import executor_pids
+from tidelog.cli.main import main
+from tidelog.clock import Clock
+from tidelog.collection import ingest
+from tidelog.spark import engine
+from tidelog.spark.job import run_job
+
+EXECUTORS: Final = 2
+WAIT_S: Final = 60.0
+# What a job is called, the stage of it, how it is told; each in another job than the one before.
+STAGES: Final = (
+    ("the survey", 0, "survey"),
+    ("the tick", 0, "decode"),
+    ("the tick", 1, "write"),
+)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Killer:
+    """Kills an executor in each stage, and a worker at the commit after these."""
+
+    report: Path
+    worker_pid: int
+    left: list[tuple[str, int, str]] = field(default_factory=lambda: list(STAGES))
+
+    async def run_job(
+        self, context: SparkContext, work: Callable[[], T], *, clock: Clock, what: str
+    ) -> T:
+        """Do as the engine does, with a look at the stages as they run."""
+        if not self.left or self.left[0][0] != what:
+            return await run_job(context, work, clock=clock, what=what)
+        _, stage, told = self.left.pop(0)
+        ended = threading.Event()
+
+        def watched() -> T:
+            self._await_executors(context)
+            watcher = threading.Thread(target=self._kill_in, args=(context, stage, told, ended))
+            watcher.start()
+            try:
+                return work()
+            finally:
+                ended.set()
+                watcher.join()
+
+        return await run_job(context, watched, clock=clock, what=what)
+
+    def at_commit(self) -> None:
+        """Kill the worker, once executors were killed in all stages."""
+        if not self.left and self.worker_pid:
+            os.kill(self.worker_pid, signal.SIGKILL)
+            self.worker_pid = 0
+            self._tell("commit")
+
+    def _await_executors(self, context: SparkContext) -> None:
+        deadline = time.monotonic() + WAIT_S
+        # The driver itself counts as one more.
+        while len(context._jsc.sc().statusTracker().getExecutorInfos()) <= EXECUTORS:
+            if time.monotonic() > deadline:
+                self._tell("no second executor came")
+                return
+            time.sleep(0.05)
+
+    def _kill_in(
+        self, context: SparkContext, stage: int, told: str, ended: threading.Event
+    ) -> None:
+        tracker = context.statusTracker()
+        while not ended.wait(0.005):
+            for job in tracker.getActiveJobsIds():
+                info = tracker.getJobInfo(job)
+                stages = sorted(info.stageIds) if info is not None else []
+                found = tracker.getStageInfo(stages[stage]) if stage < len(stages) else None
+                if found is None or not found.numActiveTasks:
+                    continue
+                running = executor_pids(context.applicationId)
+                if busy := [one for one in busy_executors(context) if one in running]:
+                    os.kill(running[busy[0]], signal.SIGKILL)
+                    self._tell(told)
+                    return
+
+    def _tell(self, what: str) -> None:
+        with self.report.open("a") as report:
+            report.write(f"{what}\n")
+
+
+def busy_executors(context: SparkContext) -> list[str]:
+    """Return the ids of the executors that have a task now."""
+    found = context._jsc.sc().statusStore().executorList(True)
+    each = [found.apply(n) for n in range(found.size())]
+    return [one.id() for one in each if one.activeTasks()]
+
+
+def watch(killer: Killer) -> None:
+    """Have the engine's jobs and the ingester's commits watched."""
+    commit = ingest.Ingester._commit
+
+    async def watched(self: ingest.Ingester, *given: Any) -> tuple[int, int]:
+        killer.at_commit()
+        return await commit(self, *given)
+
+    setattr(ingest.Ingester, "_commit", watched)  # noqa: B010  mypy knows better methods.
+    vars(engine)["run_job"] = killer.run_job
+
+
+def run(arguments: Sequence[str]) -> None:
+    report, worker_pid, *rest = arguments
+    watch(Killer(Path(report), int(worker_pid)))
+    sys.argv = ["tidelog", *rest]
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

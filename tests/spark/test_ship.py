@@ -1,0 +1,93 @@
+"""The archive of tidelog's modules that executors are sent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidelog.spark import ship
+
+LOOK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import tidelog, pyspark_tidelog
+import tidelog.spark.task
+from tidelog.spark.ship import fingerprint
+print(tidelog.__file__, pyspark_tidelog.__file__, tidelog.spark.task.__cached__, fingerprint())
+"""
+
+
+def test_the_archive_is_this_tidelog_wherever_it_is_imported(tmp_path: Path) -> None:
+    """An executor shows by the fingerprint that it runs what the driver does, compiled by it."""
+    archive, _ = ship.write_for_submit(tmp_path)
+
+    told = subprocess.run(
+        [sys.executable, "-c", LOOK, str(archive)], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+    assert [path.startswith(f"{archive}/") for path in told[:3]] == [True] * 3
+    assert told[2].endswith("task.pyc")
+    assert told[3] == ship.fingerprint()
+
+
+def test_another_tidelog_has_another_fingerprint(tmp_path: Path) -> None:
+    """A version that was changed without a new number would compute something else in silence."""
+    archive, _ = ship.write_for_submit(tmp_path)
+    with zipfile.ZipFile(archive, "a") as packed:
+        packed.writestr("tidelog/more.py", "")
+
+    told = subprocess.run(
+        [sys.executable, "-c", LOOK, str(archive)], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+    assert told[3] != ship.fingerprint()
+
+
+def test_the_archive_is_the_same_each_time(tmp_path: Path) -> None:
+    """It is cached by whoever fetches it, and compared by whoever deploys it."""
+    archives = [ship.write_for_submit(tmp_path / name)[0].read_bytes() for name in ("one", "two")]
+
+    assert archives[0] == archives[1]
+
+
+def test_the_file_for_spark_submit_is_the_command(tmp_path: Path) -> None:
+    """spark-submit runs files whose name ends with .py, and the script ``tidelog`` has none."""
+    _, program = ship.write_for_submit(tmp_path)
+
+    told = subprocess.run(
+        [sys.executable, str(program), "ingest", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert "--master" in told
+
+
+@pytest.mark.parametrize(
+    ("master", "elsewhere"),
+    [
+        ("local", False),
+        ("local[*]", False),
+        ("local[2,3]", False),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://host:7077", True),
+        ("yarn", True),
+        ("k8s://https://host:443", True),
+    ],
+)
+def test_executors_are_elsewhere_unless_the_driver_is_one(master: str, elsewhere: bool) -> None:
+    """What a driver reaches it reaches as an executor too, and nothing is to be asked."""
+    assert ship.is_elsewhere(master) is elsewhere
+
+
+def test_nothing_is_shipped_where_the_driver_computes(spark: SparkSession) -> None:
+    """It would cost a second at each start, for modules that are there."""
+    ship.ship(spark)
+
+    assert not [name for name in spark.sparkContext._python_includes or () if "tidelog" in name]
