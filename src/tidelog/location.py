@@ -248,6 +248,16 @@ class Location:
 
             await release_source(info, store=self.store, clock=self.clock)
 
+    async def skip_file(self, name: str, path: str) -> None:
+        """Let a source go on without a file that is gone, or was rewritten; see docs/files.md.
+
+        Raises:
+            NoSuchCollection: there is no such source. UsageError: it does not stand at that file.
+        """
+        from tidelog.collection.skip import skip_file
+
+        await skip_file(await self.ingester(name), path)
+
     async def source(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
         """Find a source and the rendition that it feeds."""
         catalog = await self.controller.catalog()

@@ -273,6 +273,9 @@ class Location:
     def drop_source(self, name: str) -> None:
         self._portal.run(self._inner.drop_source(name))
 
+    def skip_file(self, name: str, path: str) -> None:
+        self._portal.run(self._inner.skip_file(name, path))
+
     def ingest(
         self,
         name: str,

@@ -1,9 +1,9 @@
-"""``tidelog source``: create, list, describe, ask for the status of, and drop raw sources."""
+"""``tidelog source``: create, list, describe, ask for the status of, skip files of, and drop."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -177,6 +177,25 @@ def status(context: typer.Context, name: SourceName, as_json: AsJson = False) ->
         print_fields(_status_fields(found))
 
 
+@app.command("skip")
+def skip(
+    context: typer.Context,
+    name: SourceName,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The file, as the error names it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Go on without a file that is gone, or was rewritten after some of it was taken.
+
+    What was committed of it stays; nothing more is taken of it, for good. What was bound of it and
+    not committed is one bad row. Only a file that the source stands at can be skipped.
+    """
+    on_location(context, lambda location: location.skip_file(name, path))
+    if as_json:
+        print_json({"name": name, "path": path, "skipped": True})
+    else:
+        say(f"Skipped the file {path!r} of the source {name!r}: go on with tidelog ingest {name}")
+
+
 @app.command("drop")
 def drop(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
     """Drop a source, and the collection that it feeds.
@@ -280,6 +299,7 @@ def _status_object(found: SourceStatus) -> dict[str, Any]:
         "reached": dict(found.reached),
         "late": found.late,
         "bad": found.bad,
+        "skipped": {path: _iso(since) for path, since in sorted(found.skipped.items())},
         "source_error": found.trouble,
         "run": run
         and {
@@ -313,6 +333,7 @@ def _status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
         *_reached_fields(found),
         ("late rows", f"{found.late:,}"),
         ("bad rows", bad),
+        ("skipped", [f"{path} (since {_iso(at)})" for path, at in sorted(found.skipped.items())]),
         ("waiting", waiting_lines({} if found.run is None else found.run.waiting)),
         ("last run", _run_lines(found)),
     ]

@@ -77,7 +77,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys; of a source
         of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
-        SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie.
+        SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie. ``skipped`` are files
+        that are passed over for good, and since when.
     """
 
     id: str
@@ -95,6 +96,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     delete_when: str | None = None
     max_ahead_ms: int | None = DAY_MS
     csv: CsvDialect = CsvDialect()
+    skipped: dict[str, int] = {}
     created_us: int = 0
 
     @property
@@ -211,6 +213,22 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
         shards = (*rendition.shards, *rendition.deletions, rendition.errors, rendition.remap)
         changes.extend((("dropped", shard, "{}"), +1) for shard in shards if shard is not None)
     return changes
+
+
+def plan_skip(catalog: Catalog, name: str, path: str, *, now_us: int) -> list[Change]:
+    """Return the changes by which a source passes a file over.
+
+    Raises:
+        NoSuchCollection: there is no such source.
+    """
+    source = catalog.source(name)
+    if path in source.skipped:
+        return []
+    skipped = {**source.skipped, path: now_us}
+    return [
+        (row_of(source), -1),
+        (row_of(msgspec.structs.replace(source, skipped=skipped)), +1),
+    ]
 
 
 def row_of(item: CollectionInfo | RenditionInfo | SourceInfo) -> Row:

@@ -23,6 +23,7 @@ from tidelog.collection.catalog import (
     SourceInfo,
     plan_create,
     plan_drop,
+    plan_skip,
     read_catalog,
 )
 from tidelog.consensus.port import Consensus
@@ -75,6 +76,16 @@ class Controller:
             NoSuchCollection: there is no such source.
         """
         await self._change(lambda known: plan_drop(known, name))
+
+    async def skip_file(self, name: str, path: str) -> SourceInfo:
+        """Have a source pass a file over for good; return the source as it is then.
+
+        Raises:
+            NoSuchCollection: there is no such source.
+        """
+        now_us = self.clock.now_us()
+        await self._change(lambda known: plan_skip(known, name, path, now_us=now_us))
+        return (await self.catalog()).source(name)
 
     async def _change(self, plan: Callable[[Catalog], list[Change]]) -> None:
         token = (new_writer_id(self.clock), 0)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+import msgspec
+
 from tidelog.clock import Clock
 from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.compute import Job, Target
@@ -105,6 +107,7 @@ class Ingester:
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
     _is_held: bool = False
+    _skipped: frozenset[str] = frozenset()
     _taken: tuple[int, dict[str, AddressRange]] | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
 
@@ -255,9 +258,20 @@ class Ingester:
         return head.left_bytes(taken)
 
     async def _compute(self, binding: Binding) -> Computed:
-        computed = await self.engine.compute(self._job(binding), self.source)
+        job = self._job(binding)
+        skipped = [found for found in binding.ranges if found.path in self._skipped]
+        if skipped:
+            kept = tuple(found for found in binding.ranges if found.path not in self._skipped)
+            job = msgspec.structs.replace(job, ranges=kept)
+        computed = _nothing(len(self.outputs))
+        if job.ranges:
+            computed = await self.engine.compute(job, self.source)
         if self.strict and (computed.bad or computed.dropped):
             raise _refused(computed)
+        if skipped:
+            from tidelog.collection.skip import write_skipped
+
+            return await write_skipped(computed, skipped, job, store=self.store, clock=self.clock)
         return computed
 
     async def taken(self, upper: int) -> dict[str, AddressRange]:
@@ -278,10 +292,24 @@ class Ingester:
                 f"the source {self.info.name!r} was dropped while it was ingested: create it again "
                 "to go on"
             )
+        self._skipped = frozenset(known.skipped)
+        self.source.pass_over(self._skipped)
 
-    async def plan(self, head: SourceHead, lower: int) -> Plan | None:
-        """Choose what the next binding takes; with times from the clock, maybe nothing."""
-        taken = await self.taken(lower)
+    async def pending(self) -> Binding | None:
+        """Return the binding that stands beyond the output, if one does."""
+        lower = self.upper.time
+        if self.remap.state.upper_frontier.time <= lower:
+            return None
+        return await self._binding(lower)
+
+    async def plan(
+        self, head: SourceHead, lower: int, *, taken: Taken | None = None
+    ) -> Plan | None:
+        """Choose what the next binding takes; with times from the clock, maybe nothing.
+
+        ``taken`` is the frontier, unless it is that of the output.
+        """
+        taken = await self.taken(lower) if taken is None else taken
         plan = await self.source.plan(
             taken, head, lower=lower, bytes_max=self.bytes_max, survey=self._survey
         )
@@ -371,10 +399,25 @@ class Ingester:
             if done is not None and done.verdict is not Verdict.MISMATCH:
                 won += 1
             elif upper <= shard.state.upper_frontier:
-                unchecked += not _same_as_theirs(shard, parts, lower, upper)
+                unchecked += not await self._same(binding, shard, parts)
             # Otherwise another ingester moved an idle interval's upper in between; the next tick,
             # which starts from what the shards say, goes on from there.
         return won, unchecked
+
+    async def _same(self, binding: Binding, shard: Shard, parts: Sequence[Part]) -> bool:
+        """Compare what we computed with what another ingester committed, as `_same_as_theirs`.
+
+        Raises:
+            DataDiffers: it is other data.
+        """
+        try:
+            return _same_as_theirs(shard, parts, *map(Frontier.at, (binding.lower, binding.upper)))
+        except DataDiffers:
+            # One of the two may have gone on without a file that the other one still had.
+            await self._check_there()
+            if all(found.path not in self._skipped for found in binding.ranges):
+                raise
+            return False
 
 
 def late_in(binding: Binding, before: Taken) -> int:

@@ -27,7 +27,8 @@ class SourceStatus:
     Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where
         the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
         something was taken, None of a source that reads no files, which ``reached`` an address of
-        each path; ``late`` and ``bad`` count rows since the beginning.
+        each path; ``skipped`` are files that are passed over, and since when; ``late`` and ``bad``
+        count rows since the beginning.
     """
 
     name: str
@@ -37,6 +38,7 @@ class SourceStatus:
     reached: Mapping[str, int]
     late: int
     bad: int
+    skipped: Mapping[str, int]
     trouble: str | None
     run: Health | None
 
@@ -47,6 +49,8 @@ async def source_status(ingester: Ingester) -> SourceStatus:
     Raises:
         LocationError: the location's store failed.
     """
+    known = (await ingester.controller.catalog()).source(ingester.info.name)
+    ingester.source.pass_over(frozenset(known.skipped))
     upper, taken = await taken_now(ingester)
     left, trouble, is_files = None, None, ingester.info.kind == FILES
     try:
@@ -62,6 +66,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.diffs,
+        skipped=known.skipped,
         trouble=trouble,
         run=await load_health(ingester),
     )

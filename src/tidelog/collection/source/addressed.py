@@ -103,6 +103,9 @@ class AddressedSource:
     def range_type(self) -> type[AddressRange]:
         return RowRange
 
+    def pass_over(self, paths: frozenset[str]) -> None:
+        """Nothing is skipped of what is no file."""
+
     async def head(self) -> AddressedHead:
         reached = await self.kind.head()
         return AddressedHead(reached, self.kind.row_bytes)

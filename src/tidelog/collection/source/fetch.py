@@ -23,7 +23,7 @@ from tidelog.collection.decode_parquet import (
 from tidelog.collection.json_arrays import ARRAY_FORMAT
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import sum_of
-from tidelog.collection.source.opened import BoundFile, OpenedFile, rewritten
+from tidelog.collection.source.opened import BoundFile, OpenedFile
 from tidelog.collection.source.packed import is_packed
 from tidelog.errors import CorruptionError
 
@@ -95,7 +95,7 @@ async def _read_groups(bound: BoundFile, low: int, high: int) -> bytes:
     found = bound.found
     footer = await read_footer_of(bound.file, found.size_bytes, known_bytes=found.head_bytes)
     if found.head and sum_of(footer) != found.head:
-        raise rewritten(found.path)
+        raise bound.file.rewritten()
     try:
         metadata = read_footer(footer)
     except CorruptionError:

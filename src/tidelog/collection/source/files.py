@@ -113,12 +113,16 @@ class FilesSource:
     _known: Known = field(default_factory=Known)
     _kept: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
     _kept_bytes: int = 0
+    _skipped: frozenset[str] = frozenset()
     _texts: OpenTexts = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
 
     @property
     def range_type(self) -> type[AddressRange]:
         return SourceRange
+
+    def pass_over(self, paths: frozenset[str]) -> None:
+        self._skipped = paths
 
     async def head(self) -> FilesHead:
         pattern = self.info.pattern
@@ -128,6 +132,7 @@ class FilesSource:
             if entry.size_bytes
             and matches(pattern, entry.key)
             and not is_passed_over(entry.key, pattern)
+            and entry.key not in self._skipped
         ]
         return FilesHead(tuple(sorted(found, key=lambda e: e.key)))
 
@@ -144,7 +149,7 @@ class FilesSource:
         budget = bytes_max
         for round_ in range(64):
             chosen, complete = choose_candidates(
-                head.entries,
+                (entry for entry in head.entries if entry.key not in self._skipped),
                 taken,
                 self._known,
                 bytes_max=budget,
@@ -171,6 +176,7 @@ class FilesSource:
             store=self.store,
             path=asked.path,
             e_tag=version.e_tag if job.is_versioned else None,
+            source=self.info.name,
         )
         return await survey_piece(
             piece, job, file, clock=self.clock, texts=self._texts, keep=self._keep
@@ -191,7 +197,10 @@ class FilesSource:
         if not isinstance(found, SourceRange):
             raise InvariantError("a files source was given another source's range")
         file = OpenedFile(
-            store=self.store, path=found.path, e_tag=None if found.is_summed else found.e_tag
+            store=self.store,
+            path=found.path,
+            e_tag=None if found.is_summed else found.e_tag,
+            source=self.info.name,
         )
         kept = sorted(self._kept.get(found.path, ()), key=lambda span: span[0])
         if found.packed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,12 +16,14 @@ from tidelog.store.port import Store, is_version
 class OpenedFile:
     """A file, of which bytes are read that are those of one version, where ``e_tag`` names it.
 
-    ``kept`` are spans of it that are at hand: where each begins, and its bytes.
+    ``kept`` are spans of it that are at hand: where each begins, and its bytes. ``source`` is the
+    name of what it is a file of.
     """
 
     store: Store
     path: str
     e_tag: str | None = None
+    source: str = ""
     kept: Sequence[tuple[int, bytes]] = field(default_factory=list)
 
     async def get(self, start: int, limit: int) -> bytes:
@@ -37,10 +40,28 @@ class OpenedFile:
         try:
             found = await self.store.get(self.path, start=start, limit=limit)
         except ObjectNotFound as error:
-            raise gone(self.path) from error
+            raise self.gone() from error
         if self.e_tag is not None and not is_version(self.e_tag, found.e_tag):
-            raise rewritten(self.path)
+            raise self.rewritten()
         return found.data
+
+    def rewritten(self) -> SourceRewritten:
+        """Return the error that the file is not what it was."""
+        return SourceRewritten(
+            f"the file {self.path!r} was rewritten after some of it was taken: put it back as it "
+            f"was, or go on without it: {self._skip}"
+        )
+
+    def gone(self) -> GoneError:
+        """Return the error that the file is not there."""
+        return GoneError(
+            f"the file {self.path!r} is gone, though its messages are bound to times: put it back, "
+            f"or go on without it: {self._skip}"
+        )
+
+    @property
+    def _skip(self) -> str:
+        return f"tidelog source skip {self.source} {shlex.quote(self.path)}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +88,7 @@ class BoundFile:
             data, low, start=found.start, sums=found.sums, block_bytes=found.block_bytes
         )
         if not proven or len(data) != max(0, high - low):
-            raise rewritten(found.path)
+            raise self.file.rewritten()
         return low, data
 
 
@@ -80,17 +101,3 @@ def join_kept(kept: Sequence[tuple[int, bytes]], start: int, limit: int) -> byte
             found.append(data[at - begin : limit - begin])
             at += len(found[-1])
     return b"".join(found) if at >= limit else None
-
-
-def rewritten(path: str) -> SourceRewritten:
-    return SourceRewritten(
-        f"the file {path!r} was rewritten after some of it was taken: put it back as it was, or "
-        "drop the source and create it again"
-    )
-
-
-def gone(path: str) -> GoneError:
-    return GoneError(
-        f"the file {path!r} is gone, though its messages are bound to times: put it back, or drop "
-        "the source and create it again"
-    )

@@ -66,6 +66,10 @@ class RawSource(Protocol):
         """Return what its ranges are: their fields are the columns of its remap shard."""
         ...
 
+    def pass_over(self, paths: frozenset[str]) -> None:
+        """Take nothing more of these paths, and have them in no head."""
+        ...
+
     async def head(self) -> SourceHead:
         """Look how far the source has got."""
         ...

@@ -22,7 +22,7 @@ from tidelog.collection.source.look import (
     look_at_groups,
     look_at_text,
 )
-from tidelog.collection.source.opened import OpenedFile, rewritten
+from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.packed import is_packed
 from tidelog.collection.source.survey_packed import OpenTexts, survey_packed
 from tidelog.collection.source.surveyed import (
@@ -63,7 +63,7 @@ async def survey_piece(
         if is_packed(asked.path, job.source.format):
             return await survey_packed(piece, job, file, clock=clock, keep=keep, texts=texts)
         if asked.checked and asked.before is not None and piece.is_first:
-            await _check_unchanged(asked.path, asked.before, file)
+            await _check_unchanged(asked.before, file)
             if asked.start >= asked.limit:
                 return Surveyed()
         return await _survey_text(piece, job, file, clock=clock, keep=keep)
@@ -133,7 +133,7 @@ async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -
         wanted *= 4
 
 
-async def _check_unchanged(path: str, before: SourceRange, file: OpenedFile) -> None:
+async def _check_unchanged(before: SourceRange, file: OpenedFile) -> None:
     """Check that a file of another version begins, and goes on, as it was taken before.
 
     Its first record and the last block that was taken are read again: so one that only grew costs
@@ -151,7 +151,7 @@ async def _check_unchanged(path: str, before: SourceRange, file: OpenedFile) -> 
         last, low, start=before.start, sums=before.sums, block_bytes=before.block_bytes
     )
     if not same or sum_of(head) != before.head:
-        raise rewritten(path)
+        raise file.rewritten()
 
 
 async def _survey_groups(
@@ -164,7 +164,7 @@ async def _survey_groups(
     )
     # A file of parquet is written once: with another footer it is another file.
     if before is not None and (before.size_bytes != size or sum_of(footer) != before.head):
-        raise rewritten(asked.path)
+        raise file.rewritten()
     footer_bytes(footer[-8:])
     metadata = read_footer(footer)
     if asked.start >= asked.limit:

@@ -20,7 +20,7 @@ from tidelog.collection.json_arrays import ARRAY_FORMAT
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.blocks import are_blocks, sum_of
 from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
-from tidelog.collection.source.opened import OpenedFile, rewritten
+from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.packed import (
     Packed,
     codec_of,
@@ -179,18 +179,18 @@ async def read_packed(file: OpenedFile, found: SourceRange, *, clock: Clock) -> 
             data, found.start, start=found.start, sums=found.sums, block_bytes=found.block_bytes
         )
         if not proven or len(data) < found.limit - found.start:
-            raise rewritten(found.path)
+            raise file.rewritten()
         return data
 
     with _copy() as raw:
         if not await _fill(raw, file, packed.raw_at, packed.raw_limit):
-            raise rewritten(found.path)
+            raise file.rewritten()
         try:
             return await clock.offload(lambda: text_of(raw))
         except SourceRewritten:
             raise
         except CorruptionError as error:
-            raise rewritten(found.path) from error
+            raise file.rewritten() from error
 
 
 async def _check_unchanged(before: SourceRange, known: Packed, file: OpenedFile) -> None:
@@ -202,7 +202,7 @@ async def _check_unchanged(before: SourceRange, known: Packed, file: OpenedFile)
     head = await file.get(0, before.head_bytes)
     tail = await file.get(known.whole_bytes - known.tail_bytes, known.whole_bytes)
     if sum_of(head) != before.head or sum_of(tail) != known.tail:
-        raise rewritten(before.path)
+        raise file.rewritten()
 
 
 def _copy() -> BinaryIO:

@@ -1,0 +1,157 @@
+"""Skipped files: a source goes on without what is gone or changed, for good, and for everybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.sources import make_source, rows_of
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest import Ingester
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.source.binding import Binding
+from tidelog.collection.status import source_status
+from tidelog.errors import DataDiffers, GoneError, SourceRewritten, UsageError
+from tidelog.location import Location, open_location
+
+
+def write(folder: Path, name: str, *numbers: int) -> Path:
+    path = folder / name
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in numbers))
+    return path
+
+
+async def made(folder: Path, *, shards: int = 1) -> Location:
+    spec = SourceSpec(
+        name="c", files=str(folder / "*.jsonl"), schema="n bigint", key=("n",), envelope="upsert",
+        shards=shards,
+    )  # fmt: skip
+    return await make_source(folder / "lake", spec)
+
+
+async def run(ingester: Ingester) -> Summary:
+    return await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+
+
+async def ingested(folder: Path) -> Summary:
+    location = await open_location(str(folder / "lake"))
+    return await run(await location.ingester("c"))
+
+
+async def contents(folder: Path, name: str = "c") -> list[str]:
+    location = await open_location(str(folder / "lake"))
+    return rows_of((await (await location.collection(name)).snapshot()).drop_columns(["_diff"]))
+
+
+async def bound(location: Location) -> tuple[Ingester, Binding]:
+    """Bind all there is, and compute nothing of it."""
+    ingester = await location.ingester("c")
+    plan = await ingester.plan(await ingester.source.head(), 0)
+    assert plan is not None
+    await ingester._mint(plan, 0, 1_000)
+    binding = await ingester.pending()
+    assert binding is not None
+    return ingester, binding
+
+
+@pytest.mark.parametrize("spoil", ["gone", "changed"])
+async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
+    tmp_path: Path, spoil: str
+) -> None:
+    """The error names the verb; the other files' rows come, and the range is one bad row."""
+    write(tmp_path, "a.jsonl", 1, 2)
+    write(tmp_path, "b c.jsonl", 3)
+    location = await made(tmp_path)
+    await bound(location)
+    if spoil == "gone":
+        (tmp_path / "b c.jsonl").unlink()
+    else:
+        write(tmp_path, "b c.jsonl", 4)
+    with pytest.raises((GoneError, SourceRewritten), match=r"source skip c 'b c\.jsonl'$"):
+        await ingested(tmp_path)
+    with pytest.raises(UsageError, match="keeps nothing from being taken"):
+        await location.skip_file("c", "a.jsonl")
+
+    await location.skip_file("c", "b c.jsonl")
+    summary = await ingested(tmp_path)
+    assert (summary.rows, summary.bad, summary.left_bytes) == (2, 1, 0)
+    assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}"]
+    (bad,) = await contents(tmp_path, "c_errors")
+    assert "'b c.jsonl'" in bad
+    assert "'tidelog source skip'" in bad
+    # It is passed over for good, whatever comes under its name.
+    write(tmp_path, "b c.jsonl", 5, 6)
+    write(tmp_path, "d.jsonl", 7)
+    assert (await ingested(tmp_path)).rows == 1
+    status = await source_status(await location.ingester("c"))
+    assert list(status.skipped) == ["b c.jsonl"]
+    assert status.left_bytes == 0
+
+
+async def test_what_was_committed_of_a_rewritten_file_stays(tmp_path: Path) -> None:
+    """It is complete at its times; what came into its place is not taken."""
+    write(tmp_path, "a.jsonl", 1, 2)
+    location = await made(tmp_path)
+    await ingested(tmp_path)
+    write(tmp_path, "a.jsonl", 3, 4, 5)
+    write(tmp_path, "b.jsonl", 6)
+    with pytest.raises(SourceRewritten, match=r"source skip c a\.jsonl$"):
+        await ingested(tmp_path)
+
+    await location.skip_file("c", "a.jsonl")
+    summary = await ingested(tmp_path)
+    assert (summary.rows, summary.bad) == (1, 0)
+    assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 6}"]
+    with pytest.raises(UsageError, match="is skipped already"):
+        await location.skip_file("c", "a.jsonl")
+
+
+async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None:
+    """A file that is new, waits, was deleted once it was in, or never was: one sentence."""
+    write(tmp_path, "a.jsonl", 1)
+    write(tmp_path, "gone.jsonl", 2)
+    location = await made(tmp_path)
+    await ingested(tmp_path)
+    (tmp_path / "gone.jsonl").unlink()
+    write(tmp_path, "new.jsonl", 3)
+    (tmp_path / "torn.jsonl").write_text('{"n":')
+
+    for name in ("a.jsonl", "gone.jsonl", "new.jsonl", "torn.jsonl", "none.jsonl"):
+        with pytest.raises(UsageError, match="nothing to skip: 'tidelog source status c'"):
+            await location.skip_file("c", name)
+    assert (await ingested(tmp_path)).rows == 1
+
+
+async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None:
+    """It computes other data than one that went on without it: what was first, stands."""
+    write(tmp_path, "a.jsonl", 1)
+    location = await made(tmp_path, shards=2)
+    early, binding = await bound(location)
+    computed = await early._compute(binding)
+    (tmp_path / "a.jsonl").unlink()
+    await location.skip_file("c", "a.jsonl")
+    await ingested(tmp_path)
+
+    won, unchecked = await early._commit(binding, computed)
+    assert won == 0
+    assert unchecked
+    assert await contents(tmp_path) == []
+
+
+async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Path) -> None:
+    """It would hide that two versions of the code compute differently."""
+    write(tmp_path, "a.jsonl", 1)
+    location = await made(tmp_path)
+    early, binding = await bound(location)
+    await ingested(tmp_path)
+    write(tmp_path, "other.jsonl", 2)
+    other = await location.ingester("c")
+    plan = await other.plan(await other.source.head(), other.upper.time)
+    assert plan is not None
+    wrong = await other._compute(Binding(binding.lower, binding.upper, plan.ranges))
+
+    with pytest.raises(DataDiffers):
+        await early._commit(binding, wrong)
