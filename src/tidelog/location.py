@@ -276,7 +276,8 @@ class Location:
         """Return an ingester of a source, which has read where its shards stand.
 
         ``final`` says that a text file's last record is whole though it lacks its line end, since
-        nobody writes the files any more; else it waits for that, unless it is a json object.
+        nobody writes the files any more; else it waits for that, unless it is a json object. What
+        is held back for ``--lateness`` comes in, too.
 
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.
@@ -299,6 +300,7 @@ class Location:
             controller=self.controller,
             bytes_max=bytes_max or engine.tick_bytes,
             strict=strict,
+            final=final,
         )
         await ingester.refresh()
         return ingester

@@ -47,18 +47,25 @@ async def both(spark: SparkSession, roots: list[Path], spec: SourceSpec, rows: i
     assert sums[0] == sums[1]
 
 
-@pytest.mark.parametrize("envelope", ["none", "upsert"])
+@pytest.mark.parametrize(("envelope", "lateness"), [("none", "0s"), ("upsert", "400ms")])
 async def test_a_generator_makes_the_same_rows_in_executors(
-    spark: SparkSession, tmp_path: Path, envelope: str
+    spark: SparkSession, tmp_path: Path, envelope: str, lateness: str
 ) -> None:
-    """A task makes those of its share, and knows nothing of the others."""
+    """A task makes those of its share, also again, and knows nothing of the others."""
     asked: dict[str, Any] = {"envelope": envelope, "key": ("key",) if envelope == "upsert" else ()}
     shape = {"shape": "key-value", "rows": "1500", "skew": "1", "keys": "90"}
     spec = SourceSpec(
-        name="s", kind="generator", settings=shape, time_column="time", shards=2, **asked
+        name="s",
+        kind="generator",
+        settings=shape,
+        time_column="time",
+        shards=2,
+        lateness=lateness,
+        **asked,
     )
 
-    await both(spark, [tmp_path / "a", tmp_path / "b"], spec, 1_500)
+    held = 0 if lateness == "0s" else 400
+    await both(spark, [tmp_path / "a", tmp_path / "b"], spec, 1_500 - held)
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])

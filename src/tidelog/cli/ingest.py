@@ -46,6 +46,14 @@ Heartbeat = Annotated[
         "clock's.",
     ),
 ]
+NothingMore = Annotated[
+    bool,
+    typer.Option(
+        "--final",
+        help="Nothing more comes: take a file's last record though its line end is missing, and "
+        "what --lateness holds back.",
+    ),
+]
 
 
 def ingest(
@@ -79,13 +87,7 @@ def ingest(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at rows that do not fit the schema.")
     ] = False,
-    final: Annotated[
-        bool,
-        typer.Option(
-            "--final",
-            help="Take a file's last record though its line end is missing; else it waits.",
-        ),
-    ] = False,
+    final: NothingMore = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring what a source holds into its collection.

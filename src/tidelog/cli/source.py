@@ -63,6 +63,7 @@ def create(
     time_column: options.TimeColumn = None,
     time_unit: options.TimeUnit = "ms",
     max_ahead: options.MaxAhead = "1d",
+    lateness: options.Lateness = "0s",
     delete_when: options.DeleteWhen = None,
     schema: options.Columns = None,
     shards: options.Shards = 1,
@@ -95,6 +96,7 @@ def create(
         time_column=time_column,
         time_unit=time_unit,
         max_ahead=max_ahead,
+        lateness=lateness,
         delete_when=delete_when,
         schema=schema,
         shards=shards,
@@ -254,6 +256,7 @@ def describe_source(
         "time_column": info.time_column,
         "time_unit": info.time_unit,
         "max_ahead_ms": info.max_ahead_ms,
+        "lateness_ms": info.lateness_ms,
         "delete_when": info.delete_when,
         "csv": None if info.dialect is None else csv_fields(info.dialect),
         "schema": [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
@@ -271,8 +274,16 @@ def reads_text(found: dict[str, Any]) -> str:
     return " ".join([found["kind"], *settings])
 
 
+def times_text(found: dict[str, Any]) -> str:
+    """Say where the times of a source's rows come from."""
+    if found["time_column"] is None:
+        return "the clock"
+    text = f"{found['time_column']} (integers in {found['time_unit']})"
+    held_ms = found["lateness_ms"]
+    return f"{text}, held back by {held_ms / 1_000:g} s" if held_ms else text
+
+
 def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
-    timed = found["time_column"]
     csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
     return [
         ("name", found["name"]),
@@ -280,7 +291,7 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
         ("format", found["format"] + csv),
         ("envelope", found["envelope"]),
         ("key", ", ".join(found["key"]) or "none"),
-        ("times from", f"{timed} (integers in {found['time_unit']})" if timed else "the clock"),
+        ("times from", times_text(found)),
         ("delete when", found["delete_when"] or "never"),
         ("schema", schema_lines(found["schema"], found["key"])),
         ("shards", str(found["shards"])),

@@ -82,6 +82,14 @@ MaxAhead = Annotated[
         "comes until then late.",
     ),
 ]
+Lateness = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION",
+        help="How long after newer ones rows may come and still be in time: the collection is "
+        "complete so much less far. 'ingest --final' does not wait for them.",
+    ),
+]
 DeleteWhen = Annotated[
     str | None, typer.Option(metavar="SQL", help="Rows for which this holds delete their key.")
 ]

@@ -77,8 +77,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys; of a source
         of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
-        SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie. ``skipped`` are files
-        that are passed over for good, and since when.
+        SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie; upper is held back by
+        ``lateness_ms``. ``skipped`` are files that are passed over for good, and since when.
     """
 
     id: str
@@ -95,6 +95,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     time_unit: str = "ms"
     delete_when: str | None = None
     max_ahead_ms: int | None = DAY_MS
+    lateness_ms: int = 0
     csv: CsvDialect = CsvDialect()
     skipped: dict[str, int] = {}
     created_us: int = 0

@@ -9,7 +9,7 @@ Source: storage, "The recipe", steps 4 and 5.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -67,7 +67,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One tick's work, as a plain value: any process can do it, or a share of it.
 
-    Shape: ``kind`` is the source's, where other processes would not find it by its name.
+    Shape: ``held`` are the places among ``ranges`` of those that were taken before, and of which
+        messages were held back. ``kind`` is the source's, where other processes would not find it
+        by its name.
     """
 
     source: SourceInfo
@@ -77,6 +79,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[AddressRange, ...]
     shards: tuple[Target, ...]
     errors: Target
+    held: frozenset[int] = frozenset()
     kind: type[SourceKind] | None = None
 
     @property
@@ -106,9 +109,23 @@ def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: 
     if source.time_column is not None and source.time_column not in required:
         required.append(source.time_column)
     decoded = decode_messages(data, found, schema.data, source=source, required=required)
+    was_held = rank in job.held
     stamps = stamp_rows(
-        decoded.rows, source, lower=job.lower, upper=job.upper, rank=rank, time_max=found.time_max
+        decoded.rows,
+        source,
+        lower=job.lower,
+        upper=job.upper,
+        rank=rank,
+        time_max=found.time_max,
+        is_held=found.reached >= job.upper,
+        was_held=was_held,
     )
+    if was_held:
+        # What is wrong with it was told when it was taken.
+        nothing = ERRORS_SCHEMA.data.empty_table()
+        none = np.zeros(0, np.int64)
+        decoded = Decoded(decoded.rows, nothing)
+        stamps = replace(stamps, timeless=none, ahead=none)
     stamped = stamps.rows
     deletes, failing = _deletes(stamped, source, schema)
     deleting = stamped.append_column(DELETE, pa.array(deletes)).filter(pa.array(~failing))
@@ -231,7 +248,8 @@ def _before(messages: pa.Table, target: Target, feedback: Feedback, job: Job) ->
         return KeysBefore(rows)
     deleted = current_rows(feedback.deleted, messages, kept, as_of=as_of)
     times, _ = times_of(deleted.column(source.time_column), source.time_unit)
-    return KeysBefore(rows, deleted, times < job.lower - DELETIONS_KEPT_MS)
+    kept_ms = max(DELETIONS_KEPT_MS, job.source.lateness_ms)
+    return KeysBefore(rows, deleted, times < job.lower - kept_ms)
 
 
 def error_updates(errors: pa.Table, job: Job) -> pa.Table:

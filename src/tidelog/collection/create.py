@@ -61,6 +61,7 @@ class SourceSpec:
     time_column: str | None = None
     time_unit: str = "ms"
     max_ahead: str = "1d"
+    lateness: str = "0s"
     delete_when: str | None = None
     schema: str | None = None
     shards: int = 1
@@ -87,6 +88,18 @@ class SourceSpec:
             return None
         return parse_duration_ms(self.max_ahead, what="--max-ahead")
 
+    @property
+    def lateness_ms(self) -> int:
+        """Return how far upper is held back behind the greatest time.
+
+        Raises:
+            UsageError: it is no duration, or times are the clock's.
+        """
+        found = parse_duration_ms(self.lateness, what="--lateness")
+        if found and self.time_column is None:
+            raise UsageError("--lateness goes with --time-column: rows without times are not late")
+        return found
+
     def check(self) -> None:
         """Check what needs no I/O.
 
@@ -97,7 +110,7 @@ class SourceSpec:
         self._check_kind()
         _one_of("--envelope", self.envelope, ENVELOPES)
         _one_of("--time-unit", self.time_unit, tuple(UNITS))
-        _ = self.max_ahead_ms
+        _ = self.max_ahead_ms, self.lateness_ms
         if self.envelope == "upsert" and not self.key:
             raise UsageError("--envelope upsert needs --key: the columns that name a row")
         if self.envelope == "none" and self.key:
@@ -194,6 +207,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
         time_column=spec.time_column,
         time_unit=spec.time_unit,
         max_ahead_ms=spec.max_ahead_ms,
+        lateness_ms=spec.lateness_ms,
         delete_when=spec.delete_when,
         created_us=clock.now_us(),
     )

@@ -87,11 +87,14 @@ def stamp_rows(
     upper: int,
     rank: int,
     time_max: int = ANY_TIME,
+    is_held: bool = False,
+    was_held: bool = False,
 ) -> Stamped:
     """Stamp decoded rows.
 
     With a time column, a row's time is its own, moved up to ``lower`` where that is complete;
-    without one, all rows come at ``upper - 1``.
+    without one, all rows come at ``upper - 1``. Of a range that ``is_held``, rows from ``upper`` on
+    are left out, for now; of one that ``was_held``, those before ``lower`` are in already.
     """
     none = np.zeros(0, dtype=np.int64)
     count = rows.num_rows
@@ -102,7 +105,12 @@ def stamp_rows(
         offsets = rows.column(OFFSET).to_numpy()
         times, there = times_of(rows.column(source.time_column), source.time_unit)
         good = there & (times <= time_max)
-        rows, times = rows.filter(pa.array(good)), np.clip(times[good], lower, upper - 1)
+        now = good.copy()
+        if is_held:
+            now &= times < upper
+        if was_held:
+            now &= times >= lower
+        rows, times = rows.filter(pa.array(now)), np.clip(times[now], lower, upper - 1)
         own = exact_times(rows.column(source.time_column))
         found = Stamped(rows, offsets[~there], offsets[there & ~good])
     stamped = rows.append_column(TIME, pa.array(times)).append_column(OWN, pa.array(own))

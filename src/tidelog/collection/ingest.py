@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-import msgspec
-
 from tidelog.clock import Clock
 from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.compute import Job, Target
@@ -23,12 +21,13 @@ from tidelog.collection.envelope import deletions_schema
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,
+    Standing,
     Taken,
-    advance_taken,
+    advance,
     next_binding,
     plan_updates,
-    read_ranges,
     remap_schema,
+    standing_at,
 )
 from tidelog.collection.source.kinds import registered_kind
 from tidelog.collection.source.look import SurveyJob
@@ -86,6 +85,7 @@ class Tick:
 class Ingester:
     """Ticks one source. ``strict`` stops at rows that do not fit, before they are committed.
 
+    ``final`` says that nothing more comes: what is held back for ``--lateness`` comes in.
     ``surveyed`` is what other processes asked of stores so far for its surveys.
     Units: a tick takes about ``bytes_max`` of the source.
     """
@@ -100,6 +100,7 @@ class Ingester:
     controller: Controller
     bytes_max: int = 64 * 1024 * 1024
     strict: bool = False
+    final: bool = False
     surveyed: Usage = field(default_factory=Usage)
     schema: ShardSchema = field(init=False)
     outputs: list[Shard] = field(init=False)
@@ -108,7 +109,7 @@ class Ingester:
     remap: Shard = field(init=False)
     _is_held: bool = False
     _skipped: frozenset[str] = frozenset()
-    _taken: tuple[int, dict[str, AddressRange]] | None = None
+    _standing: tuple[int, Standing] | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
 
     def __post_init__(self) -> None:
@@ -197,7 +198,7 @@ class Ingester:
         """Tell the source up to where all that it has is in."""
         upper = self.upper
         if not upper.is_empty and self.remap.state.upper_frontier >= upper:
-            await self.source.hold(await self.taken(upper.time), make=make)
+            await self.source.hold((await self.standing(upper.time)).needed, make=make)
 
     async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
         lower = self.upper.time
@@ -208,7 +209,8 @@ class Ingester:
         ready: tuple[Binding, Computed] | None = None
         if self.remap.state.upper == lower:
             plan = await self.plan(head, lower)
-            if plan is None or not (plan.ranges or may_idle):
+            # With times from the data, a plan without ranges lets in what was held back.
+            if plan is None or not (plan.ranges or may_idle or plan.upper is not None):
                 return None
             upper = self._upper_of(plan, lower)
             if plan.ranges:
@@ -220,21 +222,21 @@ class Ingester:
             await self._mint(plan, lower, upper)
         exhausted = plan is not None and not plan.ranges
         binding = await self._binding(lower)
-        if not binding.ranges:
+        # Before the commit, as it fails where others went on, and a tick is counted once.
+        standing = await self.standing(lower)
+        if not binding.ranges and not standing.held:
             idle, _ = await self._commit(binding, _nothing(len(self.outputs)))
-            if self._taken is not None and self._taken[0] == lower:
-                self._taken = (binding.upper, self._taken[1])
+            self._standing = binding.upper, standing
             return Tick(lower, binding.upper, won=idle, exhausted=exhausted)
-        # KeysBefore the commit, as it fails where others went on, and a tick is counted once.
-        before = await self.taken(lower)
+        before = standing.taken
         if ready is None or ready[0] != binding:
             ready = binding, await self._compute(binding)
         computed = ready[1]
         won, unchecked = await self._commit(binding, computed)
         left = self._left_bytes(head, before)
-        after = advance_taken(before, binding)
+        after = advance(standing, binding)
         left_after = head.left_after(left, before, binding.ranges)
-        self._taken, self._left = (binding.upper, after), (head, after, left_after)
+        self._standing, self._left = (binding.upper, after), (head, after.taken, left_after)
         return Tick(
             lower=lower,
             upper=binding.upper,
@@ -258,11 +260,8 @@ class Ingester:
         return head.left_bytes(taken)
 
     async def _compute(self, binding: Binding) -> Computed:
-        job = self._job(binding)
-        skipped = [found for found in binding.ranges if found.path in self._skipped]
-        if skipped:
-            kept = tuple(found for found in binding.ranges if found.path not in self._skipped)
-            job = msgspec.structs.replace(job, ranges=kept)
+        standing = await self.standing(binding.lower)
+        job, skipped = self._job(binding, standing), self._lost(binding, standing)
         computed = _nothing(len(self.outputs))
         if job.ranges:
             computed = await self.engine.compute(job, self.source)
@@ -274,15 +273,19 @@ class Ingester:
             return await write_skipped(computed, skipped, job, store=self.store, clock=self.clock)
         return computed
 
-    async def taken(self, upper: int) -> dict[str, AddressRange]:
+    async def taken(self, upper: int) -> Taken:
         """Return the frontier of the source at an upper that the remap shard has reached."""
-        if self._taken is not None and self._taken[0] == upper:
-            return self._taken[1]
+        return (await self.standing(upper)).taken
+
+    async def standing(self, upper: int) -> Standing:
+        """Return what of the source is in at an upper that the remap shard has reached."""
+        if self._standing is not None and self._standing[0] == upper:
+            return self._standing[1]
         if upper == 0:
-            return {}
+            return Standing()
         rows = await self.remap.snapshot_of(self.remap.state, upper - 1).to_arrow()
-        found = {r.path: r for r in read_ranges(rows, self.source.range_type)}
-        self._taken = (upper, found)
+        found = standing_at(rows, self.source.range_type, upper)
+        self._standing = upper, found
         return found
 
     async def _check_there(self) -> None:
@@ -294,6 +297,11 @@ class Ingester:
             )
         self._skipped = frozenset(known.skipped)
         self.source.pass_over(self._skipped)
+
+    def _lost(self, binding: Binding, standing: Standing) -> list[AddressRange]:
+        """Return the ranges that would be all in with a binding, but that were skipped."""
+        held = (found for found in standing.held if found.reached < binding.upper)
+        return [found for found in (*held, *binding.ranges) if found.path in self._skipped]
 
     async def pending(self) -> Binding | None:
         """Return the binding that stands beyond the output, if one does."""
@@ -309,10 +317,13 @@ class Ingester:
 
         ``taken`` is the frontier, unless it is that of the output.
         """
-        taken = await self.taken(lower) if taken is None else taken
+        standing = await self.standing(lower)
+        taken = standing.taken if taken is None else taken
         plan = await self.source.plan(
             taken, head, lower=lower, bytes_max=self.bytes_max, survey=self._survey
         )
+        if plan is None and self.final and standing.held:
+            return Plan((), max(found.reached for found in standing.held) + 1)
         if plan is None and self.info.time_column is None:
             return Plan((), None)
         return plan
@@ -329,8 +340,8 @@ class Ingester:
 
     async def _mint(self, plan: Plan, lower: int, upper: int) -> None:
         """Propose a binding; whoever was first, what stands then is read back and obeyed."""
-        taken = await self.taken(lower)
-        updates = plan_updates(taken, plan.ranges, self.source.range_type, time=upper - 1)
+        standing = await self.standing(lower)
+        updates = plan_updates(standing, plan.ranges, self.source.range_type, upper=upper)
         # Nobody reads the frontier below what the output has reached: this is bounded input
         # reliance.
         holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
@@ -350,14 +361,18 @@ class Ingester:
         )
         return next_binding(updates, lower, reached, self.source.range_type)
 
-    def _job(self, binding: Binding) -> Job:
+    def _job(self, binding: Binding, standing: Standing) -> Job:
         upsert = self.info.envelope == "upsert"
+        there = (r for r in (*standing.held, *binding.ranges) if r.path not in self._skipped)
+        ranges = sorted(there, key=lambda r: (r.path, r.start))
+        held = {(r.path, r.start) for r in standing.held}
         return Job(
             source=self.info,
             schema=encode_schema(self.schema),
             lower=binding.lower,
             upper=binding.upper,
-            ranges=binding.ranges,
+            ranges=tuple(ranges),
+            held=frozenset(n for n, r in enumerate(ranges) if (r.path, r.start) in held),
             shards=tuple(
                 self._target(shard, binding, feedback=upsert, deletions=beside)
                 for shard, beside in zip_longest(self.outputs, self.deletions)
@@ -415,7 +430,8 @@ class Ingester:
         except DataDiffers:
             # One of the two may have gone on without a file that the other one still had.
             await self._check_there()
-            if all(found.path not in self._skipped for found in binding.ranges):
+            held = (await self.standing(binding.lower)).held
+            if all(found.path not in self._skipped for found in (*binding.ranges, *held)):
                 raise
             return False
 

@@ -58,7 +58,8 @@ async def why_stuck(ingester: Ingester, path: str) -> str | None:
     upper, taken = await taken_now(ingester)
     try:
         binding = await ingester.pending()
-        for found in binding.ranges if binding is not None else ():
+        held = (await ingester.standing(upper.time)).held
+        for found in (*held, *(binding.ranges if binding is not None else ())):
             if found.path == path:
                 await ingester.source.read(found)
         head = await ingester.source.head()

@@ -72,14 +72,16 @@ class RangeSurvey:
     found: Surveyed
     before: AddressRange | None
 
-    def range_until(self, place: CutPlace | None, *, late: int, time_max: int) -> RowRange:
+    def range_until(
+        self, place: CutPlace | None, *, late: int, time_max: int, reached: int
+    ) -> RowRange:
         """Return the range up to a place, or all of it."""
         asked = self.asked
         limit = asked.limit if place is None else place.offset
         size = asked.size_bytes * (limit - asked.start) // (asked.limit - asked.start)
         late += self.before.late if self.before is not None else 0
         return msgspec.structs.replace(
-            asked, limit=limit, size_bytes=size, late=late, time_max=time_max
+            asked, limit=limit, size_bytes=size, late=late, time_max=time_max, reached=reached
         )
 
 
@@ -95,6 +97,7 @@ class AddressedSource:
     info: SourceInfo
     schema: ShardSchema
     clock: Clock
+    final: bool = False
     opened: Mapping[str, Metered] = field(default_factory=dict)
     brought: type[SourceKind] | None = None
     _recognised: set[str] = field(default_factory=set)
@@ -129,11 +132,18 @@ class AddressedSource:
             complete = all(start.get(path, 0) >= end for path, end in head.reached.items())
             cut = _cut(surveys, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
-                ranges = joined(ranges_until(cut, surveys, time_max=job.time_max), taken)
-                return Plan(await self._proven(ranges), upper_after(cut, lower))
+                return await self._take(cut, surveys, taken, job)
             if complete:
                 return None
         return None
+
+    async def _take(
+        self, cut: Cut, surveys: Sequence[RangeSurvey], taken: Taken, job: SurveyJob
+    ) -> Plan:
+        held_ms = 0 if self.final else self.info.lateness_ms
+        ranges = ranges_until(cut, surveys, time_max=job.time_max, is_held=held_ms > 0)
+        upper = upper_after(cut, job.lower, held_ms=held_ms)
+        return Plan(await self._proven(joined(ranges, taken)), upper)
 
     async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
         if not isinstance(piece, RangePiece) or not isinstance(piece.found, RowRange):
@@ -249,6 +259,7 @@ def joined(ranges: Sequence[RowRange], taken: Taken) -> list[RowRange]:
             limit=one.limit,
             size_bytes=last.size_bytes + one.size_bytes,
             late=last.late + late,
+            reached=max(last.reached, one.reached),
         )
     return found
 

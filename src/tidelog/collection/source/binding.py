@@ -5,7 +5,9 @@ Shape: the remap shard holds one row a file, or whatever else a kind of source h
     kind's ranges. A binding for ``[lower, upper)`` replaces the rows of the files it takes from,
     at the time ``upper - 1``; so its ranges are just the rows that appear then, and the frontier
     at any upper is the shard's contents before it. An interval in which no row appears took
-    nothing.
+    nothing. Where upper is held back (``--lateness``), the rows of ranges that hold messages which
+    are not in yet stay beside the last ones, until all of them are; one that has no successor is
+    then replaced by itself, closed, and appears anew, but takes nothing.
 Invariants: a file's ranges follow each other without a gap. The messages of a range are those that
     start in it. Who reads a range again, reads the same bytes or fails: ``sums`` are those of its
     blocks (see `blocks`); where there are none, the object's version ``e_tag`` is the proof.
@@ -15,7 +17,7 @@ Source: persist, "Bindings"; storage, "Reclock"; design page 6, "The recipe, as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -29,6 +31,7 @@ from tidelog.collection.source.packed import decode_packed
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, shard_schema
 
 ANY_TIME: Final = 2**63 - 1
+CLOSED: Final = -1
 _WIRE: Final[Mapping[type, pa.DataType]] = {
     str: pa.string(),
     int: pa.int64(),
@@ -45,7 +48,8 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
     Units: a path is a file, a table or a partition, and addresses count within it: what one stands
         for, the kind of the source says. ``late`` counts messages of this path, over all bindings
         so far, that came after their time was complete; those with a time past ``time_max``
-        (milliseconds) are bad ones.
+        (milliseconds) are bad ones. ``reached`` is the greatest time of its messages, where some
+        may be held back, and else `CLOSED`.
     """
 
     path: str
@@ -53,6 +57,7 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     late: int = 0
     time_max: int = ANY_TIME
+    reached: int = CLOSED
 
     @property
     def weight_bytes(self) -> int:
@@ -110,6 +115,23 @@ Taken = Mapping[str, AddressRange]  # by path, the range that was taken last
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """The frontier of a source, and the ranges that hold messages which are not in yet."""
+
+    taken: Taken = field(default_factory=dict)
+    held: tuple[AddressRange, ...] = ()
+
+    @property
+    def needed(self) -> Taken:
+        """Return the frontier from which on the source is still needed."""
+        needed = dict(self.taken)
+        for found in self.held:
+            if found.start < needed[found.path].limit:
+                needed[found.path] = msgspec.structs.replace(found, limit=found.start)
+        return needed
+
+
+@dataclass(frozen=True, slots=True)
 class Binding:
     """The ranges whose messages belong to the times ``[lower, upper)``."""
 
@@ -126,7 +148,7 @@ def _columns_of(kind: type[AddressRange]) -> Mapping[str, pa.DataType]:
 @lru_cache(maxsize=32)
 def remap_schema(kind: type[AddressRange]) -> ShardSchema:
     """Return the schema of a remap shard for ranges of a kind."""
-    return shard_schema(pa.schema(dict(_columns_of(kind))), key=["path"])
+    return shard_schema(pa.schema(dict(_columns_of(kind))), key=["path", "start"])
 
 
 def next_binding(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:
@@ -138,8 +160,11 @@ def next_binding(updates: pa.Table, lower: int, upper: int, kind: type[AddressRa
         return Binding(lower, upper, ())
     times, diffs = (updates.column(n).to_numpy() for n in (TIME, DIFF))
     time = int(times.min())
-    taken = updates.take(np.flatnonzero((times == time) & (diffs > 0)))
-    return Binding(lower, time + 1, tuple(read_ranges(taken, kind)))
+    found = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs > 0))), kind)
+    gone = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs < 0))), kind)
+    closed = {(r.path, r.start) for r in gone}
+    new = (r for r in found if (r.path, r.start) not in closed)
+    return Binding(lower, time + 1, tuple(new))
 
 
 def read_ranges(rows: pa.Table, kind: type[R]) -> list[R]:
@@ -148,25 +173,50 @@ def read_ranges(rows: pa.Table, kind: type[R]) -> list[R]:
     # By columns: there may be a hundred thousand files, and a dict a row takes twice as long.
     columns = [rows.column(name).to_pylist() for name in names]
     values = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-    return sorted((kind(**row) for row in values), key=lambda r: r.path)
+    return sorted((kind(**row) for row in values), key=lambda r: (r.path, r.start))
+
+
+def standing_at(rows: pa.Table, kind: type[AddressRange], upper: int) -> Standing:
+    """Return what rows of the remap shard say at an upper of the output."""
+    ranges = read_ranges(rows, kind)
+    # Those of one path come in order, the last one last.
+    return Standing({r.path: r for r in ranges}, tuple(r for r in ranges if r.reached >= upper))
 
 
 def plan_updates(
-    taken: Taken, ranges: Iterable[AddressRange], kind: type[AddressRange], *, time: int
+    standing: Standing, ranges: Iterable[AddressRange], kind: type[AddressRange], *, upper: int
 ) -> pa.Table:
-    """Return the remap updates by which ranges become the binding that ends after ``time``."""
+    """Return the remap updates by which ranges become the binding that ends at ``upper``."""
     added = list(ranges)
-    removed = [before for r in added if (before := taken.get(r.path)) is not None]
+    befores = (standing.taken.get(r.path) for r in added)
+    removed = [r for r in befores if r is not None and r.reached < upper]
+    known, followed = set(removed), {r.path for r in added}
+    for found in standing.held:
+        if found.reached < upper and found not in known:
+            removed.append(found)
+            if found.path not in followed and standing.taken[found.path] == found:
+                added.append(closed(found))
     rows = [*removed, *added]
     wanted = remap_schema(kind).updates
-    found = _columns_of(kind).items()
-    columns = [pa.array([getattr(r, name) for r in rows], dtype) for name, dtype in found]
-    times = pa.array(np.full(len(rows), time, np.int64))
+    names = _columns_of(kind)
+    columns = [pa.array([getattr(r, name) for r in rows], dtype) for name, dtype in names.items()]
+    times = pa.array(np.full(len(rows), upper - 1, np.int64))
     diffs = pa.array(np.repeat(np.array([-1, 1]), [len(removed), len(added)]))
-    names = [*(name for name, _ in found), TIME, DIFF]
-    return pa.table([*columns, times, diffs], names=names).select(wanted.names).cast(wanted)
+    table = pa.table([*columns, times, diffs], names=[*names, TIME, DIFF])
+    return table.select(wanted.names).cast(wanted)
 
 
-def advance_taken(taken: Taken, binding: Binding) -> dict[str, AddressRange]:
-    """Return the frontier after a binding."""
-    return {**taken, **{r.path: r for r in binding.ranges}}
+def closed(found: R) -> R:
+    """Return a range all of whose messages are in."""
+    return msgspec.structs.replace(found, reached=CLOSED)
+
+
+def advance(standing: Standing, binding: Binding) -> Standing:
+    """Return what stands after a binding."""
+    upper = binding.upper
+    taken = {**standing.taken, **{r.path: r for r in binding.ranges}}
+    for found in standing.held:
+        if found.reached < upper and taken[found.path] == found:
+            taken[found.path] = closed(found)
+    held = (r for r in (*standing.held, *binding.ranges) if r.reached >= upper)
+    return Standing(taken, tuple(held))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
-from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.binding import CLOSED, AddressRange
 from tidelog.collection.source.surveyed import NO_TIME, Block, CutPlace, Surveyed
 
 R = TypeVar("R", bound=AddressRange)
@@ -28,9 +28,19 @@ class Divisible(Protocol[R_co]):
         """What was found of it."""
         ...
 
-    def range_until(self, place: CutPlace | None, *, late: int, time_max: int) -> R_co:
+    def range_until(
+        self, place: CutPlace | None, *, late: int, time_max: int, reached: int
+    ) -> R_co:
         """Return the range up to a place, or all of it."""
         ...
+
+
+class Told(TypedDict):
+    """What a cut tells of a range: see `AddressRange`."""
+
+    late: int
+    time_max: int
+    reached: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +101,29 @@ def take_all(files: Sequence[Divisible[Any]]) -> Cut:
     return Cut(len(files), 0, None, greatest if greatest > NO_TIME else None)
 
 
-def ranges_until(cut: Cut, files: Sequence[Divisible[R]], *, time_max: int) -> list[R]:
-    """Return the ranges that a cut takes. Rows later than ``time_max`` are bad ones of them."""
-    found = [
-        survey.range_until(None, late=late_in(survey.found.blocks), time_max=time_max)
-        for survey in files[: cut.file]
-    ]
+def ranges_until(
+    cut: Cut, files: Sequence[Divisible[R]], *, time_max: int, is_held: bool = False
+) -> list[R]:
+    """Return the ranges that a cut takes. Rows later than ``time_max`` are bad ones of them.
+
+    ``is_held`` says that some of their rows may be held back, and so what times they reach counts.
+    """
+
+    def told(blocks: Sequence[Block], place: CutPlace | None = None) -> Told:
+        reached = [block.greatest for block in blocks] if is_held else []
+        late = late_in(blocks)
+        if place is not None:
+            late += place.late
+            reached += [place.greatest] if is_held else []
+        return Told(late=late, time_max=time_max, reached=max([CLOSED, *reached]))
+
+    found = [survey.range_until(None, **told(survey.found.blocks)) for survey in files[: cut.file]]
     if cut.place is not None:
         survey, place = files[cut.file], cut.place
         ink = survey.found.ink
         if ink is None or place.offset > ink:
-            late = late_in(survey.found.blocks[: cut.block]) + place.late
-            found.append(survey.range_until(place, late=late, time_max=time_max))
+            blocks = survey.found.blocks[: cut.block]
+            found.append(survey.range_until(place, **told(blocks, place)))
     return found
 
 
@@ -111,9 +132,13 @@ def late_in(blocks: Sequence[Block]) -> int:
     return sum(block.late for block in blocks)
 
 
-def upper_after(cut: Cut, lower: int) -> int:
-    """Return the upper of a binding from ``lower`` on that takes a cut: its greatest time + 1."""
-    return max(cut.time_max if cut.time_max is not None else lower, lower) + 1
+def upper_after(cut: Cut, lower: int, *, held_ms: int = 0) -> int:
+    """Return the upper of a binding from ``lower`` on that takes a cut: its greatest time + 1.
+
+    It is held back by ``held_ms``, but for a millisecond: what a binding takes has a time.
+    """
+    reached = lower if cut.time_max is None else cut.time_max - held_ms
+    return max(reached, lower) + 1
 
 
 def _blocks(files: Sequence[Divisible[Any]]) -> list[tuple[int, int, Block]]:

@@ -275,8 +275,10 @@ class FilesSource:
         return split_candidate(asked, self.piece_bytes)
 
     def _take(self, files: Sequence[FileSurvey], cut: Cut, job: SurveyJob) -> Plan:
-        ranges = ranges_until(cut, files, time_max=job.time_max)
-        return Plan(tuple(ranges), upper_after(cut, job.lower) if job.is_timed else None)
+        held_ms = 0 if self.final else self.info.lateness_ms
+        ranges = ranges_until(cut, files, time_max=job.time_max, is_held=held_ms > 0)
+        upper = upper_after(cut, job.lower, held_ms=held_ms) if job.is_timed else None
+        return Plan(tuple(ranges), upper)
 
 
 def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:

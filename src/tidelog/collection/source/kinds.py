@@ -132,6 +132,7 @@ def open_source(
         info=info,
         schema=schema,
         clock=clock,
+        final=final,
         opened=stores,
         brought=registered_kind(info.kind),
     )

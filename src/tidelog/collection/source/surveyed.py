@@ -168,7 +168,9 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
         asked, packed = self.candidate, self.found.packed
         return asked.ends_the_file if packed is None else packed.text_bytes <= asked.limit
 
-    def range_until(self, place: CutPlace | None, *, late: int, time_max: int) -> SourceRange:
+    def range_until(
+        self, place: CutPlace | None, *, late: int, time_max: int, reached: int
+    ) -> SourceRange:
         """Return the range up to a place, or all of it."""
         asked, found, before = self.candidate, self.found, self.candidate.before
         limit, rest = (self.limit, found.rest) if place is None else (place.offset, place.rest)
@@ -189,6 +191,7 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
             header=found.header,
             late=late + (before.late if before else 0),
             time_max=time_max,
+            reached=reached,
             packed=encode_packed(found.packed),
         )
 

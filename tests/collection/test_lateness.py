@@ -1,0 +1,230 @@
+"""`--lateness`: the collection is complete less far, and rows so late are in time.
+
+The model is a list of all rows so far: it knows of no ticks, bindings or ranges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kit.clocks import SwiftClock
+from kit.shelf_kind import Row, Shelf
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest import Ingester, Tick
+from tidelog.collection.skip import skip_file
+from tidelog.collection.source.kinds import register_kind
+from tidelog.errors import SourceRewritten, UsageError
+from tidelog.location import Location, open_location
+from tidelog.store.memory import MemoryStore
+
+FIRST = 1_000_000
+LATENESS = 1_000
+TICKS_MAX = 100  # A binding moves upper by a millisecond at least.
+
+
+@pytest.fixture(autouse=True)
+def _empty_shelves() -> Iterator[None]:
+    register_kind(Shelf)
+    yield
+    Shelf.rows.clear()
+    Shelf.held.clear()
+
+
+def row(k: int, at: int, *, gone: bool = False) -> Row:
+    return {"k": k, "at": FIRST + at, "gone": gone, "body": None}
+
+
+UPSERT: dict[str, Any] = {"envelope": "upsert", "key": ("k",), "delete_when": "gone"}
+
+
+async def location_with(**asked: Any) -> Location:
+    given = {"name": "s", "kind": "shelf", "time_column": "at", "lateness": "1s", **asked}
+    store = MemoryStore(name="memory://")
+    location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
+    await location.create_source(SourceSpec(**given))
+    return location
+
+
+async def run(location: Location, *, bytes_max: int = 1_000, final: bool = False) -> list[Tick]:
+    """Take all that there is now; return the ticks."""
+    ingester = await location.ingester("s", bytes_max=bytes_max, final=final)
+    head = await ingester.source.head()
+    ticks = []
+    while (tick := await ingester.tick(head)) is not None:
+        ticks.append(tick)
+    return ticks
+
+
+async def die_after_minting(location: Location) -> None:
+    ingester: Ingester = await location.ingester("s", bytes_max=30)
+    lower = ingester.upper.time
+    plan = await ingester.plan(await ingester.source.head(), lower)
+    if plan is not None and plan.upper is not None:
+        await ingester._mint(plan, lower, plan.upper)
+
+
+async def contents(location: Location, as_of: int) -> list[tuple[int, int]]:
+    found = await (await location.collection("s")).snapshot(as_of)
+    return sorted((one["k"], one["at"]) for one in found.to_pylist() for _ in range(one["_diff"]))
+
+
+async def upper_of(location: Location) -> int:
+    collection = await location.collection("s")
+    await collection.refresh()
+    return min(shard.state.upper_frontier.time for shard in collection.shards)
+
+
+def newest(rows: Sequence[Row], as_of: int) -> list[tuple[int, int]]:
+    """Return what is there at a time: of each key its newest row, unless that deletes it."""
+    found: dict[int, Row] = {}
+    for one in rows:
+        if one["at"] <= as_of and (one["k"] not in found or found[one["k"]]["at"] <= one["at"]):
+            found[one["k"]] = one
+    return sorted((k, one["at"]) for k, one in found.items() if not one["gone"])
+
+
+steps = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3_000), st.booleans()), max_size=5),
+        st.booleans(),
+    ),
+    max_size=4,
+)
+
+
+def in_time(given: Sequence[tuple[int, int, bool]], before: Sequence[Row]) -> list[Row]:
+    """Return rows of which none is later than is allowed, after those that came before."""
+    found: list[Row] = []
+    for k, at, gone in given:
+        most = max([0, *(one["at"] - FIRST for one in (*before, *found))])
+        found.append(row(k, max(at, most - LATENESS + TICKS_MAX), gone=gone))
+    return found
+
+
+@given(steps=steps, bytes_max=st.sampled_from([1, 20, 1_000]), key=st.booleans())
+@example(
+    steps=[([(0, 1_500, False), (0, 700, False)], True), ([(0, 1_600, True)], False)],
+    bytes_max=1,
+    key=True,
+)
+@settings(max_examples=6, deadline=None)
+async def test_rows_that_come_in_time_count_at_their_own_times(
+    steps: list[tuple[list[tuple[int, int, bool]], bool]], bytes_max: int, key: bool
+) -> None:
+    """At each time, in whatever order and portions they come, whoever dies meanwhile."""
+    there: list[Row] = []
+    Shelf.rows["a"] = cast("list[Row | None]", there)
+    location = await location_with(**(UPSERT if key else {}))
+    ticks: list[Tick] = []
+    for given_rows, dies in steps:
+        there += in_time(given_rows, there)
+        if dies:
+            await die_after_minting(location)
+        ticks += await run(location, bytes_max=bytes_max)
+        await check(location, there, key=key)
+    ticks += await run(location, bytes_max=bytes_max, final=True)
+
+    await check(location, there, key=key)
+    if there:
+        assert await upper_of(location) == max(one["at"] for one in there) + 1
+    assert sum(tick.late for tick in ticks) == 0
+    assert sum(tick.rows for tick in ticks) == len(there)
+
+
+async def check(location: Location, there: Sequence[Row], *, key: bool) -> None:
+    """Compare what is complete with the model, at each time at which something happens."""
+    upper = await upper_of(location)
+    times = {one["at"] for one in there if one["at"] < upper}
+    for as_of in sorted({*times, upper - 1} if upper else ()):
+        expected = newest(there, as_of)
+        if not key:
+            expected = sorted((one["k"], one["at"]) for one in there if one["at"] <= as_of)
+        assert await contents(location, as_of) == expected
+
+
+async def test_upper_is_held_back_and_final_lets_all_in() -> None:
+    """What comes so late is in time; what comes later still is late, and in all the same."""
+    Shelf.rows["a"] = [row(1, 0), row(2, 5_000)]
+    location = await location_with()
+
+    (first,) = await run(location)
+    assert (first.rows, first.late, first.upper) == (1, 0, FIRST + 5_000 - LATENESS + 1)
+    Shelf.rows["a"] += [row(3, 4_500), row(4, 100)]
+    (second,) = await run(location)
+    assert (second.rows, second.late) == (1, 1)
+    (last,) = await run(location, final=True)
+    assert (last.rows, last.late, last.upper) == (2, 0, FIRST + 5_001)
+    found = await contents(location, last.upper - 1)
+    assert found == [(1, FIRST), (2, FIRST + 5_000), (3, FIRST + 4_500), (4, FIRST + 100)]
+    assert await run(location, final=True) == []
+
+
+async def test_what_is_held_back_is_still_needed() -> None:
+    """A source may let go of what is in, and of nothing else."""
+    Shelf.rows["a"] = [row(1, 0), row(2, 5_000)]
+    location = await location_with()
+    await run(location)
+    assert Shelf.held[-1] == ({"a": 0}, False)
+
+    Shelf.rows["a"].append(row(3, 9_000))
+    await run(location)
+    assert Shelf.held[-1] == ({"a": 2}, False)
+
+
+async def test_bad_rows_of_what_is_held_back_are_told_once() -> None:
+    """Though their range is read again, with each tick until all of it is in."""
+    Shelf.rows["a"] = [row(1, 0), {**row(2, 9), "at": None}, row(3, 5_000)]
+    location = await location_with()
+
+    ticks = await run(location)
+    Shelf.rows["a"].append(row(4, 5_500))
+    ticks += [*await run(location), *await run(location, final=True)]
+    assert sum(tick.bad for tick in ticks) == 1
+    assert sum(tick.rows for tick in ticks) == 3
+
+
+async def test_files_are_held_back_too(tmp_path: Path) -> None:
+    """Their ranges are read again, and must be what they were."""
+    file = tmp_path / "1.jsonl"
+
+    def write(*rows: Row) -> None:
+        with file.open("a") as sink:
+            sink.writelines(json.dumps({"k": r["k"], "at": r["at"]}) + "\n" for r in rows)
+
+    write(row(1, 0), row(2, 5_000), row(3, 4_200))
+    location = await location_with(kind="files", files=str(tmp_path / "*.jsonl"))
+    (first,) = await run(location)
+    assert (first.rows, first.upper) == (1, FIRST + 4_001)
+    write(row(4, 5_200), row(5, 4_100), row(6, 4_300))
+    (second,) = await run(location)
+    assert (second.rows, second.late, second.upper) == (2, 0, FIRST + 4_201)
+    assert await contents(location, FIRST + 4_200) == [
+        (1, FIRST),
+        (3, FIRST + 4_200),
+        (5, FIRST + 4_100),
+    ]
+    file.write_text(file.read_text().replace("5000", "6000"))
+    with pytest.raises(SourceRewritten):
+        await run(location, final=True)
+
+    await skip_file(await location.ingester("s"), "1.jsonl")
+    ticks = await run(location, final=True)
+    assert (sum(tick.rows for tick in ticks), sum(tick.bad for tick in ticks)) == (0, 2)
+    assert await upper_of(location) == FIRST + 5_201
+
+
+async def test_lateness_needs_times() -> None:
+    """Rows whose time is that at which they are taken are never late."""
+    for asked, said in (
+        ({"time_column": None}, "--lateness goes with --time-column"),
+        ({"lateness": "soon"}, "--lateness 'soon' is not a duration"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            await location_with(**asked)
