@@ -219,6 +219,13 @@ class InvariantError(TidelogError):
     kind = "invariant"
 
 
+def unforeseen(error: Exception, what: str) -> InvariantError:
+    """Return what to raise for an error that nobody foresaw, met at ``what``."""
+    said = str(error).strip().partition("\n")[0]
+    named = type(error).__name__ + (f": {said}" if said else "")
+    return InvariantError(f"tidelog failed at {what}: {named}")
+
+
 def require(condition: object, sentence: str, **facts: object) -> None:
     """Raise InvariantError unless ``condition`` holds; also under ``python -O``."""
     if not condition:

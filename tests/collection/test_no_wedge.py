@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog.collection import casts, decode, decode_csv, decode_json
+from kit.sources import make_source
+from tidelog.collection import casts, compute, decode, decode_csv, decode_json
 from tidelog.collection.casts import Fitted
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import Job, Target, shape_messages
+from tidelog.collection.create import SourceSpec
 from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.decode_parquet import pack_range
 from tidelog.collection.dialect import CsvDialect
+from tidelog.collection.ingest import Ingester
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.source import survey
 from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.look import look_at_text
+from tidelog.collection.status import source_status
+from tidelog.errors import InvariantError
+from tidelog.location import Location
 from tidelog.persist.schema import encode_schema, shard_schema
 
 COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
@@ -200,3 +210,107 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
     assert shaped.errors.column("offset").to_pylist() == [18, 36]
     assert set(shaped.errors.column("reason").to_pylist()) == {"--delete-when fails on the row"}
     assert np.all(shaped.messages.column("_time").to_numpy() == 9)
+
+
+def rows_break(rows: pa.Table) -> None:
+    """Fail at rows of which one is poisonous."""
+    if set(POISON) & set(rows.column("n").to_pylist()):
+        raise LibraryError
+
+
+async def location_of(folder: Path, *files: str) -> Location:
+    for place, text in enumerate(files):
+        (folder / f"{place}.jsonl").write_text(text)
+    spec = SourceSpec(name="c", files=str(folder / "*.jsonl"), schema="n bigint")
+    return await make_source(folder / "lake", spec)
+
+
+async def run(location: Location) -> Summary:
+    return await run_ingest(
+        await location.ingester("c"),
+        follow=False,
+        interval_us=0,
+        on_tick=lambda _: None,
+        stop=lambda: False,
+    )
+
+
+@pytest.mark.parametrize("step", ["stamp_rows", "apply_none", "check_updates"])
+async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Its time, its updates, or what is summed of these: whichever step nobody foresaw."""
+    work = getattr(compute, step)
+
+    def breaking(rows: pa.Table, *given: Any, **more: Any) -> Any:
+        if "n" in rows.column_names:
+            rows_break(rows)
+        return work(rows, *given, **more)
+
+    monkeypatch.setattr(compute, step, breaking)
+    location = await location_of(tmp_path, "".join(f'{{"n": {n}}}\n' for n in range(COUNT)))
+
+    summary = await run(location)
+    assert (summary.rows, summary.bad) == (COUNT - len(POISON), len(POISON))
+    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    assert {e["reason"] for e in errors} == {"the row cannot be used: LibraryError"}
+
+
+async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In ``source status``, for whoever comes later; and the source can go on without that file."""
+    location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
+    decode_messages = compute.decode_messages
+
+    def breaking(data: bytes, found: SourceRange, *given: Any, **more: Any) -> Any:
+        if found.path == "0.jsonl":
+            raise LibraryError("no such thing")
+        return decode_messages(data, found, *given, **more)
+
+    monkeypatch.setattr(compute, "decode_messages", breaking)
+    with pytest.raises(InvariantError):
+        await run(location)
+
+    status = await source_status(await location.ingester("c"))
+    assert status.run is not None
+    told = "tidelog failed at the file '0.jsonl' from 0 on: LibraryError: no such thing"
+    assert (status.run.error, status.run.error_kind) == (told, "invariant")
+    await location.skip_file("c", "0.jsonl")
+    assert (await run(location)).rows == 1
+
+
+async def test_an_error_of_no_file_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status must not show the last good run for ever."""
+    location = await location_of(tmp_path, '{"n": 1}\n')
+
+    def breaking(*_: object) -> None:
+        raise LibraryError
+
+    monkeypatch.setattr(Ingester, "_mint", breaking)
+    with pytest.raises(InvariantError, match="the source 'c': LibraryError"):
+        await run(location)
+    status = await source_status(await location.ingester("c"))
+    assert status.run is not None
+    assert "LibraryError" in (status.run.error or "")
+
+
+async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is bound, so nothing has to stop."""
+    location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
+
+    def breaking(data: bytes, *given: Any, **more: Any) -> Any:
+        if b"1" in data:
+            raise LibraryError
+        return look_at_text(data, *given, **more)
+
+    monkeypatch.setattr(survey, "look_at_text", breaking)
+    summary = await run(location)
+    assert (summary.rows, summary.waiting) == (
+        1,
+        {"0.jsonl": "tidelog failed at offset 0: LibraryError"},
+    )

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from tidelog.errors import InvariantError
+from tidelog.spark import task
 from tidelog.spark.failure import CAUSE_MAX, describe_failure
 
 PYTHON = """An exception was thrown from the Python worker:
@@ -50,3 +57,34 @@ def test_the_cause_is_told_and_nothing_else(text: str, cause: str) -> None:
 def test_a_cause_is_cut_where_it_would_fill_the_screen() -> None:
     """Some of Spark's messages hold whole plans."""
     assert len(describe_failure("x" * 10_000)) == CAUSE_MAX
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What stands for a share: all that is asked of one here is where its location is."""
+
+    location_url: str
+
+
+def test_what_nobody_foresaw_is_no_failure_of_a_store(tmp_path: Path) -> None:
+    """Spark would try the task again and again, and the run after it; each try ends the same."""
+
+    async def breaking(share: object, bench: object) -> None:
+        raise KeyError("no such thing")
+
+    share: Any = Errand(str(tmp_path))
+    found = task._at_bench(share, breaking)
+    assert isinstance(found, InvariantError)
+    assert "KeyError: 'no such thing'" in str(found)
+    assert isinstance(pickle.loads(pickle.dumps(found)), InvariantError)
+
+
+def test_a_lack_of_memory_is_tried_again_elsewhere(tmp_path: Path) -> None:
+    """Another executor may have more."""
+
+    async def breaking(share: object, bench: object) -> None:
+        raise MemoryError
+
+    share: Any = Errand(str(tmp_path))
+    with pytest.raises(MemoryError):
+        task._at_bench(share, breaking)

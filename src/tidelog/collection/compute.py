@@ -16,7 +16,9 @@ from typing import Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from tidelog.collection.apart import do_apart
 from tidelog.collection.catalog import DAY_MS, ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.decode import Decoded, decode_range, errors_table
 from tidelog.collection.decode_rows import decode_rows
@@ -38,7 +40,7 @@ from tidelog.collection.records import OFFSET, Misfit
 from tidelog.collection.source.binding import AddressRange, SourceRange
 from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.times import format_time, times_of
-from tidelog.errors import InvariantError, UsageError
+from tidelog.errors import InvariantError, TidelogError, UsageError, unforeseen
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
@@ -69,7 +71,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape: ``held`` are the places among ``ranges`` of those that were taken before, and of which
         messages were held back. ``kind`` is the source's, where other processes would not find it
-        by its name.
+        by its name. ``is_careful``: something fails at the rows, so that each is tried first.
     """
 
     source: SourceInfo
@@ -81,6 +83,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     errors: Target
     held: frozenset[int] = frozenset()
     kind: type[SourceKind] | None = None
+    is_careful: bool = False
 
     @property
     def data_schema(self) -> ShardSchema:
@@ -103,15 +106,63 @@ class Shaped:
 
 
 def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
-    """Decode a range, or a share of one, that is of this rank among the tick's; stamp its rows."""
+    """Decode a range, or a share of one, that is of this rank among the tick's; stamp its rows.
+
+    Raises:
+        InvariantError: what nobody foresaw, and is no row's fault.
+    """
+    try:
+        return _shape(data, found, rank, job)
+    except (TidelogError, MemoryError):
+        raise
+    except Exception as error:
+        raise unforeseen(error, f"the file {found.path!r} from {found.start} on") from error
+
+
+def _shape(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
     source, schema = job.source, job.data_schema
     required = list(schema.key) if source.envelope == "upsert" else []
     if source.time_column is not None and source.time_column not in required:
         required.append(source.time_column)
     decoded = decode_messages(data, found, schema.data, source=source, required=required)
-    was_held = rank in job.held
+    rows, errors, dropped = decoded.rows, decoded.errors, decoded.dropped
+    done, failed = do_apart(
+        rows.num_rows,
+        lambda start, limit: _stamped(rows.slice(start, limit - start), found, rank, job),
+    )
+    if rank in job.held:
+        # What is wrong with it was told when it was taken.
+        errors, dropped, failed = ERRORS_SCHEMA.data.empty_table(), {}, {}
+    messages = pa.concat_tables([messages_schema(schema).empty_table(), *(one for one, _ in done)])
+    out = [misfit for _, misfits in done for misfit in misfits]
+    out += _unusable(rows, failed)
+    if job.is_careful:
+        probed, failed = do_apart(
+            messages.num_rows,
+            lambda start, limit: _probe(messages.slice(start, limit - start), job),
+        )
+        out += _unusable(messages, failed)
+        messages = pa.concat_tables([messages.schema.empty_table(), *probed])
+    if out:
+        errors = pa.concat_tables([errors, errors_table(found.path, out)])
+    return Shaped(messages, errors, dropped)
+
+
+def _unusable(rows: pa.Table, failed: Mapping[int, str]) -> list[Misfit]:
+    offsets = rows.column(OFFSET)
+    return [
+        Misfit(offsets[row].as_py(), f"the row cannot be used: {name}", "")
+        for row, name in failed.items()
+    ]
+
+
+def _stamped(
+    rows: pa.Table, found: AddressRange, rank: int, job: Job
+) -> tuple[pa.Table, list[Misfit]]:
+    """Return the messages of some rows, and those of them that are bad."""
+    source, schema, was_held = job.source, job.data_schema, rank in job.held
     stamps = stamp_rows(
-        decoded.rows,
+        rows,
         source,
         lower=job.lower,
         upper=job.upper,
@@ -121,15 +172,12 @@ def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: 
         was_held=was_held,
     )
     if was_held:
-        # What is wrong with it was told when it was taken.
-        nothing = ERRORS_SCHEMA.data.empty_table()
         none = np.zeros(0, np.int64)
-        decoded = Decoded(decoded.rows, nothing)
         stamps = replace(stamps, timeless=none, ahead=none)
     stamped = stamps.rows
     deletes, failing = _deletes(stamped, source, schema)
     deleting = stamped.append_column(DELETE, pa.array(deletes)).filter(pa.array(~failing))
-    messages = deleting.select(messages_schema(schema).names)
+    messages = deleting.select(messages_schema(schema).names).cast(messages_schema(schema))
     time = f"column {source.time_column!r}"
     late = f"{time} is later than {format_time(found.time_max)}, further ahead of the clock than"
     reasons = (
@@ -137,11 +185,18 @@ def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: 
         (f"{late} --max-ahead allows", stamps.ahead),
         ("--delete-when fails on the row", stamped.column(OFFSET).to_numpy()[failing]),
     )
-    out = [Misfit(offset, why, "") for why, offsets in reasons for offset in offsets.tolist()]
-    errors = decoded.errors
-    if out:
-        errors = pa.concat_tables([errors, errors_table(found.path, out)])
-    return Shaped(messages.cast(messages_schema(schema)), errors, decoded.dropped)
+    return messages, [
+        Misfit(offset, why, "") for why, offsets in reasons for offset in offsets.tolist()
+    ]
+
+
+def _probe(messages: pa.Table, job: Job) -> pa.Table:
+    """Do with messages whatever is done with them later, to see whether that can be done."""
+    bare = msgspec.structs.replace(job.shards[0], parts=(), deletions=None)
+    rows = updates_of(messages, bare, Feedback(), job).rows
+    hash_rows([rows.column(name) for name in rows.column_names], rows=rows.num_rows)
+    pq.write_table(rows, pa.BufferOutputStream())
+    return messages
 
 
 def decode_messages(

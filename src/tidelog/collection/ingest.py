@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+import msgspec
+
 from tidelog.clock import Clock
 from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.compute import Job, Target
@@ -38,9 +40,12 @@ from tidelog.errors import (
     ContentionError,
     DataDiffers,
     GoneError,
+    InvariantError,
     SourceDropped,
     SourceRowsRefused,
+    TidelogError,
     require,
+    unforeseen,
 )
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
@@ -261,10 +266,10 @@ class Ingester:
 
     async def _compute(self, binding: Binding) -> Computed:
         standing = await self.standing(binding.lower)
-        job, skipped = self._job(binding, standing), self._lost(binding, standing)
+        job, skipped = self.job_of(binding, standing), self._lost(binding, standing)
         computed = _nothing(len(self.outputs))
         if job.ranges:
-            computed = await self.engine.compute(job, self.source)
+            computed = await self._compute_job(job)
         if self.strict and (computed.bad or computed.dropped):
             raise _refused(computed)
         if skipped:
@@ -272,6 +277,29 @@ class Ingester:
 
             return await write_skipped(computed, skipped, job, store=self.store, clock=self.clock)
         return computed
+
+    async def _compute_job(self, job: Job) -> Computed:
+        """Compute a job; where something fails that nobody foresaw, once more, row by row.
+
+        Raises:
+            InvariantError: that fails, too: it is no row's fault. TidelogError: see `Engine`.
+        """
+        try:
+            return await self.engine.compute(job, self.source)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if isinstance(error, TidelogError) and not isinstance(error, InvariantError):
+                raise
+        careful = msgspec.structs.replace(job, is_careful=True)
+        first, last = job.ranges[0], job.ranges[-1]
+        try:
+            return await self.engine.compute(careful, self.source)
+        except (TidelogError, MemoryError):
+            raise
+        except Exception as error:
+            what = f"the files {first.path!r}, from {first.start} on, to {last.path!r}"
+            raise unforeseen(error, what) from error
 
     async def taken(self, upper: int) -> Taken:
         """Return the frontier of the source at an upper that the remap shard has reached."""
@@ -361,7 +389,8 @@ class Ingester:
         )
         return next_binding(updates, lower, reached, self.source.range_type)
 
-    def _job(self, binding: Binding, standing: Standing) -> Job:
+    def job_of(self, binding: Binding, standing: Standing) -> Job:
+        """Return what has to be computed for a binding, where so much is in before it."""
         upsert = self.info.envelope == "upsert"
         there = (r for r in (*standing.held, *binding.ranges) if r.path not in self._skipped)
         ranges = sorted(there, key=lambda r: (r.path, r.start))

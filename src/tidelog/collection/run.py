@@ -19,7 +19,7 @@ from tidelog.collection.health import Health, encode_health, health_path
 from tidelog.collection.ingest import Ingester, Tick
 from tidelog.collection.source.port import SourceHead
 from tidelog.collection.status import taken_now
-from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
+from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
 from tidelog.store.wrappers.metered import Usage, usage_of
 
 HEALTH_EVERY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000
@@ -122,6 +122,10 @@ async def run_ingest(
     except TidelogError as error:
         await run.tell_health(error, running=False)
         raise
+    except Exception as error:
+        failed = unforeseen(error, f"the source {ingester.info.name!r}")
+        await run.tell_health(failed, running=False)
+        raise failed from error
     await run.tell_health(None, running=False)
     return run.summary()
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
+import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import ERRORS_SCHEMA, FILES, SourceInfo
-from tidelog.collection.compute import Job, error_updates
+from tidelog.collection.compute import Job, error_updates, shape_messages
 from tidelog.collection.decode import errors_table
 from tidelog.collection.engine import Computed, part_writer
 from tidelog.collection.ingest import Ingester
@@ -22,7 +24,7 @@ from tidelog.collection.records import Misfit
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.files import FilesHead
 from tidelog.collection.status import taken_now
-from tidelog.errors import GoneError, SourceRewritten, UsageError
+from tidelog.errors import GoneError, InvariantError, SourceRewritten, UsageError
 from tidelog.store.port import Store
 
 
@@ -58,15 +60,20 @@ async def why_stuck(ingester: Ingester, path: str) -> str | None:
     upper, taken = await taken_now(ingester)
     try:
         binding = await ingester.pending()
-        held = (await ingester.standing(upper.time)).held
-        for found in (*held, *(binding.ranges if binding is not None else ())):
+        standing = await ingester.standing(upper.time)
+        bound = binding.ranges if binding is not None else ()
+        for found in (*standing.held, *bound):
             if found.path == path:
-                await ingester.source.read(found)
+                share, data = await ingester.source.read(found)
+                if binding is not None:
+                    job = ingester.job_of(binding, standing)
+                    job = msgspec.structs.replace(job, is_careful=True)
+                    await ingester.clock.offload(partial(shape_messages, data, share, 0, job))
         head = await ingester.source.head()
         if path in taken and isinstance(head, FilesHead):
             only = FilesHead(tuple(entry for entry in head.entries if entry.key == path))
             await ingester.plan(only, upper.time, taken={path: taken[path]})
-    except (SourceRewritten, GoneError) as error:
+    except (SourceRewritten, GoneError, InvariantError) as error:
         return error.sentence
     return None
 

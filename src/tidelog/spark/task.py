@@ -4,8 +4,8 @@ Each function takes and gives an iterator of plain values, as Spark's RDDs do. W
 by `tidelog.collection.compute`, as everywhere; nothing here talks to consensus. A task that runs
 twice writes its parts twice, under other names: those that nobody commits are garbage.
 
-Invariants: an error of ours is a value among the results, so that it reaches the driver as it was
-raised; anything else is raised, and Spark runs the task again.
+Invariants: an error, of ours or one that nobody foresaw, is a value among the results, so that it
+reaches the driver as it was raised; a process that ends, or lacks memory, is Spark's to try again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kinds import open_source, register_kind
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource
-from tidelog.errors import LocationError, TidelogError
+from tidelog.errors import LocationError, TidelogError, unforeseen
 from tidelog.persist.part import Part
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.spark.job import portable
@@ -140,7 +140,11 @@ def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[Han
         else:
             found, messages = shaped
             yield 0, found
-            yield from hand_on(messages, share)
+            try:
+                yield from hand_on(messages, share)
+            except Exception as error:  # noqa: BLE001 - as at the bench
+                failed = portable(unforeseen(error, "a task of Spark"))
+                yield from ((partition, failed) for partition in range(share.partitions))
 
 
 def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
@@ -278,6 +282,10 @@ def _at_bench(share: S, work: Callable[[S, Bench], Awaitable[T]]) -> T | Tidelog
         return asyncio.run(_awaited(work(share, bench)))
     except TidelogError as error:
         return portable(error)
+    except MemoryError:
+        raise  # Elsewhere there may be more.
+    except Exception as error:  # noqa: BLE001 - no other try would end otherwise
+        return portable(unforeseen(error, "a task of Spark"))
 
 
 async def _awaited(work: Awaitable[T]) -> T:

@@ -33,7 +33,7 @@ from tidelog.collection.source.surveyed import (
     Surveyed,
     SurveyPiece,
 )
-from tidelog.errors import CorruptionError, GoneError
+from tidelog.errors import CorruptionError, GoneError, TidelogError, unforeseen
 
 
 async def survey_piece(
@@ -72,6 +72,10 @@ async def survey_piece(
             raise
         # It may be being written, or moved: it is looked at again, and stops no other.
         return Surveyed(waits=error.sentence)
+    except (TidelogError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a file does to the code, it stops no other
+        return Surveyed(waits=unforeseen(error, f"offset {piece.low}").sentence)
 
 
 async def _survey_text(
