@@ -283,13 +283,17 @@ class Location:
         engine: Engine | None = None,
         bytes_max: int | None = None,
         strict: bool = False,
+        final: bool = False,
         on_tick: Callable[[IngestProgress], None] | None = None,
     ) -> Summary:
-        """Ingest a source up to where it is now, in this process or by the ``engine``'s."""
+        """Ingest a source up to where it is now, in this process or by the ``engine``'s.
+
+        ``final`` says that nothing more comes, as ``tidelog ingest --final`` does.
+        """
 
         async def work() -> Summary:
             ingester = await self._inner.ingester(
-                name, engine=engine, bytes_max=bytes_max, strict=strict
+                name, engine=engine, bytes_max=bytes_max, strict=strict, final=final
             )
             return await run_ingest(
                 ingester,

@@ -46,7 +46,7 @@ def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
         (("--generator", "counter", "--set", "rows"), "--set 'rows': write NAME=VALUE"),
         (("--generator", "counter", "--set", "a=1", "--set", "a=2"), "each name once"),
         (("--generator", "dice"), "--generator 'dice' is not known"),
-        (("--generator", "counter", "--format", "csv"), "it is one of rows, json"),
+        (("--generator", "counter", "--format", "parquet"), "it is one of rows, json, csv"),
         (("--generator", "counter", "--format", "json"), "has no texts to decode"),
         (("--generator", "counter", "--delimiter", ";"), "go with --format csv"),
         (("--kind", "kafka"), "there is no kind of source 'kafka'"),

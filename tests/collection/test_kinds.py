@@ -15,6 +15,7 @@ from kit.clocks import SwiftClock
 from kit.shelf_kind import Row, Shelf
 from kit.sources import ingest, rows_of
 from tidelog.collection.create import SourceSpec
+from tidelog.collection.csv_guess import CsvOptions
 from tidelog.collection.decode_rows import one_line
 from tidelog.collection.ingest import Tick
 from tidelog.collection.source.kinds import register_kind
@@ -125,6 +126,19 @@ async def test_texts_are_decoded_as_lines_of_files_are() -> None:
     assert tick.dropped == {"more": 1}
 
 
+async def test_texts_may_be_lines_of_csv() -> None:
+    """Without a header, and each in one line; how it is written is guessed from the first ones."""
+    bodies = [b"1;2,5;x", b'2;3,5;"y;z"\r\n', b"3;4", b"4;5,5;a\n5;6,5;b", b" ", b"6;7,5;"]
+    Shelf.rows["a"] = [row(0, 0, body=body) for body in bodies]
+    location = await location_with(format="csv", schema="k bigint, n varchar, t varchar")
+
+    (tick,) = await ingest(location, "s")
+    found = sorted((one["k"], one["n"], one["t"]) for one in await rows_in(location))
+    assert found == [(1, "2,5", "x"), (2, "3,5", "y;z"), (6, "7,5", None)]
+    assert sorted(one["offset"] for one in await rows_in(location, "s_errors")) == [2, 3, 4]
+    assert tick.bad == 3
+
+
 async def test_columns_are_inferred_from_texts() -> None:
     """As from a sample of files."""
     Shelf.rows["a"] = [row(0, 0, body=b'{"id": 1,\n "at": "2020-01-01"}'), row(0, 0)]
@@ -140,7 +154,9 @@ async def test_columns_are_inferred_from_texts() -> None:
         ({"kind": "shelves"}, "there is no kind of source 'shelves': there are files, generator"),
         ({"settings": {"deep": "1"}}, "--set deep: .* it has wide"),
         ({"schema": "k bigint, x int"}, "names 'x', which is no column .* k, at, gone, body"),
-        ({"format": "csv"}, "it is one of rows, json"),
+        ({"format": "parquet"}, "it is one of rows, json, csv"),
+        ({"format": "csv", "csv": CsvOptions(header=True)}, "have no header"),
+        ({"format": "csv"}, "give one with --schema"),
         ({"files": "x/*.jsonl"}, "give one of both"),
         ({"format": "json"}, "give one with --schema"),
         ({"kind": "files"}, "say what the source reads"),

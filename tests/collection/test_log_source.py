@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.clocks import SwiftClock
+from kit.clocks import OneThread, SwiftClock
 from kit.named_logs import ALL, append, log_of, shelf_on
 from kit.sources import ingest
 from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest import Ingester, Tick
 from tidelog.collection.run import RunProgress, run_ingest
-from tidelog.errors import NoSuchLog, PositionCollected, SourceRewritten, UsageError
+from tidelog.errors import LocationError, NoSuchLog, PositionCollected, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
+from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["slot", "manifest"])
 
@@ -327,3 +330,44 @@ async def test_a_run_follows_a_log() -> None:
             )
         )
     assert len(await rows_in(location)) == 5
+
+
+@pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
+async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(happened: bool) -> None:
+    """The cursor never goes past what is committed: each record is in, and once, at the end."""
+    writes = 0
+    for failing in range(100):
+        store = MemoryStore(name="memory://")
+        location = await location_on(store, clock=OneThread())
+        await log_of(store, "l", 2)
+        await source_of(location)
+        faults = Faults(failing, happened)
+        faulty = Faulty(store, toss=faults.toss)
+        with suppress(LocationError):
+            await ingest(await location_on(faulty, clock=OneThread()), "s", bytes_max=1_000)
+        log = await location.log("l")
+        await log.collect(keep=ALL, grace_us=0)
+
+        await ingest(location, "s")
+        assert [row["body"] for row in await rows_in(location)] == [b"l %d" % n for n in range(2)]
+        if faults.writes <= failing:
+            break
+        writes += 1
+    assert 8 <= writes < 100
+
+
+@dataclass
+class Faults:
+    """Fails one write, and all requests from there on: as if the process had died."""
+
+    failing: int
+    happened: bool
+    writes: int = 0
+
+    def toss(self, request: Request) -> Fault:
+        dead = self.writes > self.failing
+        if request.changes and not dead:
+            self.writes += 1
+            if self.writes > self.failing:
+                return Fault(happened=self.happened, told=False)
+        return Fault(happened=False) if dead else NO_FAULT

@@ -236,7 +236,7 @@ def describe_source(
 ) -> dict[str, Any]:
     """Return what there is to know of a source, without secrets."""
     from tidelog.collection.types import sql_type_of
-    from tidelog.store.urls import open_store
+    from tidelog.store.urls import open_store, without_secrets
 
     files = None
     if info.kind == options.FILES:
@@ -249,7 +249,7 @@ def describe_source(
         "id": info.id,
         "kind": info.kind,
         "files": files,
-        "settings": info.settings,
+        "settings": {name: without_secrets(value) for name, value in info.settings.items()},
         "format": info.format,
         "envelope": info.envelope,
         "key": list(info.key),

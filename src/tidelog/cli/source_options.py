@@ -53,8 +53,8 @@ Format = Annotated[
     typer.Option(
         metavar="json|json-array|csv|parquet",
         help="json, unless told, is JSON lines, or json-array where the first file is one; csv: "
-        "see docs/csv.md. Of other sources than files: rows, unless told, or json, which is in "
-        "their column 'body'.",
+        "see docs/csv.md. Of other sources than files: rows, unless told; or json or csv, which "
+        "is in their column 'body'.",
     ),
 ]
 Envelope = Annotated[

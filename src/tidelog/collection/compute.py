@@ -211,7 +211,13 @@ def decode_messages(
     """Decode what was read of a range, bytes of a file or rows of another source."""
     if isinstance(data, pa.Table):
         return decode_rows(
-            data, found, wanted, format=source.format, required=required, counted=counted
+            data,
+            found,
+            wanted,
+            format=source.format,
+            dialect=source.csv,
+            required=required,
+            counted=counted,
         )
     if not isinstance(found, SourceRange):
         raise InvariantError("bytes were read of what is no file", path=found.path)

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
-from tidelog.collection.csv_guess import CsvOptions, check_csv
-from tidelog.collection.decode_rows import one_line
+from tidelog.collection.csv_guess import CsvOptions, check_csv, guess_csv
+from tidelog.collection.decode_rows import csv_line, one_line
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.expression import check_predicate
 from tidelog.collection.infer import (
     are_arrays,
@@ -35,7 +36,7 @@ from tidelog.store.port import Store
 from tidelog.store.urls import matches, open_store, split_glob, split_query
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
-FORMATS_OF_KINDS = (ROWS, "json")
+FORMATS_OF_KINDS = (ROWS, "json", "csv")
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
 _GUESSED = CsvOptions()
@@ -132,6 +133,11 @@ class SourceSpec:
             _one_of("--format of a source that reads no files", self.read_as, FORMATS_OF_KINDS)
             if self.files is not None:
                 raise UsageError("a source reads files or something else: give one of both")
+            if self.csv.header or self.csv.multiline:
+                raise UsageError(
+                    "records of csv have no header, and are of one line: leave --header and "
+                    "--multiline out"
+                )
             return
         _one_of("--format", self.read_as, FORMATS)
         if self.files is None:
@@ -167,8 +173,9 @@ async def resolve_spec(
     else:
         store = open_store(location_url, clock=clock) if store is None else store
         kind = open_kind(info, store=store, clock=clock)
-        found = await _columns_of(kind, given)
-        info = msgspec.structs.replace(info, settings=dict(await kind.settle()))
+        dialect, found = await _columns_of(kind, spec, given)
+        settled = dict(await kind.settle())
+        info = msgspec.structs.replace(info, settings=settled, csv=dialect)
     schema = source_schema(spec, found)
     rendition = RenditionInfo(
         id=info.rendition,
@@ -213,8 +220,10 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
     )
 
 
-async def _columns_of(kind: SourceKind, given: pa.Schema | None) -> pa.Schema:
-    """Return the columns that a source of another kind than files gets.
+async def _columns_of(
+    kind: SourceKind, spec: SourceSpec, given: pa.Schema | None
+) -> tuple[CsvDialect, pa.Schema]:
+    """Return the columns that a source of another kind than files gets, and how its csv is written.
 
     Raises:
         UsageError: it has no such columns, or nothing to infer them from.
@@ -227,19 +236,30 @@ async def _columns_of(kind: SourceKind, given: pa.Schema | None) -> pa.Schema:
                 f"--schema names {unknown[0]!r}, which is no column of such a source: its columns "
                 f"are {', '.join(own.names)}"
             )
-        return own if given is None else given
+        return CsvDialect(), own if given is None else given
     if BODY not in own.names:
         raise UsageError(
             f"a source of the kind {kind.name!r} has no texts to decode: leave --format out"
         )
-    if given is not None:
-        return given
-    sample = await kind.sample()
-    if not sample:
+    is_csv = spec.read_as == "csv"
+    if given is not None and not is_csv:
+        return CsvDialect(), given
+    line_of = csv_line if is_csv else one_line
+    sample = b"".join(line + b"\n" for body in await kind.sample() if (line := line_of(body)))
+    if is_csv and sample:
+        said = msgspec.structs.replace(spec.csv, header=False, multiline=False)
+        try:
+            dialect, found = guess_csv(sample, said, given, cut=False)
+        except ValueError as error:
+            raise UsageError(f"the first records cannot be read as csv: {error}") from error
+        return dialect, found if given is None else given
+    if given is None and not sample:
         raise UsageError(
             "there is nothing yet to infer a schema from: give one with --schema 'name type, ...'"
         )
-    return sample_schema(b"".join(line + b"\n" for body in sample if (line := one_line(body))))
+    if given is None:
+        return CsvDialect(), sample_schema(sample)
+    return msgspec.structs.replace(spec.csv.dialect(), names=tuple(given.names)), given
 
 
 def refuse_own_location(url: str, pattern: str, location_url: str) -> None:

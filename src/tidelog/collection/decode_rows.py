@@ -7,7 +7,8 @@ of a file would be, each row being one: a row that holds no record, or more than
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -15,11 +16,13 @@ import pyarrow as pa
 
 from tidelog.collection.catalog import ERRORS_SCHEMA
 from tidelog.collection.decode import Decoded, decode_range, errors_table, fit_records
+from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.places import Int64s
 from tidelog.collection.records import OFFSET, Misfit, Records, shown
 from tidelog.collection.source.binding import AddressRange, SourceRange
 from tidelog.collection.source.kind import BODY, ROWS
 
+_COMMAS: Final = CsvDialect()
 _BREAK: Final = re.compile(rb'"(?:[^"\\\r\n]|\\[^\r\n])*"|[\r\n]|"')
 
 
@@ -29,12 +32,30 @@ def decode_rows(
     wanted: pa.Schema,
     *,
     format: str,
+    dialect: CsvDialect = _COMMAS,
     required: Sequence[str] = (),
     counted: bool = True,
 ) -> Decoded:
     """Decode the rows of a range; see `decode_range`."""
     if format != ROWS:
-        return _decode_bodies(rows, found, wanted, required=required, counted=counted)
+        bodies = rows.column(BODY).cast(pa.binary()).to_pylist()
+        one_record = one_line if format == "json" else csv_line
+        lines = [None if body is None else one_record(body) for body in bodies]
+        addresses = rows.column(OFFSET).to_numpy()
+        misfits = [
+            Misfit(address, _no_record(body, format), shown(body or b""))
+            for address, body, line in zip(addresses.tolist(), bodies, lines, strict=True)
+            if line is None
+        ]
+        decode = partial(
+            decode_range,
+            wanted=wanted,
+            format=format,
+            dialect=dialect,
+            required=required,
+            counted=counted,
+        )
+        return _decode_records(lines, addresses, misfits, found.path, decode)
     missing = [name for name in wanted.names if name not in rows.column_names]
     for name in missing:
         nothing: Any = pa.nulls(rows.num_rows)
@@ -49,33 +70,31 @@ def _texts(data: pa.Table, some: Int64s) -> list[str]:
     return [repr(row) for row in data.take(some).to_pylist()]
 
 
-def _decode_bodies(
-    rows: pa.Table,
-    found: AddressRange,
-    wanted: pa.Schema,
-    *,
-    required: Sequence[str],
-    counted: bool,
+def _no_record(body: bytes | None, format: str) -> str:
+    if not (body or b"").strip():
+        return "the record is empty"
+    return "it is not one json value" if format == "json" else "it is not one line"
+
+
+def _decode_records(
+    records: Sequence[bytes | None],
+    addresses: Int64s,
+    misfits: Sequence[Misfit],
+    path: str,
+    decode: Callable[[bytes, SourceRange], Decoded],
 ) -> Decoded:
-    addresses = rows.column(OFFSET).to_numpy()
-    lines, misfits = [], []
-    for row, body in enumerate(rows.column(BODY).cast(pa.binary()).to_pylist()):
-        line = None if body is None else one_line(body)
-        if line is None:
-            why = "the record is empty" if not (body or b"").strip() else "it is not one json value"
-            misfits.append(Misfit(int(addresses[row]), why, shown(body or b"")))
-        lines.append(line or b"")
+    """Decode records as the lines of a file; those that are None are bad already."""
+    lines = [record or b"" for record in records]
     sizes = np.fromiter((len(line) + 1 for line in lines), np.int64, len(lines))
     # From 1 on: what marks the beginning of a file may stand at 0, and here is none.
     starts = 1 + np.cumsum(sizes) - sizes
     data = b"".join(line + b"\n" for line in lines)
-    whole = SourceRange(path=found.path, start=1, limit=1 + len(data))
-    done = decode_range(data, whole, wanted, format="json", required=required, counted=counted)
+    done = decode(data, SourceRange(path=path, start=1, limit=1 + len(data)))
     good, bad = (
         _with_addresses(table, name, starts, addresses)
         for table, name in ((done.rows, OFFSET), (done.errors, "offset"))
     )
-    errors = pa.concat_tables([bad, errors_table(found.path, misfits)])
+    errors = pa.concat_tables([bad, errors_table(path, misfits)])
     return Decoded(good, errors.sort_by("offset").cast(ERRORS_SCHEMA.data), done.dropped)
 
 
@@ -85,6 +104,12 @@ def _with_addresses(table: pa.Table, name: str, starts: Int64s, addresses: Int64
     rows = np.searchsorted(starts, places, side="right") - 1
     at = table.schema.get_field_index(name)
     return table.set_column(at, table.schema.field(at), pa.array(addresses[rows], pa.int64()))
+
+
+def csv_line(body: bytes) -> bytes | None:
+    """Return a record of csv without its line end; None if it is empty, or has another one."""
+    line = body.removesuffix(b"\n").removesuffix(b"\r")
+    return None if not line.strip() or b"\n" in line or b"\r" in line else line
 
 
 def one_line(body: bytes) -> bytes | None:

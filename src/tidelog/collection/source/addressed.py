@@ -231,7 +231,9 @@ def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveye
     source = job.source
     name = source.time_column or ""
     column = pa.schema([job.data_schema.data.field(name)])
-    decoded = decode_rows(rows, found, column, format=source.format, counted=False)
+    decoded = decode_rows(
+        rows, found, column, format=source.format, dialect=source.csv, counted=False
+    )
     times, there = times_of(decoded.rows.column(name), source.time_unit)
     there &= times <= job.time_max
     blocks = text_blocks(
