@@ -18,6 +18,8 @@ from asyncio import events
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, TypeVar, TypeVarTuple
 
+from sim.kernel.remembered import reading_once
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -286,9 +288,10 @@ def run(
     was_collecting = gc.isenabled()
     gc.disable()
     try:
-        result = loop.run_until_complete(main())
-        loop.drain()
-        return result
+        with reading_once():
+            result = loop.run_until_complete(main())
+            loop.drain()
+            return result
     finally:
         _abandon(loop)
         if was_collecting:

@@ -67,7 +67,7 @@ class SimSource:
 
     @property
     def schema(self) -> ShardSchema:
-        return _schema_of(self.spec)
+        return _schema_of(self)
 
     @property
     def rendition(self) -> RenditionInfo:
@@ -142,9 +142,8 @@ class SimSource:
 
 
 @lru_cache(maxsize=16)
-def _schema_of(spec: SourceSpec) -> ShardSchema:
-    given = parse_schema(spec.schema or "")
-    return source_schema(spec, given)
+def _schema_of(source: SimSource) -> ShardSchema:
+    return source_schema(source.spec, parse_schema(source.spec.schema or ""))
 
 
 @dataclass(frozen=True, slots=True)

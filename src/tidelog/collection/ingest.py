@@ -201,9 +201,18 @@ class Ingester:
 
     async def _hold(self, *, make: bool) -> None:
         """Tell the source up to where all that it has is in."""
-        upper = self.upper
-        if not upper.is_empty and self.remap.state.upper_frontier >= upper:
-            await self.source.hold((await self.standing(upper.time)).needed, make=make)
+        for _ in range(TRIES_MAX):
+            upper = self.upper
+            if upper.is_empty or self.remap.state.upper_frontier < upper:
+                return
+            try:
+                standing = await self.standing(upper.time)
+            except AsOfBeforeSince:
+                await self.refresh()  # Other ingesters went on, as in a tick.
+                continue
+            await self.source.hold(standing.needed, make=make)
+            return
+        raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
 
     async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
         lower = self.upper.time
