@@ -20,7 +20,7 @@ from tidelog.collection.decode_rows import one_line
 from tidelog.collection.ingest import Tick
 from tidelog.collection.source.kinds import register_kind
 from tidelog.collection.status import source_status
-from tidelog.errors import GoneError, SourceRewritten, UsageError
+from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 
@@ -124,6 +124,22 @@ async def test_texts_are_decoded_as_lines_of_files_are() -> None:
     errors = await rows_in(location, "s_errors")
     assert sorted(error["offset"] for error in errors) == [1, 3, 4, 5, 7, 8]
     assert tick.dropped == {"more": 1}
+
+
+@pytest.mark.parametrize("step", ["columns", "settle", "head", "plan", "proof", "read", "hold"])
+async def test_what_a_kind_did_not_foresee_is_told_as_its_own(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It may pass, as what a store fails at: a run that follows waits it out."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise ValueError("the shelf fell over\nonto me")
+
+    Shelf.rows["a"] = [row(1, 1)]
+    monkeypatch.setattr(Shelf, step, failing)
+    said = "'s' cannot be read: its kind 'shelf' failed with ValueError: the shelf fell over$"
+    with pytest.raises(LocationError, match=said):
+        await ingest(await location_with(schema=DATA), "s")
 
 
 async def test_texts_may_be_lines_of_csv() -> None:

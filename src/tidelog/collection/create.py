@@ -25,7 +25,7 @@ from tidelog.collection.infer import (
 from tidelog.collection.json_arrays import ARRAY_FORMAT
 from tidelog.collection.json_texts import UNNAMEABLE
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.kind import BODY, ROWS, SourceKind
+from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.times import UNITS, check_time_type, parse_duration_ms
 from tidelog.collection.types import is_json, parse_schema
@@ -173,8 +173,9 @@ async def resolve_spec(
     else:
         store = open_store(location_url, clock=clock) if store is None else store
         kind = open_kind(info, store=store, clock=clock)
-        dialect, found = await _columns_of(kind, spec, given)
-        settled = dict(await kind.settle())
+        with told(kind):
+            dialect, found = await _columns_of(kind, spec, given)
+            settled = dict(await kind.settle())
         info = msgspec.structs.replace(info, settings=settled, csv=dialect)
     schema = source_schema(spec, found)
     rendition = RenditionInfo(

@@ -26,7 +26,7 @@ from tidelog.collection.source.cut import (
     ranges_until,
     upper_after,
 )
-from tidelog.collection.source.kind import Frontier, RowRange, SourceKind
+from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
@@ -110,7 +110,8 @@ class AddressedSource:
         """Nothing is skipped of what is no file."""
 
     async def head(self) -> AddressedHead:
-        reached = await self.kind.head()
+        with told(self.kind):
+            reached = await self.kind.head()
         return AddressedHead(reached, self.kind.row_bytes)
 
     async def plan(
@@ -123,7 +124,8 @@ class AddressedSource:
         start = {path: found.limit for path, found in taken.items()}
         surveys: list[RangeSurvey] = []
         for round_ in range(64):
-            more = await self.kind.plan(start, head.reached, bytes_max=bytes_max << round_)
+            with told(self.kind):
+                more = await self.kind.plan(start, head.reached, bytes_max=bytes_max << round_)
             if not job.is_timed:
                 return Plan(await self._proven(_carried(more, taken)), None) if more else None
             found = await self._surveyed(more, taken, job, survey)
@@ -158,7 +160,8 @@ class AddressedSource:
         return sum((store.usage() for store in self.opened.values()), Usage())
 
     async def hold(self, taken: Taken, *, make: bool) -> None:
-        await self.kind.hold({path: found.limit for path, found in taken.items()}, make=make)
+        with told(self.kind):
+            await self.kind.hold({path: found.limit for path, found in taken.items()}, make=make)
 
     async def read(
         self, found: AddressRange, low: int | None = None, high: int | None = None
@@ -171,7 +174,8 @@ class AddressedSource:
     async def _rows(self, found: AddressRange) -> pa.Table:
         if not isinstance(found, RowRange):
             raise InvariantError("a source was given another source's range")
-        return pa.concat_tables([batch async for batch in self.kind.read(found)])
+        with told(self.kind):
+            return pa.concat_tables([batch async for batch in self.kind.read(found)])
 
     async def _surveyed(
         self, asked: Sequence[RowRange], taken: Taken, job: SurveyJob, survey: Survey
@@ -185,9 +189,13 @@ class AddressedSource:
 
     async def _proven(self, ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
         """Return ranges with what proves to whoever reads them that they are the same."""
-        proofs = [await self.kind.proof(one) for one in ranges]
+        proofs = [await self._proof(one) for one in ranges]
         pairs = zip(ranges, proofs, strict=True)
         return tuple(msgspec.structs.replace(one, proof=proof) for one, proof in pairs)
+
+    async def _proof(self, found: RowRange) -> str:
+        with told(self.kind):
+            return await self.kind.proof(found)
 
     async def _recognise(self, taken: Taken) -> None:
         """Look once whether what was taken last is still what it was, if it is there."""
@@ -203,7 +211,7 @@ class AddressedSource:
         Raises:
             SourceRewritten: it is not.
         """
-        if isinstance(found, RowRange) and await self.kind.proof(found) != found.proof:
+        if isinstance(found, RowRange) and await self._proof(found) != found.proof:
             raise SourceRewritten(
                 f"{found.path!r} holds something else at {found.start} to {found.limit} than was "
                 "taken: put it back as it was, or drop the source and create it again"

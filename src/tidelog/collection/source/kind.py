@@ -10,7 +10,8 @@ Source: design page 6, "Raw sources"; storage, "Ingredients".
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -21,7 +22,7 @@ from tidelog.clock import Clock
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.records import OFFSET
 from tidelog.collection.source.binding import AddressRange
-from tidelog.errors import UsageError
+from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.store.port import Store
 
 ADDRESS: Final = OFFSET  # The column of a batch that has each row's address.
@@ -89,6 +90,25 @@ class OpenedWith:
                 f"--set {name}={quoted(text)} is no whole number from {least} to {most}"
             )
         return int(digits)
+
+
+@contextmanager
+def told(kind: SourceKind) -> Iterator[None]:
+    """Tell an error that a kind did not foresee as one of what it reads, which may pass.
+
+    Raises:
+        LocationError: there was one. NOT_APPLIED.
+    """
+    try:
+        yield
+    except (TidelogError, MemoryError):
+        raise
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise LocationError(
+            f"the source {kind.opening.info.name!r} cannot be read: its kind {kind.name!r} failed "
+            f"with {type(error).__name__}: {said}"
+        ) from error
 
 
 class SourceKind(abc.ABC):

@@ -16,7 +16,7 @@ from tidelog.clock import Clock
 from tidelog.collection.catalog import FILES, SourceInfo
 from tidelog.collection.source.addressed import AddressedSource
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.kind import OpenedWith, SourceKind
+from tidelog.collection.source.kind import OpenedWith, SourceKind, told
 from tidelog.collection.source.port import RawSource
 from tidelog.errors import GoneError, UsageError
 from tidelog.persist.schema import ShardSchema
@@ -148,4 +148,6 @@ async def release_source(info: SourceInfo, *, store: Store, clock: Clock) -> Non
         return
     # Of a kind that is not here any more, or of what is gone, nothing is held that could be told.
     with suppress(UsageError, GoneError):
-        await open_kind(info, store=store, clock=clock).release()
+        kind = open_kind(info, store=store, clock=clock)
+        with told(kind):
+            await kind.release()
