@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
@@ -18,6 +19,7 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.csv_guess import CsvOptions
 from tidelog.collection.decode_rows import one_line
 from tidelog.collection.ingest import Tick
+from tidelog.collection.source import addressed
 from tidelog.collection.source.kinds import register_kind
 from tidelog.collection.status import source_status
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
@@ -221,19 +223,21 @@ def newest(shelves: dict[str, list[Row]]) -> dict[int, int]:
     return {k: one["at"] for k, one in found.items() if not one["gone"]}
 
 
-@given(shelf=changes, bytes_max=st.integers(1, 200))
-@example(shelf=[row(0, 0), row(0, 1), row(0, 0)], bytes_max=1)
+@given(shelf=changes, bytes_max=st.integers(1, 200), piece_bytes=st.sampled_from([10, 10**6]))
+@example(shelf=[row(0, 0), row(0, 1), row(0, 0)], bytes_max=1, piece_bytes=10**6)
+@example(shelf=[row(0, 0), row(1, 1), row(0, 0), row(1, 5)], bytes_max=25, piece_bytes=10)
 @settings(max_examples=8, deadline=None)
 async def test_contents_do_not_depend_on_how_a_source_is_cut(
-    shelf: list[Row], bytes_max: int
+    shelf: list[Row], bytes_max: int, piece_bytes: int
 ) -> None:
-    """With times from the data, in whatever order they come."""
+    """With times from the data, in whatever order they come, and looked into in pieces."""
     Shelf.rows["a"] = list(shelf)
     location = await location_with(
         envelope="upsert", key=("k",), time_column="at", delete_when="gone"
     )
 
-    ticks = await ingest(location, "s", bytes_max=bytes_max)
+    with patch.object(addressed, "PIECE_BYTES", piece_bytes):
+        ticks = await ingest(location, "s", bytes_max=bytes_max)
     found = {r["k"]: r["at"] for r in await rows_in(location)} if ticks else {}
     assert found == newest({"a": shelf})
     assert sum(tick.rows for tick in ticks) == len(shelf)

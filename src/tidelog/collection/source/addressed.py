@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock
@@ -38,6 +40,7 @@ from tidelog.store.wrappers.metered import Metered, Usage
 
 ROUNDS_MAX: Final = 3
 BLOCK_ROWS: Final = 8_192
+PIECE_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +185,15 @@ class AddressedSource:
     ) -> list[RangeSurvey]:
         if not asked:
             return []
-        pieces = tuple(RangePiece(found=one) for one in asked)
-        found = (await survey(msgspec.structs.replace(job, pieces=pieces))).found
-        pairs = zip(asked, found, strict=True)
-        return [RangeSurvey(one, told, taken.get(one.path)) for one, told in pairs]
+        split = [split_range(one) for one in asked]
+        pieces = tuple(RangePiece(found=piece) for of_it in split for piece in of_it)
+        found = iter((await survey(msgspec.structs.replace(job, pieces=pieces))).found)
+        surveys = []
+        for one, of_it in zip(asked, split, strict=True):
+            blocks = [block for _ in of_it for block in next(found).blocks]
+            seen = Surveyed(limit=one.limit, ink=one.start, blocks=tuple(blocks))
+            surveys.append(RangeSurvey(one, seen, taken.get(one.path)))
+        return surveys
 
     async def _proven(self, ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
         """Return ranges with what proves to whoever reads them that they are the same."""
@@ -252,6 +260,18 @@ def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveye
         rest_until=lambda _: b"",
     )
     return Surveyed(limit=found.limit, ink=found.start, blocks=tuple(blocks))
+
+
+def split_range(found: RowRange) -> list[RowRange]:
+    """Split a range into pieces that several tasks can look into."""
+    count = max(1, -(-found.size_bytes // PIECE_BYTES))
+    cuts = np.linspace(found.start, found.limit, count + 1).astype(np.int64)
+    bounds = sorted({found.start, *cuts.tolist(), found.limit})
+    size = found.size_bytes // (len(bounds) - 1)
+    return [
+        msgspec.structs.replace(found, start=low, limit=high, size_bytes=size)
+        for low, high in pairwise(bounds)
+    ]
 
 
 def joined(ranges: Sequence[RowRange], taken: Taken) -> list[RowRange]:
