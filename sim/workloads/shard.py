@@ -176,21 +176,22 @@ async def _write(plot: Plot, client: Client, shard: Shard, write: Write, *, name
     table = table_of(write.updates)
     holds = plot.dice.choice([{}, {}, {f"hold of {client.name}": Frontier.at(write.lower)}])
     for _ in range(plot.dice.choice([1, 60])):
+        write.said.append("nothing")  # As it stays where the writer dies over it.
         try:
             done = await shard.compare_and_append(
                 table, write.lower, write.upper, token=write.token, named=named, holds=holds
             )
         except OutcomeUnknown:
-            write.said.append("unknown")
+            write.said[-1] = "unknown"
             plot.report.unknown += 1
             return
         except LocationError as error:
-            write.said.append(error.outcome.value)
+            write.said[-1] = error.outcome.value
             await client.clock.sleep(plot.dice.randrange(200_000))
             if plot.dice.random() < 0.2:
                 shard = plot.shard(client, RACED)
             continue
-        write.said.append(done.verdict.value)
+        write.said[-1] = done.verdict.value
         plot.report.committed += done.verdict is Verdict.COMMITTED
         plot.report.already += done.verdict is Verdict.ALREADY
         return
