@@ -245,7 +245,7 @@ def time_text(time_us: int) -> str:
 
 
 def waiting_lines(waiting: Mapping[str, str]) -> list[str]:
-    """Return a line for each of the first files that cannot be taken yet."""
+    """Return a line for each of the first files of which something is to be said."""
     few = list(waiting.items())[:WAITING_MAX]
     lines = [f"{path}: {why}" for path, why in few]
     more = len(waiting) - len(few)

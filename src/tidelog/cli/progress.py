@@ -127,6 +127,8 @@ class BarReporter:
         say(end_line(self._source, self._engine, summary))
         for line in waiting_lines(summary.waiting):
             say(f"waits, and is looked at again by the next run: {line}")
+        for line in waiting_lines(summary.notes):
+            say(f"noted: {line}")
 
     def _update(self, **fields: Any) -> None:
         if self._bar is not None and self._task is not None:

@@ -324,6 +324,7 @@ def _status_object(found: SourceStatus) -> dict[str, Any]:
             "late": run.late,
             "bad": run.bad,
             "waiting": run.waiting,
+            "notes": run.notes,
             "error": run.error,
             "error_kind": run.error_kind,
         },
@@ -346,6 +347,7 @@ def _status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
         ("bad rows", bad),
         ("skipped", [f"{path} (since {_iso(at)})" for path, at in sorted(found.skipped.items())]),
         ("waiting", waiting_lines({} if found.run is None else found.run.waiting)),
+        ("noted", waiting_lines({} if found.run is None else found.run.notes)),
         ("last run", _run_lines(found)),
     ]
 

@@ -27,6 +27,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     late: int
     bad: int
     waiting: dict[str, str] = {}
+    notes: dict[str, str] = {}
     error: str | None = None
     error_kind: str | None = None
 

@@ -402,7 +402,7 @@ class Ingester:
         """Return what has to be computed for a binding, where so much is in before it."""
         upsert = self.info.envelope == "upsert"
         there = (r for r in (*standing.held, *binding.ranges) if r.path not in self._skipped)
-        ranges = sorted(there, key=lambda r: (r.path, r.start))
+        ranges = sorted((r for r in there if r.is_read), key=lambda r: (r.path, r.start))
         held = {(r.path, r.start) for r in standing.held}
         return Job(
             source=self.info,

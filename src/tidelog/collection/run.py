@@ -38,7 +38,8 @@ class Summary:
         that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
         head still has; ``store`` is what driver and executors asked of the location's store and
         the source's; ``upper`` is None before the first tick; ``waiting`` are files that cannot be
-        taken yet, by path, and why. ``driver_read_bytes`` is what this process read of both: on
+        taken yet, by path, and why, and ``notes`` say what else there is to tell of files (those
+        that were moved). ``driver_read_bytes`` is what this process read of both: on
         Spark, a small part of what executors did.
     """
 
@@ -53,6 +54,7 @@ class Summary:
     duration_us: int = 0
     upper: int | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     store: Usage = field(default_factory=Usage)
     driver_read_bytes: int = 0
 
@@ -74,6 +76,7 @@ class Summary:
             "left_bytes": self.left_bytes,
             "upper": self.upper,
             "waiting": dict(self.waiting),
+            "notes": dict(self.notes),
             "store": self.store.to_dict(),
             "driver_read_bytes": self.driver_read_bytes,
             "dollars": round(self.dollars, 9),
@@ -239,6 +242,7 @@ class _Run:
             duration_us=self.ingester.clock.monotonic_us() - self._start_us,
             upper=None if upper.is_empty or not upper.time else upper.time,
             waiting=self.ingester.source.waiting(),
+            notes=self.ingester.source.notes(),
             store=self._usage() - self._usage_before + self._executors,
             driver_read_bytes=(self._usage_of_driver() - self._driver_before).read_bytes,
         )
@@ -281,6 +285,7 @@ class _Run:
             late=done.late,
             bad=done.bad,
             waiting=dict(done.waiting),
+            notes=dict(done.notes),
             error=None if error is None else str(error),
             error_kind=None if error is None else error.kind,
         )

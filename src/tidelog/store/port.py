@@ -23,12 +23,17 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of a listing; the size is in bytes."""
+    """A line of a listing; the size is in bytes.
+
+    ``target`` is set of a symbolic link, or what lies behind one: the key of what it leads to, or
+    its path, where that has none in this listing.
+    """
 
     key: str
     size_bytes: int
     e_tag: str
     modified_us: int
+    target: str = ""
 
 
 class Store(Protocol):

@@ -159,6 +159,9 @@ class AddressedSource:
     def waiting(self) -> Mapping[str, str]:
         return {}
 
+    def notes(self) -> Mapping[str, str]:
+        return {}
+
     def usage(self) -> Usage:
         return sum((store.usage() for store in self.opened.values()), Usage())
 

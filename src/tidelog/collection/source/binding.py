@@ -60,6 +60,11 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
     reached: int = CLOSED
 
     @property
+    def is_read(self) -> bool:
+        """Say whether there is anything to be read of it."""
+        return True
+
+    @property
     def weight_bytes(self) -> int:
         """Return about how many bytes are read for it; where addresses are none, a kind says."""
         return self.limit - self.start
@@ -76,7 +81,8 @@ class SourceRange(AddressRange, frozen=True, kw_only=True):
         their first byte does. ``size_bytes`` and ``e_tag`` are those of the file when it was bound.
         ``head`` is the sum of the file's first ``head_bytes`` (of parquet, of its last ones: the
         footer); ``header`` is csv's. Of a compressed file, offsets are those of its text, and
-        ``packed`` says where that lies (see `packed`).
+        ``packed`` says where that lies (see `packed`). A file that was taken as ``moved`` has the
+        range that it had under that name, of which nothing is taken again.
     """
 
     size_bytes: int = 0
@@ -87,6 +93,11 @@ class SourceRange(AddressRange, frozen=True, kw_only=True):
     head_bytes: int = 0
     header: bytes = b""
     packed: bytes = b""
+    moved: str = ""
+
+    @property
+    def is_read(self) -> bool:
+        return not self.moved
 
     @property
     def file_bytes(self) -> int:

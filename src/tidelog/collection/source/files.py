@@ -10,7 +10,7 @@ Source: design page 6, "Raw sources", "Who reads what".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, cast
@@ -32,9 +32,10 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.moves import Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.port import Plan, SourceHead, Survey
-from tidelog.collection.source.survey import survey_piece
+from tidelog.collection.source.survey import is_unchanged, survey_piece
 from tidelog.collection.source.survey_packed import OpenTexts, read_packed
 from tidelog.collection.source.surveyed import (
     AnyPiece,
@@ -114,6 +115,7 @@ class FilesSource:
     _kept: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
     _kept_bytes: int = 0
     _skipped: frozenset[str] = frozenset()
+    _moves: Moves = field(default_factory=Moves)
     _texts: OpenTexts = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
 
@@ -134,7 +136,7 @@ class FilesSource:
             and not is_passed_over(entry.key, pattern)
             and entry.key not in self._skipped
         ]
-        return FilesHead(tuple(sorted(found, key=lambda e: e.key)))
+        return FilesHead(tuple(each_once(sorted(found, key=lambda e: e.key))))
 
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
@@ -148,21 +150,25 @@ class FilesSource:
         seen: dict[FileCandidate, FileSurvey] = {}
         budget = bytes_max
         for round_ in range(64):
+            standing = self._moves.standing(taken, head.sizes)
             chosen, complete = choose_candidates(
                 (entry for entry in head.entries if entry.key not in self._skipped),
-                taken,
+                standing,
                 self._known,
                 bytes_max=budget,
                 block_bytes=self.block_bytes,
                 format=self.info.format,
             )
             await self._look(chosen, seen, job, survey)
+            if await self._find_moved([seen[one] for one in chosen], standing, head, job):
+                continue
             files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
                 return self._take(files, cut, job)
             if complete:
-                return None
+                moved = tuple(self._moves.found.values())
+                return Plan(moved, None) if moved and not job.is_timed else None
             # All that was seen waits, or is of one time, or unordered: look further.
             budget *= 2
         return None
@@ -182,8 +188,36 @@ class FilesSource:
             piece, job, file, clock=self.clock, texts=self._texts, keep=self._keep
         )
 
+    async def _find_moved(
+        self,
+        files: Sequence[FileSurvey],
+        taken: Mapping[str, SourceRange],
+        head: FilesHead,
+        job: SurveyJob,
+    ) -> bool:
+        """Find files that were taken under other names, and say whether there are any."""
+        new = [one for one in files if one.candidate.before is None and not one.is_empty]
+        if not new or job.is_versioned:
+            self._moves.doubt_objects(new, taken, head.sizes)
+            return False
+        begun, moved = gone_by_beginning(taken, head.sizes), False
+        for one in new:
+            asked = one.candidate
+            file = OpenedFile(store=self.store, path=asked.path, source=self.info.name)
+            alike = [
+                gone
+                for gone in begun.get((one.found.head_bytes, one.found.head), ())
+                if asked.size_bytes >= gone.size_bytes
+                and await is_unchanged(gone, file, format=self.info.format)
+            ]
+            moved |= self._moves.learn(asked, alike)
+        return moved
+
     def waiting(self) -> Mapping[str, str]:
         return {**self._known.waiting, **self._waiting}
+
+    def notes(self) -> Mapping[str, str]:
+        return dict(self._moves.notes)
 
     def usage(self) -> Usage:
         return usage_of(self.store)
@@ -278,7 +312,9 @@ class FilesSource:
         held_ms = 0 if self.final else self.info.lateness_ms
         ranges = ranges_until(cut, files, time_max=job.time_max, is_held=held_ms > 0)
         upper = upper_after(cut, job.lower, held_ms=held_ms) if job.is_timed else None
-        return Plan(tuple(ranges), upper)
+        followed = {found.path for found in ranges}
+        moved = (found for path, found in self._moves.found.items() if path not in followed)
+        return Plan((*ranges, *moved), upper)
 
 
 def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:
@@ -303,6 +339,15 @@ def _cut(files: Sequence[FileSurvey], job: SurveyJob, *, complete: bool, rough: 
         return take_all(files)
     cut = choose_cut(files, complete=complete)
     return choose_rough_cut(files) if cut is None and rough else cut
+
+
+def each_once(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yield files, and of symbolic links to a file the first one, unless the file is among them."""
+    seen = {entry.key for entry in entries if not entry.target}
+    for entry in entries:
+        if not entry.target or entry.target not in seen:
+            yield entry
+        seen.add(entry.target)
 
 
 def is_passed_over(key: str, pattern: str) -> bool:

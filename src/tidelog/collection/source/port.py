@@ -98,6 +98,10 @@ class RawSource(Protocol):
         """Return what could not be taken at the last plan, by path, and why not yet."""
         ...
 
+    def notes(self) -> Mapping[str, str]:
+        """Return what there is to tell of what was taken, or was not, by path."""
+        ...
+
     def usage(self) -> Usage:
         """Return what the source's store was asked for so far, as far as this process did."""
         ...

@@ -23,8 +23,8 @@ from tidelog.collection.source.look import (
     look_at_text,
 )
 from tidelog.collection.source.opened import OpenedFile
-from tidelog.collection.source.packed import is_packed
-from tidelog.collection.source.survey_packed import OpenTexts, survey_packed
+from tidelog.collection.source.packed import decode_packed, is_packed
+from tidelog.collection.source.survey_packed import OpenTexts, check_packed, survey_packed
 from tidelog.collection.source.surveyed import (
     SHORTER,
     TORN,
@@ -33,7 +33,13 @@ from tidelog.collection.source.surveyed import (
     Surveyed,
     SurveyPiece,
 )
-from tidelog.errors import CorruptionError, GoneError, TidelogError, unforeseen
+from tidelog.errors import (
+    CorruptionError,
+    GoneError,
+    SourceRewritten,
+    TidelogError,
+    unforeseen,
+)
 
 
 async def survey_piece(
@@ -135,6 +141,23 @@ async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -
             check_header(found, job.data_schema.names, dialect, path=asked.path)
             return found
         wanted *= 4
+
+
+async def is_unchanged(before: SourceRange, file: OpenedFile, *, format: str) -> bool:
+    """Say whether a file, whose beginning is known to be that of ``before``, goes on as that did.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    packed = decode_packed(before.packed)
+    try:
+        if packed is not None:
+            await check_packed(before, packed, file)
+        elif format != "parquet":
+            await _check_unchanged(before, file)
+    except (SourceRewritten, GoneError):
+        return False
+    return True
 
 
 async def _check_unchanged(before: SourceRange, file: OpenedFile) -> None:

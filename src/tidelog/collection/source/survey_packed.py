@@ -69,7 +69,7 @@ async def survey_packed(
     asked, before = piece.candidate, piece.candidate.before
     known = decode_packed(before.packed) if before is not None else None
     if asked.checked and before is not None and known is not None:
-        await _check_unchanged(before, known, file)
+        await check_packed(before, known, file)
     opened = texts.pop(asked.path, None)
     with ExitStack() as stack:
         if opened is not None:
@@ -193,7 +193,7 @@ async def read_packed(file: OpenedFile, found: SourceRange, *, clock: Clock) -> 
             raise file.rewritten() from error
 
 
-async def _check_unchanged(before: SourceRange, known: Packed, file: OpenedFile) -> None:
+async def check_packed(before: SourceRange, known: Packed, file: OpenedFile) -> None:
     """Check that a file of another version begins, and goes on, as it was when some was taken.
 
     Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tidelog.store.keys import PRIVATE, may_begin_key
 from tidelog.store.local.files import is_object, tag_of
@@ -30,7 +31,7 @@ def walk(root: str, prefix: str, after: str | None) -> Iterator[Entry]:
     top = prefix[: prefix.rfind("/") + 1]
     identity = _identity(os.path.join(root, top))
     if identity is not None:
-        yield from _walk(root, top, prefix, after, (identity,))
+        yield from _walk(root, top, prefix, after, (identity,), is_linked=False)
 
 
 def directories(root: str, prefix: str) -> list[str]:
@@ -42,28 +43,50 @@ def directories(root: str, prefix: str) -> list[str]:
     if not may_begin_key(prefix):
         return []
     keys = sorted(_wanted(root, prefix, prefix, None))
-    return [key[len(prefix) : -1] for key in keys if key.endswith("/")]
+    return [key[len(prefix) : -1] for key, _ in keys if key.endswith("/")]
 
 
 def _walk(
-    root: str, above: str, prefix: str, after: str | None, ancestors: tuple[_Identity, ...]
+    root: str,
+    above: str,
+    prefix: str,
+    after: str | None,
+    ancestors: tuple[_Identity, ...],
+    *,
+    is_linked: bool,
 ) -> Iterator[Entry]:
-    """Walk one directory; ``above`` is the beginning that its keys share, ``""`` or ending in /."""
-    for key in sorted(_wanted(root, above, prefix, after)):
+    """Walk one directory; ``above`` is the beginning that its keys share, ``""`` or ending in /.
+
+    ``is_linked`` says that it lies behind a symbolic link.
+    """
+    for key, is_link in sorted(_wanted(root, above, prefix, after)):
         path = os.path.join(root, key)
         if not key.endswith("/"):
             entry = _entry(key, path)
+            if entry is not None and (is_linked or is_link):
+                entry = replace(entry, target=_target(root, prefix[: prefix.rfind("/") + 1], path))
             if entry is not None:
                 yield entry
             continue
         identity = _identity(path)
         # A symbolic link to a directory that holds it would be walked for ever.
         if identity is not None and identity not in ancestors:
-            yield from _walk(root, key, prefix, after, (*ancestors, identity))
+            yield from _walk(
+                root, key, prefix, after, (*ancestors, identity), is_linked=is_linked or is_link
+            )
 
 
-def _wanted(root: str, above: str, prefix: str, after: str | None) -> Iterator[str]:
-    """Yield the keys of files, and the beginnings of keys of directories, that are to be shown."""
+def _target(root: str, top: str, path: str) -> str:
+    """Return the key of what a path leads to, if it lies below ``top``, or its own path."""
+    real, around = os.path.realpath(path), os.path.realpath(os.path.join(root, top))
+    return top + real[len(around) + 1 :] if real.startswith(around + "/") else real
+
+
+def _wanted(root: str, above: str, prefix: str, after: str | None) -> Iterator[tuple[str, bool]]:
+    """Yield the keys of files, and the beginnings of keys of directories, that are to be shown.
+
+    Also say of each whether it is a symbolic link.
+    """
     try:
         entries = os.scandir(os.path.join(root, above))
     except (FileNotFoundError, NotADirectoryError):
@@ -75,9 +98,9 @@ def _wanted(root: str, above: str, prefix: str, after: str | None) -> Iterator[s
             if _is_directory(entry):
                 key = f"{above}{entry.name}/"
                 if _may_hold(key, prefix, after):
-                    yield key
+                    yield key, entry.is_symlink()
             elif _shown(above + entry.name, prefix, after):
-                yield above + entry.name
+                yield above + entry.name, entry.is_symlink()
 
 
 def _shown(key: str, prefix: str, after: str | None) -> bool:

@@ -1,0 +1,222 @@
+"""Files that move: taken once under whatever name, and what may be taken twice is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kit.packing import packed
+from kit.sources import make_source
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.source.files import FilesSource
+from tidelog.collection.status import source_status
+from tidelog.errors import SourceRewritten
+from tidelog.location import Location, open_location
+
+KINDS = [("json", ""), ("json", ".gz"), ("csv", ""), ("parquet", "")]
+
+
+def write(path: Path, *numbers: int) -> Path:
+    """Write numbers in the form that the file's name asks for; all of one time."""
+    if path.suffix == ".parquet":
+        pq.write_table(
+            pa.table({"n": pa.array(numbers, pa.int64()), "at": [5] * len(numbers)}), path
+        )
+        return path
+    if ".csv" in path.suffixes:
+        text = "n,at\n" + "".join(f"{n},5\n" for n in numbers)
+    else:
+        text = "".join(f'{{"n": {n}, "at": 5}}\n' for n in numbers)
+    path.write_bytes(packed(text.encode(), ".gz") if path.suffix == ".gz" else text.encode())
+    return path
+
+
+async def made(folder: Path, *, format: str = "json", timed: bool = False) -> Location:
+    spec = SourceSpec(
+        name="c",
+        files=str(folder / "in"),
+        format=format,
+        schema="n bigint, at bigint",
+        time_column="at" if timed else None,
+    )
+    (folder / "in").mkdir()
+    return await make_source(folder / "lake", spec)
+
+
+async def ingested(folder: Path, *, versioned: bool | None = None) -> Summary:
+    """Ingest as a process of its own does, which knows what is recorded."""
+    location = await open_location(str(folder / "lake"))
+    ingester = await location.ingester("c")
+    assert isinstance(ingester.source, FilesSource)
+    ingester.source.is_versioned = versioned
+    return await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+
+
+async def numbers(folder: Path) -> list[int]:
+    location = await open_location(str(folder / "lake"))
+    found = await (await location.collection("c")).snapshot()
+    values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
+    return sorted(np.repeat(values, counts).tolist())
+
+
+@pytest.mark.parametrize(("format", "suffix"), KINDS)
+@pytest.mark.parametrize("timed", [False, True])
+async def test_a_file_that_was_renamed_is_not_taken_again(
+    tmp_path: Path, format: str, suffix: str, timed: bool
+) -> None:
+    """Once, twice, and by whichever process; it is told under its name, by the status too."""
+    await made(tmp_path, format=format, timed=timed)
+    a, b, c = (tmp_path / "in" / f"{name}.{format}{suffix}" for name in "abc")
+    write(a, 1, 2)
+    await ingested(tmp_path)
+    a.rename(b)
+    first = await ingested(tmp_path)
+    b.rename(c)
+    write(a.with_name(f"new.{format}{suffix}"), 3)
+    second = await ingested(tmp_path)
+
+    assert (first.rows, second.rows) == (0, 1)
+    assert list(first.notes) == [b.name]
+    assert f"it is {a.name!r}" in first.notes[b.name]
+    assert list(second.notes) == [c.name]
+    assert await numbers(tmp_path) == [1, 2, 3]
+    location = await open_location(str(tmp_path / "lake"))
+    status = await source_status(await location.ingester("c"))
+    assert status.run is not None
+    assert list(status.run.notes) == [c.name]
+    assert (await ingested(tmp_path)).notes == {}
+
+
+@pytest.mark.parametrize("when", ["before it was seen", "after"])
+@pytest.mark.parametrize("timed", [False, True])
+async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: bool) -> None:
+    """What was appended is taken, and nothing else; if it is rewritten, it is named as it is."""
+    await made(tmp_path, timed=timed)
+    a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    write(a, 1, 2)
+    await ingested(tmp_path)
+    a.rename(b)
+    if when == "after":
+        await ingested(tmp_path)
+    with b.open("a") as file:
+        file.write('{"n": 3, "at": 6}\n')
+
+    assert (await ingested(tmp_path)).rows == 1
+    assert await numbers(tmp_path) == [1, 2, 3]
+    write(b, 7, 8, 9)
+    with pytest.raises(SourceRewritten, match=r"'b.jsonl' was rewritten"):
+        await ingested(tmp_path)
+
+
+async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path) -> None:
+    """A report may say every day the same: not to take it would lose rows. It is told."""
+    await made(tmp_path)
+    a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    write(a, 1, 2)
+    await ingested(tmp_path)
+    a.unlink()
+    write(b, 1, 2)
+
+    summary = await ingested(tmp_path)
+    assert (summary.rows, list(summary.notes)) == (2, [b.name])
+    assert "it may be 'a.jsonl'" in summary.notes[b.name]
+    assert await numbers(tmp_path) == [1, 1, 2, 2]
+
+
+async def test_a_copy_is_another_file(tmp_path: Path) -> None:
+    """Beside what it was copied from; and one of a file that was moved, which is known again."""
+    await made(tmp_path)
+    a, b, c, d = (tmp_path / "in" / f"{name}.jsonl" for name in "abcd")
+    write(a, 1)
+    await ingested(tmp_path)
+    shutil.copy2(a, b)
+    assert ((await ingested(tmp_path)).rows, await numbers(tmp_path)) == (1, [1, 1])
+    a.rename(c)
+    await ingested(tmp_path)
+    shutil.copy2(c, d)
+
+    summary = await ingested(tmp_path)
+    assert (summary.rows, summary.notes) == (1, {})
+
+
+async def test_an_object_that_may_have_been_renamed_is_taken_and_told(tmp_path: Path) -> None:
+    """Nothing was summed by which it could be known again."""
+    await made(tmp_path)
+    a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    write(a, *range(100))
+    await ingested(tmp_path, versioned=True)
+    a.rename(b)
+    write(a.with_name("c.jsonl"), 1)
+
+    summary = await ingested(tmp_path, versioned=True)
+    assert (summary.rows, list(summary.notes)) == (101, [b.name])
+    assert "its rows are there twice" in summary.notes[b.name]
+
+
+async def test_a_file_is_taken_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
+    """Beside it, through a folder, or from elsewhere; and where the links came first."""
+    await made(tmp_path)
+    folder, apart = tmp_path / "in", tmp_path / "apart"
+    (folder / "x").mkdir()
+    apart.mkdir()
+    write(folder / "x" / "b.jsonl", 1)
+    (folder / "a.jsonl").symlink_to(folder / "x" / "b.jsonl")
+    (folder / "y").symlink_to(folder / "x")
+    write(apart / "c.jsonl", 2)
+    (folder / "c1.jsonl").symlink_to(apart / "c.jsonl")
+    (folder / "c2.jsonl").symlink_to(apart / "c.jsonl")
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 2]
+
+    os.replace(apart / "c.jsonl", folder / "c.jsonl")
+    (folder / "c1.jsonl").unlink()
+    (folder / "c1.jsonl").symlink_to(folder / "c.jsonl")
+    summary = await ingested(tmp_path)
+    assert (summary.rows, list(summary.notes)) == (0, ["c.jsonl"])
+    assert await numbers(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.jsonl.tmp", "a.jsonl._COPYING_", ".a.jsonl.crc", "a.crc", ".a.jsonl", "_temporary/a.jsonl"],
+)
+async def test_what_is_being_written_or_moved_is_passed_over(tmp_path: Path, name: str) -> None:
+    """Until it has its name: then it is taken, once."""
+    await made(tmp_path)
+    path = tmp_path / "in" / name
+    path.parent.mkdir(exist_ok=True)
+    write(path, 1)
+    before = await ingested(tmp_path)
+    path.rename(tmp_path / "in" / "b.jsonl")
+
+    after = await ingested(tmp_path)
+    assert (before.rows, before.left_bytes, after.rows) == (0, 0, 1)
+
+
+async def test_a_file_that_goes_while_it_is_surveyed_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops no other: it was listed, and is not bound."""
+    await made(tmp_path)
+    write(tmp_path / "in" / "a.jsonl", 1)
+    write(tmp_path / "in" / "b.jsonl", 2)
+    head = FilesSource.head
+
+    async def late(source: FilesSource) -> object:
+        found = await head(source)
+        (tmp_path / "in" / "a.jsonl").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(FilesSource, "head", late)
+    summary = await ingested(tmp_path)
+    assert (summary.rows, await numbers(tmp_path)) == (1, [2])
+    assert list(summary.waiting) == ["a.jsonl"]
