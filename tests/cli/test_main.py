@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Cli
+from kit.doc_blocks import commands_in
 from tidelog import __version__, errors
 from tidelog.cli import main as module
 from tidelog.cli.late_spark import LateSpark
@@ -180,6 +182,17 @@ def test_who_names_a_master_asks_for_spark_with_its_settings(
 
     assert (said.status, said.complaint) == (3, "no cluster")
     assert told == [("spark://host:7077", {"spark.cores.max": "4", "spark.x": "a=b"})]
+
+
+@pytest.mark.parametrize("line", commands_in("docs/cluster.md"))
+def test_the_documented_commands_are_understood(cli: Cli, line: str) -> None:
+    """All that is missing is the location."""
+    words = shlex.split(line)[1:]
+    if words[0] == "--location":
+        del words[:2]
+    said = cli(*words)
+
+    assert (said.status, said.complaint.partition(" at ")[0]) == (2, "there is no location")
 
 
 def test_under_spark_submit_its_session_is_taken(

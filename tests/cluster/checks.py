@@ -39,11 +39,21 @@ class Report:
 
 
 async def ingest_while_executors_die(
-    cluster: StandaloneCluster, server: SeaweedServer, folder: Path, *, size_bytes: int, seed: int
+    cluster: StandaloneCluster,
+    server: SeaweedServer,
+    folder: Path,
+    *,
+    seed: int,
+    size_bytes: int,
+    tick_bytes: int = TICK_BYTES,
+    task_bytes: int = 0,
 ) -> Report:
-    """Ingest, with an executor killed in each stage and a worker at a commit; compare all."""
+    """Ingest, with an executor killed in each stage and a worker at a commit; compare all.
+
+    Units: tasks are of ``task_bytes``; of 0, as they always are.
+    """
     source = server.url(f"cluster-{seed}/in")
-    scene = await write_scene(source, size_bytes=size_bytes, files=4, seed=seed)
+    scene = await write_scene(source, size_bytes=size_bytes, files=8, seed=seed)
     report = folder / "report"
     by_spark, by_hand = [
         await open_location(server.url(f"cluster-{seed}/{name}"), create=True)
@@ -51,22 +61,24 @@ async def ingest_while_executors_die(
     ]
     for location in (by_spark, by_hand):
         await location.create_source(spec_of(source))
-    arguments = runs.ingest_arguments(by_spark.url, cluster, tick_bytes=TICK_BYTES)
-    driver = ["cluster.driver", str(report), str(cluster.worker_pid), *arguments]
+    arguments = runs.ingest_arguments(by_spark.url, cluster, tick_bytes=tick_bytes)
+    told_first = [str(report), str(cluster.worker_pid), str(task_bytes)]
+    driver = ["cluster.driver", *told_first, *arguments]
     (told,) = runs.finish(runs.start(driver, folder))
-    await _ingest_here(by_hand)
+    await _ingest_here(by_hand, tick_bytes)
 
     assert (told["rows"], told["bad"], told["late"]) == (scene.rows, scene.bad_lines, 0)
     assert told["bytes"] == scene.size_bytes
     _check_contents(await contents(by_spark), scene)
     for name in (NAME, f"{NAME}_errors"):
         assert rows_of(await contents(by_spark, name)) == rows_of(await contents(by_hand, name))
+    *killed_in, read_bytes = report.read_text().splitlines()
     return Report(
         rows=told["rows"],
         ticks=told["ticks"],
-        killed_in=tuple(report.read_text().splitlines()),
+        killed_in=tuple(killed_in),
         input_bytes=scene.size_bytes,
-        driver_read_bytes=told["driver_read_bytes"],
+        driver_read_bytes=int(read_bytes),
     )
 
 
@@ -75,8 +87,8 @@ async def contents(location: Location, name: str = NAME) -> pa.Table:
     return await (await location.collection(name)).snapshot()
 
 
-async def _ingest_here(location: Location) -> None:
-    ingester = await location.ingester(NAME, bytes_max=TICK_BYTES)
+async def _ingest_here(location: Location, tick_bytes: int) -> None:
+    ingester = await location.ingester(NAME, bytes_max=tick_bytes)
     head = await ingester.source.head()
     while (tick := await ingester.tick(head)) is not None and tick.left_bytes:
         pass

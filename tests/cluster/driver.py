@@ -1,8 +1,10 @@
 """The command ``tidelog``, whose executors are killed with -9 in each stage, while they work.
 
-``python -m cluster.driver REPORT WORKER_PID ...``: what follows are tidelog's own arguments. A line
-of REPORT says what was killed when. A job starts once all executors are there, and what is killed
-is one that has a task; the worker, with its executor, dies at a commit.
+``python -m cluster.driver REPORT WORKER_PID TASK_BYTES ...``: what follows are tidelog's own
+arguments. Ticks are cut into tasks of TASK_BYTES; of 0, as they always are. A line of REPORT says
+what was killed when, and the last one how many bytes this process read of stores. A job starts once
+all executors are there, and what is killed is one that has a task; the worker, with its executor,
+dies at a commit.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,8 +25,10 @@ from kit.spark_cluster import executor_pids
 from tidelog.cli.main import main
 from tidelog.clock import Clock
 from tidelog.collection import ingest
+from tidelog.metrics import Metric, use_sink
 from tidelog.spark import engine
 from tidelog.spark.job import run_job
+from tidelog.spark.plan import TickSettings, plan_tick, share_survey
 
 EXECUTORS: Final = 2
 WAIT_S: Final = 60.0
@@ -105,11 +109,32 @@ class Killer:
             report.write(f"{what}\n")
 
 
+@dataclass(slots=True)
+class BytesRead:
+    """A sink of metrics that counts what was read of any store, from the first request on."""
+
+    total: int = 0
+
+    def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        if metric.name == "store_bytes_in":
+            self.total += int(value)
+
+
 def busy_executors(context: SparkContext) -> list[str]:
     """Return the ids of the executors that have a task now."""
     found = context._jsc.sc().statusStore().executorList(True)
     each = [found.apply(n) for n in range(found.size())]
     return [one.id() for one in each if one.activeTasks()]
+
+
+def cut_small(task_bytes: int) -> None:
+    """Have all work cut into tasks of so many bytes, so that little of it needs several."""
+    settings = TickSettings(small_bytes=0, task_bytes_min=task_bytes)
+
+    vars(engine)["plan_tick"] = lambda job, **given: plan_tick(
+        job, **{**given, "settings": settings}
+    )
+    vars(engine)["share_survey"] = lambda job, cores, _: share_survey(job, cores, settings)
 
 
 def watch(killer: Killer) -> None:
@@ -125,10 +150,17 @@ def watch(killer: Killer) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    report, worker_pid, *rest = arguments
+    report, worker_pid, task_bytes, *rest = arguments
+    if int(task_bytes):
+        cut_small(int(task_bytes))
     watch(Killer(Path(report), int(worker_pid)))
     sys.argv = ["tidelog", *rest]
-    sys.exit(main())
+    read = BytesRead()
+    with use_sink(read):
+        status = main()
+    with Path(report).open("a") as told:
+        told.write(f"{read.total}\n")
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,11 +14,13 @@ from typing import Any, Final
 
 from cluster.scene import NAME
 from kit.processes import end_with_parent
-from kit.spark_cluster import StandaloneCluster
+from kit.spark_cluster import StandaloneCluster, plain_python
 from tidelog.spark.java import find_launcher
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS_MAX: Final = 400
+PLAIN_PYTHON: Final = str(plain_python())  # This very Python, without its packages.
+_SUBMIT: Final = re.compile(r"^## spark-submit\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # As an operator of a busy cluster has it: a task that seems slow is run twice.
 BUSY: Final = {"spark.speculation": "true", "spark.speculation.interval": "50ms"}
 
@@ -48,7 +52,8 @@ def finish(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 def settings_of(cluster: StandaloneCluster) -> dict[str, str]:
     """Return what a driver sets for a cluster."""
     light = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 "
+        "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
         "spark.ui.liveUpdate.period": "0",  # What tasks run is known at once.
     }
     return {**cluster.settings, **BUSY, **light}
@@ -61,3 +66,30 @@ def ingest_arguments(
     conf = [f"--conf={name}={value}" for name, value in settings_of(cluster).items()]
     run = ["ingest", name, "--once", "--json", "--max-bytes-per-tick", str(tick_bytes)]
     return ["--location", url, *run, "--master", cluster.master, *conf]
+
+
+def run_submit_lines(cluster: StandaloneCluster, url: str, folder: Path) -> str:
+    """Run what the documents show for spark-submit; return what it printed."""
+    found = _SUBMIT.search((ROOT / "docs" / "cluster.md").read_text())
+    assert found is not None
+    lines = found[1].replace("spark://HOST:7077", cluster.master).replace("airborne", NAME)
+    lines = lines.replace("s3://bucket/lake", shlex.quote(url))
+    # What a cluster's users have in its configuration.
+    settings = "".join(f"{name} {value}\n" for name, value in settings_of(cluster).items())
+    (folder / "spark-defaults.conf").write_text(settings)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_CONF_DIR": str(folder)}
+    env["JAVA_HOME"] = str(find_launcher(os.environ).home)
+    env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
+    env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    done = subprocess.run(
+        ["sh", "-ec", lines],
+        cwd=folder,
+        env=env,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        preexec_fn=end_with_parent if sys.platform == "linux" else None,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    return done.stdout

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import tidelog
 from cluster import checks, runs
+from cluster.scene import NAME, spec_of, write_few
 from kit.s3_servers import SeaweedServer
 from kit.spark_cluster import StandaloneCluster
+from tidelog.clock import SystemClock
+from tidelog.store.urls import open_store
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -47,15 +52,69 @@ def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
     assert found["read"]["rows"] == 20
 
 
-@pytest.mark.slow
 async def test_every_row_is_there_once_though_executors_die_in_each_stage(
     cluster: StandaloneCluster, seaweed: SeaweedServer, tmp_path: Path
 ) -> None:
     """What a task wrote that nobody heard of is garbage, and what was lost is computed again."""
     report = await checks.ingest_while_executors_die(
-        cluster, seaweed, tmp_path, size_bytes=39_000_000, seed=1
+        cluster,
+        seaweed,
+        tmp_path,
+        seed=1,
+        size_bytes=8_000_000,
+        tick_bytes=3_000_000,
+        task_bytes=500_000,
     )
+    print(report)
 
     assert list(report.killed_in) == checks.STAGES
     assert report.ticks >= 3
     assert report.driver_read_bytes < report.input_bytes / 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("/no/such/python", "have no Python at /no/such/python"),
+        (runs.PLAIN_PYTHON, "lack what tidelog needs: duckdb"),
+    ],
+)
+def test_executors_of_another_python_are_refused_before_anything_is_bound(
+    cluster: StandaloneCluster, tmp_path: Path, program: str, words: str
+) -> None:
+    """What Spark says of it is a traceback, in the middle of a tick that is bound already."""
+    rows, url = write_few(tmp_path / "in", 5), str(tmp_path / "lake")
+    with tidelog.connect(url, create=True) as lake:
+        lake.create_source(spec_of(str(tmp_path / "in")))
+    arguments = runs.ingest_arguments(url, cluster, tick_bytes=10**6)
+    arguments.append(f"--conf=spark.pyspark.python={program}")
+    process = runs.start(["tidelog", *arguments], tmp_path)
+    _, err = process.communicate(timeout=runs.SECONDS_MAX)
+
+    told = [line for line in err.splitlines() if line.startswith("tidelog: ")]
+    assert (process.returncode, len(told)) == (2, 1)
+    assert words in told[0]
+    # Whoever can comes later, and finds nothing that it would have to obey.
+    with tidelog.connect(url) as lake:
+        assert lake.ingest(NAME).rows == len(rows)
+
+
+@pytest.mark.slow
+def test_the_documented_lines_ingest_under_spark_submit(
+    cluster: StandaloneCluster, seaweed: SeaweedServer, tmp_path: Path
+) -> None:
+    """As they stand there, with a host, a location and a source in place of those shown."""
+    rows = write_few(tmp_path / "in", 50)
+    url = seaweed.url("submitted/lake")
+    store = open_store(seaweed.url("submitted/in"), clock=SystemClock())
+    asyncio.run(store.put("0.jsonl", (tmp_path / "in" / "0.jsonl").read_bytes()))
+    with tidelog.connect(url, create=True) as lake:
+        lake.create_source(spec_of(seaweed.url("submitted/in")))
+
+    out = runs.run_submit_lines(cluster, url, tmp_path)
+    with tidelog.connect(url) as lake:
+        found = lake.collection(NAME).snapshot().to_arrow()
+
+    assert '"rows":50' in out
+    assert found.num_rows == len(rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _SHOWN_LOCATION = re.compile(r"file:///data/[a-z/]+")
+_SHELL = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -16,6 +17,12 @@ def block_with(page: str, words: str) -> str:
     found = [block for block in _BLOCK.findall((ROOT / page).read_text()) if words in block]
     assert len(found) == 1, f"{page}: {len(found)} blocks with {words!r}"
     return str(found[0])
+
+
+def commands_in(page: str) -> list[str]:
+    """Return the commands of tidelog that a page shows in blocks, each as one line."""
+    shown = "".join(_SHELL.findall((ROOT / page).read_text())).replace("\\\n", " ")
+    return re.findall(r"^tidelog .*$", shown, re.MULTILINE)
 
 
 def run_block(page: str, words: str, *, location: Path, **names: Any) -> dict[str, Any]:

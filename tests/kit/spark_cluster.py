@@ -22,11 +22,18 @@ import pyspark
 
 from kit.processes import end_with_parent
 from kit.s3_servers import free_ports
+from tidelog.spark import java
 from tidelog.spark.java import find_launcher
 
 _READY_S = 90.0
 _OURS = ("tidelog", "pyspark_tidelog", "__editable__")
-LIGHT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+# Three processes of each run start Java, and each executor one more: half of a start's time is to
+# verify Spark's classes, to compile them well, and to set up its log.
+_LOG = Path(java.__file__).with_name("log4j2.properties").as_uri()
+LIGHT_JAVA = (
+    "-Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
+    f"-XX:-BytecodeVerificationRemote -Dlog4j2.configurationFile={_LOG}"
+)
 
 
 @dataclass(slots=True)
@@ -113,7 +120,7 @@ class StandaloneCluster:
     def _alive(self) -> int:
         try:
             return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
-        except OSError:
+        except (OSError, ValueError):  # It does not listen yet, or its pages are not all there.
             return 0
 
     def _state(self) -> dict[str, Any]:
@@ -185,10 +192,15 @@ def bare_python(directory: Path) -> Path:
                 link = packages / package.name
                 if not package.name.startswith(_OURS) and not link.is_symlink():
                     link.symlink_to(package)
-    real = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
-    program.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {real} -S "$@"\n')
+    run = f'PYTHONPATH="{packages}:$PYTHONPATH" exec {plain_python()} -S "$@"'
+    program.write_text(f"#!/bin/sh\n{run}\n")
     program.chmod(0o755)
     return program
+
+
+def plain_python() -> Path:
+    """Return the Python below this one, which has packages of its own or none."""
+    return Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 
 def _path(kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.doc_blocks import run_block
 from kit.sources import SCHEMA, changes, make_source, write_files
 from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
@@ -139,6 +141,18 @@ async def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
             await ingester.tick(head)
         assert ingester.remap.state.upper == 0
     assert not list((tmp_path / lake / "probe").glob("*"))
+
+
+def test_the_documented_session_of_ones_own_ingests(spark: SparkSession, tmp_path: Path) -> None:
+    """By the engine of the session, as it stands in the document."""
+    source = write_files(tmp_path / "in", "json", changes(60))
+    spec = SourceSpec(name="airborne", files=source, schema=SCHEMA, time_column="at")
+    asyncio.run(make_source(tmp_path / "lake", spec))
+    names = {"url": str(tmp_path / "lake"), "spark": spark}
+
+    done = run_block("docs/cluster.md", "SparkEngine", location=tmp_path, **names)["done"]
+
+    assert done.rows > 50
 
 
 async def test_parts_that_are_not_here_are_not_committed(

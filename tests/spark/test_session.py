@@ -19,6 +19,7 @@ from tidelog.spark.java import Launcher
 from tidelog.spark.session import (
     cores_count,
     environment_for,
+    explain_start,
     java_options,
     memory_mib,
     physical_bytes,
@@ -234,6 +235,25 @@ def test_quick_sessions_compile_less() -> None:
 
     assert "TieredStopAtLevel=1" in java_options(launcher, quick=True)
     assert "TieredStopAtLevel" not in java_options(launcher, quick=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+            "no master of Spark's took us at spark://host:7077",
+        ),
+        ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "its Java ended at once"),
+        (
+            "An error.\n: org.apache.spark.SparkException: Could not parse Master URL: 'x'",
+            "did not start: Could not parse Master URL: 'x'",
+        ),
+    ],
+)
+def test_why_spark_did_not_start_is_a_sentence(text: str, words: str) -> None:
+    """A wrong master, or a wrong setting, is the user's to correct, and no mistake of tidelog's."""
+    assert words in str(explain_start(text, "spark://host:7077"))
 
 
 def test_the_log_settings_are_shipped() -> None:

@@ -97,8 +97,9 @@ async def check_executors(
             there, or Spark. Nothing is left in the location.
     """
     from tidelog.store.urls import open_store
+    from tidelog.store.wrappers.metered import Metered
 
-    store = open_store(location_url, clock=clock)
+    store = Metered(open_store(location_url, clock=clock), clock=clock)
     asked = ReachAsked(
         fingerprint=fingerprint(),
         location_url=location_url,
@@ -121,10 +122,11 @@ async def check_executors(
 async def take_sample(url: str, paths: Sequence[str], *, clock: Clock) -> ReachSample | None:
     """Read the beginning of the first of some files; None where that cannot be read here."""
     from tidelog.store.urls import open_store
+    from tidelog.store.wrappers.metered import Metered
 
     if not paths:
         return None
-    store = open_store(url, clock=clock)
+    store = Metered(open_store(url, clock=clock), clock=clock)
     try:
         data = (await store.get(paths[0], limit=SAMPLE_BYTES)).data
     except GoneError:

@@ -20,10 +20,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tidelog.errors import UsageError
 from tidelog.spark.archive import reading_options
+from tidelog.spark.failure import describe_failure
 from tidelog.spark.java import Launcher, find_launcher
 from tidelog.spark.ship import ship
 
@@ -54,7 +58,7 @@ def session(
     Start-up is half as long once `tidelog.spark.warm` has been run.
 
     Raises:
-        UsageError: no Java was found to run Spark on. NOT_APPLIED.
+        UsageError: no Java was found to run Spark on, or Spark did not start. NOT_APPLIED.
     """
     _silence_pandas_warning()
     if (active := _active()) is not None:
@@ -216,7 +220,26 @@ def _build(app_name: str, chosen: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        raise explain_start(str(error), chosen.get("spark.master", "")) from error
+
+
+def explain_start(text: str, master: str) -> UsageError:
+    """Return what Spark's failure to start, as it told of it, asks of the user. Pure."""
+    if "stopped SparkContext" in text:
+        # It gave up in another thread, which tells nobody why.
+        return UsageError(
+            f"no master of Spark's took us at {master}: is it running, is this the very URL that "
+            "its page shows, and can it reach us (--conf spark.driver.host=...)?"
+        )
+    if "JAVA_GATEWAY_EXITED" in text:
+        return UsageError(
+            "Spark did not start, for its Java ended at once: is there a --conf that it refuses, "
+            "or is the memory too little?"
+        )
+    return UsageError(f"Spark did not start: {describe_failure(text)}")
 
 
 def _shipped(spark: SparkSession) -> SparkSession:
