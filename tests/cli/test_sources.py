@@ -62,3 +62,16 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(
     assert done.status in (1, 2)
     assert said in done.complaint
     assert not (cli.folder / "lake").exists()
+
+
+def test_what_lateness_holds_back_comes_in_at_the_end(cli: Cli) -> None:
+    """And what a source is made with is shown."""
+    made = ("--generator", "counter", "--set", "rows=3000", "--time-column", "time")
+    cli.done("source", "create", "g", *made, "--lateness", "1s")
+
+    assert cli.ingest("g", "--json").object["rows"] == 2_000
+    assert cli.ingest("g", "--json", "--final").object["rows"] == 1_000
+    assert cli.done("source", "describe", "g", "--json").object["lateness_ms"] == 1_000
+    refused = cli("source", "create", "h", "--generator", "counter", "--lateness", "1s")
+    assert refused.status == 2
+    assert "--lateness goes with --time-column" in refused.complaint

@@ -254,6 +254,15 @@ def check_late(ticks: list[Tick], shelf: list[Row]) -> None:
     assert sum(tick.late for tick in ticks) == late
 
 
+async def test_a_row_that_does_not_fit_moves_no_upper() -> None:
+    """Neither where its time is fine: what comes after would be late for a row that nobody has."""
+    Shelf.rows["a"] = [row(1, 5), row(300, 90), row(2, 7)]
+    location = await location_with(schema="k utinyint, at bigint", time_column="at")
+
+    (tick,) = await ingest(location, "s")
+    assert (tick.upper, tick.rows, tick.bad, tick.late) == (8, 2, 1, 0)
+
+
 async def test_a_time_far_ahead_is_a_bad_row() -> None:
     """It would make all that comes until then late: as in files."""
     day_ms = 86_400_000

@@ -121,9 +121,7 @@ def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: 
 
 def _shape(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
     source, schema = job.source, job.data_schema
-    required = list(schema.key) if source.envelope == "upsert" else []
-    if source.time_column is not None and source.time_column not in required:
-        required.append(source.time_column)
+    required = required_columns(source, schema)
     decoded = decode_messages(data, found, schema.data, source=source, required=required)
     rows, errors, dropped = decoded.rows, decoded.errors, decoded.dropped
     done, failed = do_apart(
@@ -197,6 +195,13 @@ def _probe(messages: pa.Table, job: Job) -> pa.Table:
     hash_rows([rows.column(name) for name in rows.column_names], rows=rows.num_rows)
     pq.write_table(rows, pa.BufferOutputStream())
     return messages
+
+
+def required_columns(source: SourceInfo, schema: ShardSchema) -> list[str]:
+    """Return the columns without which a row is a bad one."""
+    key = schema.key if source.envelope == "upsert" else []
+    time = [] if source.time_column is None else [source.time_column]
+    return list(dict.fromkeys([*key, *time]))
 
 
 def decode_messages(

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.decode_rows import decode_rows
+from tidelog.collection.compute import decode_messages, required_columns
 from tidelog.collection.records import OFFSET
 from tidelog.collection.source.binding import ANY_TIME, AddressRange, Taken
 from tidelog.collection.source.cut import (
@@ -246,12 +246,12 @@ class AddressedSource:
 
 
 def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveyed:
-    """Return the times of the rows of a range, by blocks of addresses."""
-    source = job.source
+    """Return the times of the rows of a range that fit, by blocks of addresses."""
+    source, schema = job.source, job.data_schema
     name = source.time_column or ""
-    column = pa.schema([job.data_schema.data.field(name)])
-    decoded = decode_rows(
-        rows, found, column, format=source.format, dialect=source.csv, counted=False
+    required = required_columns(source, schema)
+    decoded = decode_messages(
+        rows, found, schema.data, source=source, required=required, counted=False
     )
     times, there = times_of(decoded.rows.column(name), source.time_unit)
     there &= times <= job.time_max
