@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,15 +15,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kit.clocks import SwiftClock
+from kit.clocks import OneThread
+from kit.dying import DiesWriting
 from kit.shelf_kind import Row, Shelf
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest import Ingester, Tick
 from tidelog.collection.skip import skip_file
 from tidelog.collection.source.kinds import register_kind
-from tidelog.errors import SourceRewritten, UsageError
+from tidelog.errors import LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
+from tidelog.testing.faulty import Faulty
 
 FIRST = 1_000_000
 LATENESS = 1_000
@@ -46,8 +49,8 @@ UPSERT: dict[str, Any] = {"envelope": "upsert", "key": ("k",), "delete_when": "g
 
 async def location_with(**asked: Any) -> Location:
     given = {"name": "s", "kind": "shelf", "time_column": "at", "lateness": "1s", **asked}
-    store = MemoryStore(name="memory://")
-    location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
+    store = given.pop("store", None) or MemoryStore(name="memory://")
+    location = await open_location("memory://", create=True, clock=OneThread(), store=store)
     await location.create_source(SourceSpec(**given))
     return location
 
@@ -147,6 +150,47 @@ async def check(location: Location, there: Sequence[Row], *, key: bool) -> None:
         if not key:
             expected = sorted((one["k"], one["at"]) for one in there if one["at"] <= as_of)
         assert await contents(location, as_of) == expected
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
+async def test_whoever_dies_at_whichever_write_changes_nothing(landed: bool) -> None:
+    """What is recorded says which rows wait, and nothing else does."""
+    for number in range(landed, 100, 2):  # Each is half of the writes.
+        there = [row(n % 2, 700 * n % 1_900 + 300 * n) for n in range(5)]
+        store, process = MemoryStore(name="memory://"), DiesWriting(number, landed)
+        location = await location_with(store=store, **UPSERT)
+        faulty = Faulty(store, toss=process.toss)
+        dying = await open_location("memory://", clock=OneThread(), store=faulty)
+        Shelf.rows["a"] = cast("list[Row | None]", there[:3])
+        with suppress(LocationError):
+            await run(dying, bytes_max=1_000)
+            Shelf.rows["a"] = cast("list[Row | None]", there)
+            await run(dying, bytes_max=1_000, final=True)
+        Shelf.rows["a"] = cast("list[Row | None]", there)
+        await run(location, bytes_max=1_000, final=True)
+        await check(location, there, key=True)
+        assert await upper_of(location) == max(one["at"] for one in there) + 1
+        if not process.died:
+            break
+    assert 8 <= number < 100
+
+
+async def test_two_ingesters_compute_the_same() -> None:
+    """Also where one of them saw the rows that wait taken, and the other finds them recorded."""
+    there = [row(n % 3, 700 * n % 1_900 + 200 * n) for n in range(9)]
+    Shelf.rows["a"] = cast("list[Row | None]", there)
+    location = await location_with(**UPSERT)
+    pair = [await location.ingester("s", bytes_max=20, final=n == 1) for n in range(2)]
+    head = await pair[0].source.head()
+    unchecked = 0
+    while True:
+        done = [await pair[n].tick(head) for n in (0, 1)]
+        await die_after_minting(location)
+        unchecked += sum(tick.unchecked for tick in done if tick is not None)
+        if done[1] is None:
+            break
+    await check(location, there, key=True)
+    assert unchecked == 0
 
 
 async def test_upper_is_held_back_and_final_lets_all_in() -> None:

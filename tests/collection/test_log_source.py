@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import OneThread, SwiftClock
+from kit.dying import DiesWriting
 from kit.named_logs import ALL, append, log_of, shelf_on
 from kit.sources import ingest
 from tidelog.clock import SystemClock
@@ -25,7 +25,7 @@ from tidelog.errors import LocationError, NoSuchLog, PositionCollected, SourceRe
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
+from tidelog.testing.faulty import Faulty
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["slot", "manifest"])
 
@@ -332,8 +332,8 @@ async def test_a_run_follows_a_log() -> None:
     assert len(await rows_in(location)) == 5
 
 
-@pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
-async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(happened: bool) -> None:
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
+async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(landed: bool) -> None:
     """The cursor never goes past what is committed: each record is in, and once, at the end."""
     writes = 0
     for failing in range(100):
@@ -341,8 +341,8 @@ async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(happen
         location = await location_on(store, clock=OneThread())
         await log_of(store, "l", 2)
         await source_of(location)
-        faults = Faults(failing, happened)
-        faulty = Faulty(store, toss=faults.toss)
+        process = DiesWriting(failing, landed)
+        faulty = Faulty(store, toss=process.toss)
         with suppress(LocationError):
             await ingest(await location_on(faulty, clock=OneThread()), "s", bytes_max=1_000)
         log = await location.log("l")
@@ -350,24 +350,7 @@ async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(happen
 
         await ingest(location, "s")
         assert [row["body"] for row in await rows_in(location)] == [b"l %d" % n for n in range(2)]
-        if faults.writes <= failing:
+        if not process.died:
             break
         writes += 1
     assert 8 <= writes < 100
-
-
-@dataclass
-class Faults:
-    """Fails one write, and all requests from there on: as if the process had died."""
-
-    failing: int
-    happened: bool
-    writes: int = 0
-
-    def toss(self, request: Request) -> Fault:
-        dead = self.writes > self.failing
-        if request.changes and not dead:
-            self.writes += 1
-            if self.writes > self.failing:
-                return Fault(happened=self.happened, told=False)
-        return Fault(happened=False) if dead else NO_FAULT

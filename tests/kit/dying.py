@@ -1,0 +1,30 @@
+"""A process that dies at a write, as a store sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.testing.faulty import NO_FAULT, Fault, Request
+
+
+@dataclass
+class DiesWriting:
+    """Fails the write of that number, and all requests from there on.
+
+    ``landed`` says whether the write that was under way is there all the same.
+    """
+
+    number: int
+    landed: bool
+    writes: int = 0
+
+    @property
+    def died(self) -> bool:
+        return self.writes > self.number
+
+    def toss(self, request: Request) -> Fault:
+        if self.died:
+            return Fault(happened=False)
+        self.writes += request.changes
+        is_last = self.writes == self.number + 1
+        return Fault(happened=self.landed, told=False) if is_last else NO_FAULT
