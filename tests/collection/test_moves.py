@@ -93,6 +93,7 @@ async def test_a_file_that_was_renamed_is_not_taken_again(
     status = await source_status(await location.ingester("c"))
     assert status.run is not None
     assert list(status.run.notes) == [c.name]
+    assert status.files == 2
     assert (await ingested(tmp_path)).notes == {}
 
 
@@ -112,6 +113,8 @@ async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: 
 
     assert (await ingested(tmp_path)).rows == 1
     assert await numbers(tmp_path) == [1, 2, 3]
+    shutil.copy2(b, tmp_path / "in" / "c.jsonl")
+    assert (await ingested(tmp_path)).rows == 3
     write(b, 7, 8, 9)
     with pytest.raises(SourceRewritten, match=r"'b.jsonl' was rewritten"):
         await ingested(tmp_path)

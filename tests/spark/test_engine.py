@@ -131,6 +131,27 @@ async def test_compressed_text_is_the_same_to_both_engines(
     assert await sums_of(by_spark) == await sums_of(by_hand)
 
 
+async def test_json_arrays_are_the_same_to_both_engines(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A file is one task's, and so is a range of it, which begins in the middle of the array."""
+    write_files(tmp_path / "lines", "json", changes(240))
+    (tmp_path / "in").mkdir()
+    for file in (tmp_path / "lines").iterdir():
+        text = "[\n" + ",\n".join(file.read_text().splitlines()).replace('"at":,', '"at":},') + "]"
+        (tmp_path / "in" / file.name).write_text(text)
+    spec = spec_of(f"{tmp_path}/in/*.json", format="json-array")
+
+    by_hand = await make_source(tmp_path / "local", spec)
+    by_spark = await make_source(tmp_path / "spark", spec)
+    expected = await ingest(by_hand, "c")
+    settings = replace(CUT, driver_bytes=0)
+    ticks = await ingest(by_spark, "c", engine=engine_for(spark, by_spark, settings))
+    assert [(t.upper, t.rows, t.bad) for t in ticks] == [(t.upper, t.rows, t.bad) for t in expected]
+    assert (sum(t.rows for t in ticks), sum(t.bad for t in ticks)) == (240, 9)
+    assert await sums_of(by_spark) == await sums_of(by_hand)
+
+
 async def test_executors_reach_buckets_as_they_reach_disks(
     spark: SparkSession, tmp_path: Path, moto: MotoServer
 ) -> None:

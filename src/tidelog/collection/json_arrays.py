@@ -23,7 +23,7 @@ from tidelog.collection.places import Bools, Bytes, Int64s
 
 ARRAY_FORMAT: Final = "json-array"
 ARRAY_MARK: Final = b"["  # What stands in a range's header, if its file is an array.
-PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 16  # What stays in the processor's cache.
 _BYTE_ORDER: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n"
 _QUOTE, _ESCAPE, _LINE, _COMMA, _CLOSE, _SPACE = (ord(c) for c in '"\\\n,] ')
@@ -94,7 +94,8 @@ class _Scan:
     def rewrite(self, raw: Bytes, at: int) -> None:
         """Rewrite some bytes, which stand at an offset."""
         quotes = _quotes(raw)
-        quotes = quotes[~np.isin(quotes + at, self.strays)]
+        if len(self.strays):
+            quotes = quotes[~np.isin(quotes + at, self.strays)]
         marks = np.flatnonzero(_MARKS[raw])
         marks = marks[(np.searchsorted(quotes, marks) + self.in_string) % 2 == 0]
         self.in_string = bool((len(quotes) + self.in_string) % 2)
@@ -120,6 +121,8 @@ def _levels(steps: Int64s, before: int) -> tuple[Int64s, Bools]:
 def _quotes(raw: Bytes) -> Int64s:
     """Return the places of quotes before which an even number of escapes stands."""
     quotes = np.flatnonzero(raw == _QUOTE)
+    if not (raw == _ESCAPE).any():
+        return quotes
     escaped = np.zeros(len(quotes), np.bool_)
     left, at = np.arange(len(quotes)), quotes - 1
     while len(left):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidelog.collection.catalog import FILES
 from tidelog.collection.health import Health, decode_health, health_path
 from tidelog.collection.ingest import Ingester
-from tidelog.collection.source.binding import Taken
+from tidelog.collection.source.binding import SourceRange, Taken
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -62,7 +62,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         name=ingester.info.name,
         upper=None if upper.is_empty else upper.time,
         left_bytes=left,
-        files=len(taken) if is_files else None,
+        files=count_files(taken) if is_files else None,
         reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.diffs,
@@ -70,6 +70,12 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         trouble=trouble,
         run=await load_health(ingester),
     )
+
+
+def count_files(taken: Taken) -> int:
+    """Return how many files there are of which something was taken, whatever they were called."""
+    former = {r.moved for r in taken.values() if isinstance(r, SourceRange) and r.moved}
+    return len(taken) - len(former & taken.keys())
 
 
 async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:

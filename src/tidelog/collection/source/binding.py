@@ -81,8 +81,8 @@ class SourceRange(AddressRange, frozen=True, kw_only=True):
         their first byte does. ``size_bytes`` and ``e_tag`` are those of the file when it was bound.
         ``head`` is the sum of the file's first ``head_bytes`` (of parquet, of its last ones: the
         footer); ``header`` is csv's. Of a compressed file, offsets are those of its text, and
-        ``packed`` says where that lies (see `packed`). A file that was taken as ``moved`` has the
-        range that it had under that name, of which nothing is taken again.
+        ``packed`` says where that lies (see `packed`). A file that was taken as ``moved`` first
+        has the range that it had under that name, ``unread``: of it nothing is taken again.
     """
 
     size_bytes: int = 0
@@ -94,10 +94,11 @@ class SourceRange(AddressRange, frozen=True, kw_only=True):
     header: bytes = b""
     packed: bytes = b""
     moved: str = ""
+    unread: int = 0
 
     @property
     def is_read(self) -> bool:
-        return not self.moved
+        return not self.unread
 
     @property
     def file_bytes(self) -> int:

@@ -43,6 +43,7 @@ from tidelog.errors import HeaderDiffers
 from tidelog.persist.schema import ShardSchema, decode_schema
 
 HEAD_BYTES: Final = 4_096
+FIRST_LOOK_BYTES: Final = 256 * 1024
 SMALL_SURVEY_BYTES: Final = 1024 * 1024
 SMALL_SURVEY_FILES: Final = 16
 _INK: Final = re.compile(rb"[^ \t\r\n]")
@@ -181,8 +182,16 @@ def has_record_end(
     """
     if is_divisible(source):
         return data.find(b"\n", max(0, size - 1)) >= 0
-    text, _ = text_of(data, low, source, before.header if before is not None else b"")
-    return len(record_ends(text, source.dialect, final=False)) > 0
+    header = before.header if before is not None else b""
+    share = FIRST_LOOK_BYTES
+    while True:
+        # What ends in the beginning of it, ends in all of it: most often, soon.
+        text, _ = text_of(data[:share], low, source, header)
+        if len(record_ends(text, source.dialect, final=False)):
+            return True
+        if share >= len(data):
+            return False
+        share *= 8
 
 
 def _stands_alone(line: bytes, format: str) -> bool:

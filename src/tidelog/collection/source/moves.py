@@ -49,6 +49,7 @@ class Moves:
                 late=0,
                 reached=CLOSED,
                 moved=before.path,
+                unread=1,
             )
             self.notes[asked.path] = f"it is {before.path!r}, which was taken, under another name"
         elif alike:

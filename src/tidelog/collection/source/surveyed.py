@@ -193,6 +193,7 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
             time_max=time_max,
             reached=reached,
             packed=encode_packed(found.packed),
+            moved=before.moved if before is not None else "",
         )
 
 
