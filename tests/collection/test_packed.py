@@ -254,3 +254,19 @@ def test_where_a_frame_of_zstd_ends_is_found_without_decompressing_it(
     torn = whole[: len(whole) - min(cut, len(frames[-1]))]
     start = len(whole) - len(frames[-1])
     assert start == len(torn) or frame_end(io.BytesIO(torn), start, len(torn)) is None
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: str) -> None:
+    """A last line without its end is taken, if its member is whole; else it may be anything."""
+    text = lines([1]) + b'{"n": 2'
+    (tmp_path / f"a{suffix}").write_bytes(packed(text, suffix) + packed(text, suffix)[:-6])
+    (tmp_path / f"b{suffix}").write_bytes(packed(text + b"}", suffix))
+    location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
+    ingester = await location.ingester("c", final=True)
+    summary = await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+
+    assert (summary.rows, summary.bad) == (3, 0)
+    assert list(summary.waiting) == [f"a{suffix}"]
