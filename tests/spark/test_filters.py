@@ -18,16 +18,11 @@ from spark.test_datasource import load, snapshot, spec_of
 from spark.test_scan import part_of, read, scan_of
 from tidelog.location import open_location
 from tidelog.persist.schema import decode_schema
-from tidelog.spark.datasource import (
-    FilteringReader,
-    PinnedRead,
-    TidelogDataSource,
-    TidelogReader,
-    choose_pin,
-)
+from tidelog.spark.datasource import FilteringReader, TidelogDataSource, TidelogReader
 from tidelog.spark.filters import box_of_filters, is_asked_for_filters
 from tidelog.spark.options import ReadSettings, SourceError
 from tidelog.spark.scan import Scan
+from tidelog.spark.scan_plan import PinnedRead, choose_pin
 from tidelog.spark.types import spark_schema
 
 COLUMNS: dict[str, pa.DataType] = {

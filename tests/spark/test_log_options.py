@@ -59,11 +59,11 @@ def test_what_is_wrong_is_said_with_what_is_right(
         read_log_settings(options, {})
 
 
-def test_the_kind_is_one_of_two_and_each_has_its_own_options() -> None:
+def test_the_kind_is_one_of_three_and_each_has_its_own_options() -> None:
     """Who forgets the kind is told of it."""
     assert read_kind({}) == "collection"
     assert read_kind({"KIND": "Log"}) == "log"
-    with pytest.raises(UsageError, match=r"no kind 'table': it is one of collection, log"):
+    with pytest.raises(UsageError, match=r"no kind 'table': it is one of collection, changes, log"):
         read_kind({"kind": "table"})
     with pytest.raises(UnknownOption, match=r"'start'.* a log has it: option\('kind', 'log'\)"):
         read_settings({"location": "x", "path": "orders", "start": "5"}, {})

@@ -30,6 +30,15 @@ def test_options_are_read_whatever_their_case() -> None:
     )
 
 
+def test_changes_have_times_of_their_own() -> None:
+    """From one up to another, or the newest that is complete."""
+    told = {**HERE, "kind": "Changes", "since": "1970-01-01", "until": "5"}
+
+    found = read_settings(told, {})
+
+    assert (found.since, found.as_of, found.name) == (0, 5, "c")
+
+
 def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None:
     """A notebook sets it once; a query may still look elsewhere."""
     environment = {"TIDELOG_LOCATION": "file:///other"}
@@ -46,6 +55,10 @@ def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None
         ({"path": "c"}, OptionMissing, "TIDELOG_LOCATION"),
         ({**HERE, "columns": "a,,b"}, UsageError, "commas"),
         ({**HERE, "asof": ""}, UsageError, "asOf"),
+        ({**HERE, "since": "1"}, UnknownOption, r"changes have it: option\('kind', 'changes'\)"),
+        ({**HERE, "kind": "changes"}, OptionMissing, "since"),
+        ({**HERE, "kind": "changes", "asof": "1"}, UnknownOption, "a collection has it"),
+        ({**HERE, "kind": "changes", "since": "x"}, UsageError, "since"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_is_right(

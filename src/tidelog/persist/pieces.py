@@ -104,7 +104,7 @@ async def changes_in_pieces(
     data = opener.schema.data
     narrow = ShardSchema(pa.schema([data.field(n) for n in names]), 0)
     reached = [part for part in parts if part_reaches(part, wanted.box)]
-    for together in _by_time(reached):
+    for together in parts_by_time(reached):
 
         def read(opened: Sequence[OpenPart]) -> pa.Table:
             found = [_updates_of(one, wanted, names) for one in opened]
@@ -115,7 +115,7 @@ async def changes_in_pieces(
             yield found
 
 
-def _by_time(parts: Sequence[Part]) -> list[list[Part]]:
+def parts_by_time(parts: Sequence[Part]) -> list[list[Part]]:
     """Put parts whose times overlap together, in the order of times."""
     groups: list[list[Part]] = []
     until = -1

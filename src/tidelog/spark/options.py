@@ -14,8 +14,11 @@ from tidelog.errors import TidelogError, UsageError
 KIND: Final = "kind"
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "collection": ("location", "asOf", "columns", KIND),
+    "changes": ("location", "since", "until", "columns", KIND),
     "log": ("location", "start", "limit", "maxRecordsPerBatch", KIND),
 }
+NAMED: Final = {"collection": "collection", "changes": "collection", "log": "log"}
+HAVE: Final = {"collection": "a collection has", "changes": "changes have", "log": "a log has"}
 LOCATION_VARIABLE: Final = "TIDELOG_LOCATION"
 
 
@@ -36,12 +39,14 @@ class ReadSettings:
     """What is to be read.
 
     Shape: ``as_of`` is in milliseconds since 1970, or None for the newest time that is complete;
-        ``columns`` is None for all.
+        ``since`` is one where changes are to be read, which go up to ``as_of``. ``columns`` is None
+        for all.
     """
 
     location_url: str
     name: str
     as_of: int | None = None
+    since: int | None = None
     columns: tuple[str, ...] | None = None
 
 
@@ -69,13 +74,13 @@ def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
     for name in told:
         if name not in known:
             others = [k for k, names in OPTIONS.items() if name in {n.lower() for n in names}]
-            hint = f"; a {others[0]} has it: option('kind', '{others[0]}')" if others else ""
+            hint = f"; {HAVE[others[0]]} it: option('kind', '{others[0]}')" if others else ""
             raise UnknownOption(
                 f"there is no option {name!r}: the options are {', '.join(OPTIONS[kind])}, and "
-                f"load() takes the name of a {kind}{hint}"
+                f"load() takes the name of a {NAMED[kind]}{hint}"
             )
     if not told.get("path"):
-        raise OptionMissing(f"name the {kind} to be read: load('name')")
+        raise OptionMissing(f"name the {NAMED[kind]} to be read: load('name')")
     return told
 
 
@@ -87,8 +92,9 @@ def location_told(told: Mapping[str, str], environment: Mapping[str, str]) -> st
     """
     location_url = told.get("location") or environment.get(LOCATION_VARIABLE)
     if not location_url:
+        named = NAMED[told.get(KIND, "collection").lower()]
         raise OptionMissing(
-            f"say where the {told.get(KIND, 'collection').lower()} lies: option('location', ...), "
+            f"say where the {named} lies: option('location', ...), "
             f"or {LOCATION_VARIABLE} in the environment in which Spark was started"
         )
     return location_url
@@ -100,12 +106,19 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
     Raises:
         UnknownOption, OptionMissing, UsageError: what to correct.
     """
-    told = told_options(options, kind="collection")
+    kind = read_kind(options)
+    told = told_options(options, kind=kind)
     location_url = location_told(told, environment)
+    if kind == "changes" and "since" not in told:
+        raise OptionMissing(
+            "say after which time changes are read: option('since', ...); what was read as of it, "
+            "they bring up to date"
+        )
     return ReadSettings(
         location_url=location_url,
         name=told["path"],
-        as_of=parse_time(told["asof"], what="asOf") if "asof" in told else None,
+        as_of=_time(told, "until" if kind == "changes" else "asOf"),
+        since=_time(told, "since"),
         columns=_columns(told["columns"]) if "columns" in told else None,
     )
 
@@ -135,6 +148,10 @@ def told_as_spark_tells() -> Iterator[None]:
     except TidelogError as error:
         kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).upper()
         raise SourceError(f"[TIDELOG_{kind}] {error}") from None
+
+
+def _time(told: Mapping[str, str], name: str) -> int | None:
+    return parse_time(told[name.lower()], what=name) if name.lower() in told else None
 
 
 def _columns(text: str) -> tuple[str, ...]:

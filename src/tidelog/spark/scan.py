@@ -1,4 +1,4 @@
-"""Scans: a snapshot shared out over Spark's partitions, and the contents that each gives. Pure.
+"""Scans: what is read, shared out over Spark's partitions, and the rows that each gives. Pure.
 
 A collection that is only ever appended to is shared out by its parts. Otherwise all updates of a
 row must meet, since one may take back another: rows are shared out by ranges of the first column of
@@ -25,7 +25,7 @@ from tidelog.errors import CorruptionError
 from tidelog.persist.bounds import OPEN, Box, box_of_group, overlaps, rows_within
 from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
-from tidelog.persist.updates import accumulate
+from tidelog.persist.updates import accumulate, consolidate
 
 PARTITION_BYTES: Final = 8 * 1024 * 1024
 BATCH_ROWS_MAX: Final = 65_536
@@ -33,7 +33,7 @@ BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of a shard's snapshot, as a plain value.
+    """A share of a shard's snapshot, as a plain value; with ``after``, of the changes since then.
 
     Shape: ``bounds`` is the range of the first key column's values, an Arrow stream of two rows:
         the least one, and the one that the range ends before (null: open); or empty, for all.
@@ -44,6 +44,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     as_of: int
     parts: tuple[Part, ...]
+    after: int | None = None
     appended: bool = False
     bounds: bytes = b""
     box: dict[str, tuple[int | str | None, int | str | None]] = {}
@@ -151,6 +152,8 @@ def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
             raise CorruptionError("a part cannot be decoded", path=part.path) from error
     if part.time_max > scan.as_of:
         table = table.filter(pc.less_equal(table.column(TIME), pa.scalar(scan.as_of, pa.int64())))
+    if scan.after is not None and part.time_min <= scan.after:
+        table = table.filter(pc.greater(table.column(TIME), pa.scalar(scan.after, pa.int64())))
     if bounds is not None:
         table = _within(table, key, *bounds)
     # Updates of one row are all within the box, or none is: they still meet.
@@ -170,11 +173,31 @@ def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
         return
     if scan.appended:
         raise CorruptionError("a collection that is only appended to has lost a row")
-    data = decode_schema(scan.schema).data
-    narrow = ShardSchema(pa.schema([data.field(n) for n in scan.columns]), 0)
-    found = accumulate(tables, narrow, as_of=scan.as_of)
+    found = accumulate(tables, _narrow(scan), as_of=scan.as_of)
     check_multiplicity(found, "read by Spark")
     yield found
+
+
+def changes_of(tables: Sequence[pa.Table], scan: Scan) -> pa.Table:
+    """Return updates, consolidated: as if there were no columns but those that are read."""
+    return consolidate(tables, _narrow(scan))
+
+
+def batches_of_changes(changes: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield changes, each once, in batches of exactly the schema ``target``."""
+    if changes.num_rows:
+        step = _rows_a_batch(changes)
+        yield from changes.select(target.names).cast(target).to_batches(max_chunksize=step)
+
+
+def _narrow(scan: Scan) -> ShardSchema:
+    data = decode_schema(scan.schema).data
+    return ShardSchema(pa.schema([data.field(n) for n in scan.columns]), 0)
+
+
+def _rows_a_batch(table: pa.Table) -> int:
+    size = table.nbytes / table.num_rows
+    return max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, size))))
 
 
 def batches_of(table: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -182,8 +205,7 @@ def batches_of(table: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     rows = table.num_rows
     if not rows:
         return
-    size = table.nbytes / rows
-    step = max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, size))))
+    step = _rows_a_batch(table)
     data = table.select(target.names)
     until = np.cumsum(table.column(DIFF).to_numpy())
     for start in range(0, int(until[-1]), step):

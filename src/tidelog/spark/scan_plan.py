@@ -1,0 +1,178 @@
+"""What a DataFrame of a collection stands for, and how reading it is shared out.
+
+What is chosen when it is loaded is a plain value, which holds whatever is committed meanwhile; what
+is planned from it, when it is run, are scans (see `scan`), plain values too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidelog.clock import run_all
+from tidelog.collection.collection import Collection
+from tidelog.collection.decode_parquet import footer_bytes, read_footer
+from tidelog.errors import CorruptionError, NoSuchCollection, ObjectNotFound
+from tidelog.location import open_location
+from tidelog.persist.bounds import Box, part_reaches
+from tidelog.persist.part import Part
+from tidelog.persist.pieces import parts_by_time
+from tidelog.persist.schema import DIFF, TIME, decode_schema, encode_schema
+from tidelog.spark.options import ReadSettings, check_columns
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.scan import (
+    PARTITION_BYTES,
+    Scan,
+    can_share_keys,
+    decode_share,
+    read_groups,
+    share_keys,
+    share_parts,
+)
+from tidelog.store.port import Store
+
+FOOTERS_MAX: Final = 16
+FOOTER_BYTES: Final = 64 * 1024
+READS_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedRead:
+    """What a DataFrame stands for, decided once: columns of one rendition, as of a time.
+
+    With ``after``, they are the changes since that time, up to ``as_of``.
+    """
+
+    location_url: str
+    name: str
+    rendition: str
+    as_of: int
+    schema: bytes
+    columns: tuple[str, ...]
+    appended: bool
+    after: int | None = None
+
+    @property
+    def shown(self) -> pa.Schema:
+        """Return what is read, as Arrow's schema."""
+        data = decode_schema(self.schema).data
+        fields = [data.field(name) for name in self.columns]
+        if self.after is None:
+            return pa.schema(fields)
+        return pa.schema([pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()), *fields])
+
+
+async def choose_pin(settings: ReadSettings) -> PinnedRead:
+    """Find the collection, and choose the time to be read.
+
+    Raises:
+        NoSuchLocation, NoSuchCollection, UsageError: an option is to be corrected.
+        AsOfBeforeSince, AsOfNotComplete: the message says which times can be read.
+    """
+    location = await open_location(settings.location_url)
+    collection = await location.collection(settings.name)
+    after = settings.since
+    if after is None:
+        as_of = await collection.resolve_as_of(settings.as_of)
+    else:
+        _, as_of = await collection.resolve_between(after, settings.as_of)
+    columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
+    check_columns(columns, collection.schema.names)
+    return PinnedRead(
+        location_url=url_for_executors(settings.location_url, location.store),
+        name=settings.name,
+        rendition=collection.rendition.id,
+        as_of=as_of,
+        schema=encode_schema(collection.schema),
+        columns=columns,
+        appended=collection.appended,
+        after=after,
+    )
+
+
+async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
+    """Share out what is read of a collection that lies within a box.
+
+    Raises:
+        NoSuchCollection: it was dropped, or made anew, since it was loaded.
+        AsOfBeforeSince: its time is no longer kept.
+    """
+    location = await open_location(pin.location_url)
+    collection = await location.collection(pin.name)
+    if collection.rendition.id != pin.rendition:
+        raise NoSuchCollection(
+            f"the collection {pin.name!r} was made anew since it was loaded: load it again"
+        )
+    if pin.after is not None:
+        return await _plan_changes(pin, collection, pin.after, box or {})
+    scans: list[Scan] = []
+    for snapshot in await collection.snapshots(pin.as_of):
+        parts = [part for part in snapshot.parts if part_reaches(part, box or {})]
+        scans.extend(await _share(_scan_of(pin, parts, box or {}), location.store))
+    return scans
+
+
+async def _plan_changes(
+    pin: PinnedRead, collection: Collection, after: int, box: Box
+) -> list[Scan]:
+    """Share changes out by times, since only updates of one time cancel; what overlaps is one."""
+    _, until = await collection.resolve_between(after, pin.as_of)
+    parts = [p for p in collection.parts_between(after, until) if part_reaches(p, box)]
+    return [_scan_of(pin, together, box) for together in parts_by_time(parts)]
+
+
+def _scan_of(pin: PinnedRead, parts: Sequence[Part], box: Box) -> Scan:
+    return Scan(
+        schema=pin.schema,
+        columns=pin.columns,
+        as_of=pin.as_of,
+        after=pin.after,
+        parts=tuple(parts),
+        appended=pin.appended,
+        box=dict(box),
+    )
+
+
+async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
+    """Read a scan's parts.
+
+    Raises:
+        CorruptionError: bytes are missing, or not those that were written.
+        LocationError: the store failed.
+    """
+
+    async def load(part: Part) -> pa.Table:
+        try:
+            data = part.inline or (await store.get(part.path or "")).data
+        except ObjectNotFound as error:
+            raise CorruptionError(
+                "a part that the shard names is missing: restore the object", path=part.path
+            ) from error
+        return decode_share(part, data, scan)
+
+    return await run_all([partial(load, part) for part in scan.parts], at_once=READS_MAX)
+
+
+async def _share(scan: Scan, store: Store) -> list[Scan]:
+    if not scan.parts or scan.appended:
+        return share_parts(scan) if scan.parts else []
+    if scan.size_bytes < 3 * PARTITION_BYTES // 2 or not can_share_keys(decode_schema(scan.schema)):
+        return [scan]
+    largest = sorted((p for p in scan.parts if p.path), key=lambda p: -p.size_bytes)[:FOOTERS_MAX]
+    work = [partial(_load_groups, part, store) for part in largest]
+    groups = await run_all(work, at_once=READS_MAX)
+    return share_keys(scan, [group for of_part in groups for group in of_part])
+
+
+async def _load_groups(part: Part, store: Store) -> list[tuple[Any, int]]:
+    """Read which keys lie where in a part. Nothing is proven: it only says where to cut."""
+    path, end = part.path or "", part.size_bytes
+    tail = (await store.get(path, start=max(0, end - FOOTER_BYTES), limit=end)).data
+    length = footer_bytes(tail[-8:])
+    if length > len(tail):
+        tail = (await store.get(path, start=end - length, limit=end)).data
+    return list(read_groups(read_footer(tail[-length:])))
