@@ -123,7 +123,7 @@ async def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
     Workers stand in another directory than this process, where the same path is another place.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tidelog.spark.engine.is_elsewhere", lambda master: True)
+    monkeypatch.setattr("tidelog.spark.tasks.is_elsewhere", lambda master: True)
     source = write_files(tmp_path / "in", "json", changes(60))
     spec = SourceSpec(name="c", files=source, schema=SCHEMA, time_column="at")
     spec = replace(spec, files=str(tmp_path / files / "*.json"))
@@ -159,7 +159,7 @@ async def test_parts_that_are_not_here_are_not_committed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that joins a cluster later was not asked whether it sees the location."""
-    monkeypatch.setattr("tidelog.spark.engine.is_elsewhere", lambda master: True)
+    monkeypatch.setattr("tidelog.spark.tasks.is_elsewhere", lambda master: True)
     source = write_files(tmp_path / "in", "json", changes(3_000))
     location = await make_source(
         tmp_path / "lake", SourceSpec(name="c", files=source, schema=SCHEMA, time_column="at")

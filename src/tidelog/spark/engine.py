@@ -1,9 +1,8 @@
 """The engine that does a tick's work on Spark.
 
 The driver plans and gathers; executors open their own stores, read, compute and write parts; the
-ingester alone commits. Tasks are those of RDDs over plain values: a job of such costs about 40 ms,
-half of what a query with ``mapInArrow`` does, and messages cross the shuffle as Arrow's own bytes,
-also in types that Spark lacks.
+ingester alone commits. Tasks take and give plain values (see `tasks`), and messages cross the
+shuffle as Arrow's own bytes, also in types that Spark lacks.
 Source: design page 6, "The recipe, as it runs", steps 3 to 5; storage, "The recipe".
 """
 
@@ -27,7 +26,7 @@ from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.surveyed import FileCandidate, Surveyed, SurveyPiece
 from tidelog.errors import ObjectNotFound, TidelogError, UsageError
 from tidelog.persist.part import Part
-from tidelog.spark.job import live_context, run_job
+from tidelog.spark.job import run_job
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.plan import (
     TickPlan,
@@ -36,7 +35,7 @@ from tidelog.spark.plan import (
     share_survey,
 )
 from tidelog.spark.reach import check_executors
-from tidelog.spark.ship import is_elsewhere
+from tidelog.spark.ship import is_connect
 from tidelog.spark.task import (
     READS_MAX,
     Outcome,
@@ -48,6 +47,7 @@ from tidelog.spark.task import (
     run_surveys,
     shape_shares,
 )
+from tidelog.spark.tasks import SparkTasks, tasks_of
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Usage
 
@@ -62,6 +62,7 @@ class SparkEngine:
     clock: Clock = field(default_factory=SystemClock)
     settings: TickSettings = field(default_factory=TickSettings)
     _checked: set[str] = field(default_factory=set)
+    _known_tasks: SparkTasks | None = None
 
     def __post_init__(self) -> None:
         store = open_store(self.location_url, clock=self.clock)
@@ -86,15 +87,15 @@ class SparkEngine:
                 Nothing was committed. UsageError: executors cannot do it; see `prepare`.
         """
         await self._check(job.source, job.ranges)
-        context = live_context(self.spark)
+        tasks = self._tasks()
         plan = plan_tick(
             job,
             location_url=self.location_url,
-            cores=context.defaultParallelism,
+            cores=await self.clock.offload(tasks.cores_count),
             settings=self.settings,
         )
         outcomes = await run_job(
-            context, lambda: self._collect(plan), clock=self.clock, what="the tick"
+            tasks.tags, lambda: _collect(tasks, plan), clock=self.clock, what="the tick"
         )
         computed = gather(outcomes, shards=len(job.shards))
         await self._see_parts(computed)
@@ -111,14 +112,15 @@ class SparkEngine:
             return await survey_here(job, source, at_once=READS_MAX)
         files = [one.candidate for one in job.pieces if isinstance(one, SurveyPiece)]
         await self._check(job.source, files)
-        context = live_context(self.spark)
+        tasks = self._tasks()
+        cores = await self.clock.offload(tasks.cores_count)
         shares = [
             SurveyShare(location_url=self.location_url, job=one)
-            for one in share_survey(job, context.defaultParallelism, self.settings)
+            for one in share_survey(job, cores, self.settings)
         ]
         told = await run_job(
-            context,
-            lambda: context.parallelize(shares, len(shares)).mapPartitions(run_surveys).collect(),
+            tasks.tags,
+            lambda: tasks.run(run_surveys, shares),
             clock=self.clock,
             what="the survey",
         )
@@ -130,9 +132,10 @@ class SparkEngine:
         """Ask executors that are other processes than this, once, what they have and see."""
         if source.id in self._checked:
             return
-        if self._is_elsewhere():
+        if self._tasks().is_elsewhere:
             await check_executors(
                 self.spark,
+                self._tasks(),
                 location_url=self.location_url,
                 source_url=source.url,
                 paths=[one.path for one in files] if source.kind == FILES else [],
@@ -140,8 +143,10 @@ class SparkEngine:
             )
         self._checked.add(source.id)
 
-    def _is_elsewhere(self) -> bool:
-        return is_elsewhere(live_context(self.spark).master)
+    def _tasks(self) -> SparkTasks:
+        if self._known_tasks is None or not is_connect(self.spark):
+            self._known_tasks = tasks_of(self.spark)  # Of a session that runs; it may be stopped.
+        return self._known_tasks
 
     async def _see_parts(self, computed: Computed) -> None:
         """Check that parts are here: an executor that came later may be on another machine yet.
@@ -149,7 +154,7 @@ class SparkEngine:
         Raises:
             UsageError: one is not.
         """
-        if not (self.location_url.startswith("file:") and self._is_elsewhere()):
+        if not (self.location_url.startswith("file:") and self._tasks().is_elsewhere):
             return
         store = open_store(self.location_url, clock=self.clock)
         parts = [*computed.error_parts]
@@ -164,16 +169,14 @@ class SparkEngine:
                 "here: use a bucket (s3://, gs://, az://), or a path that all machines share"
             ) from error
 
-    def _collect(self, plan: TickPlan) -> Sequence[Outcome]:
-        context, tasks = self.spark.sparkContext, len(plan.shares)
-        if not plan.finishes:
-            return context.parallelize(plan.shares, tasks).mapPartitions(run_shares).collect()
-        # The second stage's shares go with the first task's, and through the shuffle: each to its
-        # own task, where a closure or a broadcast would bring all of them to all.
-        given = [(share, () if n else plan.finishes) for n, share in enumerate(plan.shares)]
-        handed = context.parallelize(given, tasks).mapPartitions(shape_shares)
-        met = handed.partitionBy(len(plan.finishes), _itself)
-        return met.mapPartitions(finish_shares).collect()
+
+def _collect(tasks: SparkTasks, plan: TickPlan) -> Sequence[Outcome]:
+    if not plan.finishes:
+        return tasks.run(run_shares, plan.shares)
+    # The second stage's shares go with the first task's, and through the shuffle: each to its own
+    # task, where a closure or a broadcast would bring all of them to all.
+    given = [(share, () if n else plan.finishes) for n, share in enumerate(plan.shares)]
+    return tasks.meet(shape_shares, given, finish_shares, len(plan.finishes))
 
 
 def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
@@ -221,7 +224,3 @@ def gather_surveys(told: Sequence[SurveyTold]) -> SurveyResult:
         found.extend(msgspec.msgpack.decode(one[0], type=list[Surveyed]))
         usage = usage + one[1]
     return SurveyResult(found, usage)
-
-
-def _itself(partition: int) -> int:
-    return partition

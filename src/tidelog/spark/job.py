@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -12,8 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelog.clock import Clock
-from tidelog.errors import LocationError, TidelogError
+from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.spark.failure import describe_failure
+from tidelog.spark.ship import is_connect
+
+if TYPE_CHECKING:
+    from tidelog.spark.tasks import TaskTags
 
 T = TypeVar("T")
 
@@ -22,15 +26,21 @@ def live_context(spark: SparkSession) -> SparkContext:
     """Return the context of a session.
 
     Raises:
-        LocationError: the session was stopped. NOT_APPLIED.
+        LocationError: the session was stopped. UsageError: it is one of Spark Connect's, which has
+            none. NOT_APPLIED.
     """
+    if is_connect(spark):
+        raise UsageError(
+            "this needs Spark's RDDs, which a session of Spark Connect has not: run it in the "
+            "driver's own process"
+        )
     context = spark.sparkContext
     if context._jsc is None:
         raise LocationError("the Spark session was stopped: open another")
     return context
 
 
-async def run_job(context: SparkContext, work: Callable[[], T], *, clock: Clock, what: str) -> T:
+async def run_job(tags: TaskTags, work: Callable[[], T], *, clock: Clock, what: str) -> T:
     """Do work that starts Spark jobs, in a thread; to cancel the wait is to cancel the jobs.
 
     Raises:
@@ -40,11 +50,11 @@ async def run_job(context: SparkContext, work: Callable[[], T], *, clock: Clock,
 
     def tagged() -> T:
         try:
-            context.addJobTag(tag)
+            tags.addJobTag(tag)
             try:
                 return work()
             finally:
-                context.removeJobTag(tag)
+                tags.removeJobTag(tag)
         except (Py4JError, PySparkException) as error:
             raise LocationError(
                 f"Spark did not finish {what}: {describe_failure(str(error))}"
@@ -53,7 +63,7 @@ async def run_job(context: SparkContext, work: Callable[[], T], *, clock: Clock,
     try:
         return await clock.offload(tagged)
     except asyncio.CancelledError:
-        context.cancelJobsWithTag(tag)
+        tags.cancelJobsWithTag(tag)
         raise
 
 

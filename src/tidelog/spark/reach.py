@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.clock import Clock
+    from tidelog.spark.tasks import SparkTasks
 
 PREFIX: Final = "probe/"
 SAMPLE_BYTES: Final = 4_096
@@ -82,6 +83,7 @@ class ReachSeen:
 
 async def check_executors(
     spark: SparkSession,
+    tasks: SparkTasks,
     *,
     location_url: str,
     source_url: str,
@@ -108,7 +110,7 @@ async def check_executors(
     )
     await store.put(asked.key, asked.key.encode())
     try:
-        for one in await _ask(spark, asked, clock):
+        for one in await _ask(spark, tasks, asked, clock):
             if (problem := judge(one, asked, store.url)) is not None:
                 raise problem
             try:
@@ -135,22 +137,20 @@ async def take_sample(url: str, paths: Sequence[str], *, clock: Clock) -> ReachS
     return ReachSample(url=url, told=store.url, path=paths[0], size_bytes=len(data), digest=digest)
 
 
-async def _ask(spark: SparkSession, asked: ReachAsked, clock: Clock) -> list[ReachSeen]:
-    from tidelog.spark.job import live_context, run_job
-
-    context = live_context(spark)
-
-    def ask(tasks: int) -> list[ReachSeen]:
-        return context.parallelize([asked] * tasks, tasks).mapPartitions(look).collect()
+async def _ask(
+    spark: SparkSession, tasks: SparkTasks, asked: ReachAsked, clock: Clock
+) -> list[ReachSeen]:
+    from tidelog.spark.job import run_job
 
     def ask_all() -> list[ReachSeen]:
         ship(spark)
         # One waits for the first executors to come, so that all of them are known when as many
         # tasks start at once as there are places for.
-        return ask(1) + ask(min(ASKED_MAX, context.defaultParallelism))
+        first = tasks.run(look, [asked])
+        return [*first, *tasks.run(look, [asked] * min(ASKED_MAX, tasks.cores_count()))]
 
     try:
-        return await run_job(context, ask_all, clock=clock, what="the look at its executors")
+        return await run_job(tasks.tags, ask_all, clock=clock, what="the look at its executors")
     except LocationError as error:
         raise explain(error) from error
 

@@ -51,21 +51,33 @@ def is_elsewhere(master: str | None) -> bool:
     return master is None or (master != "local" and not master.startswith("local["))
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Say whether a session is one of Spark Connect's: it has a server, and no RDDs."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def ship(spark: SparkSession) -> None:
     """Have the executors of a session import the tidelog that this process runs; once is enough.
 
     One that they have installed is passed over, unless a worker has imported it already.
     """
-    context = spark.sparkContext
     name = f"tidelog-{__version__}-{fingerprint()[:12]}.zip"
-    if not is_elsewhere(context.master) or name in (context._python_includes or ()):
+    if is_connect(spark):
+        spark.addArtifacts(_packed(name), pyfile=True)  # The same once more is passed over.
         return
+    context = spark.sparkContext
+    if is_elsewhere(context.master) and name not in (context._python_includes or ()):
+        context.addPyFile(_packed(name))
+
+
+def _packed(name: str) -> str:
+    """Write the archive where it stays as long as this process."""
     # Executors fetch it when they start, also such as start much later.
     folder = tempfile.mkdtemp(prefix="tidelog-ship-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, name)
     pack(path)
-    context.addPyFile(str(path))
+    return str(path)
 
 
 def pack(path: Path) -> None:
