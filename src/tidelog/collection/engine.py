@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -30,6 +31,7 @@ from tidelog.collection.compute import (
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader
@@ -105,6 +107,49 @@ class Engine(Protocol):
             SourceRewritten, GoneError, LocationError: nothing was committed.
         """
         ...
+
+
+async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> Computed:
+    """Compute a job; where something fails that nobody foresaw, once more, row by row.
+
+    Raises:
+        InvariantError: that fails, too: it is no row's fault. TidelogError: see `Engine`.
+    """
+    try:
+        return await engine.compute(job, source)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, TidelogError) and not isinstance(error, InvariantError):
+            raise
+    careful = msgspec.structs.replace(job, is_careful=True)
+    first, last = job.ranges[0], job.ranges[-1]
+    try:
+        return await engine.compute(careful, source)
+    except (TidelogError, MemoryError):
+        raise
+    except Exception as error:
+        what = f"the files {first.path!r}, from {first.start} on, to {last.path!r}"
+        raise unforeseen(error, what) from error
+
+
+def nothing_computed(shards: int) -> Computed:
+    """Return what comes of no ranges."""
+    return Computed([Written()] * shards, [], rows=0, bad=0, dropped={})
+
+
+def rows_refused(computed: Computed) -> SourceRowsRefused:
+    """Return the error of rows that do not fit, where none may be."""
+    if computed.first_error is not None:
+        return SourceRowsRefused(
+            f"rows that do not fit were met ({computed.bad}), the first in {computed.first_error}; "
+            "correct the data, or ingest without --strict to have them in the errors collection"
+        )
+    names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
+    return SourceRowsRefused(
+        f"fields that the schema lacks were met: {names}; name them in --schema, or ingest without "
+        "--strict to drop them"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

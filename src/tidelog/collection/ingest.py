@@ -12,56 +12,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-import msgspec
-
-from tidelog.clock import Clock
-from tidelog.collection.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.compute import Job, Target
 from tidelog.collection.controller import Controller
-from tidelog.collection.engine import Computed, Engine, Written
-from tidelog.collection.envelope import deletions_schema
+from tidelog.collection.engine import (
+    Computed,
+    Engine,
+    compute_carefully,
+    nothing_computed,
+    rows_refused,
+)
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,
     Standing,
     Taken,
     advance,
-    next_binding,
-    plan_updates,
-    remap_schema,
-    standing_at,
 )
 from tidelog.collection.source.kinds import registered_kind
 from tidelog.collection.source.look import SurveyJob
-from tidelog.collection.source.port import Plan, RawSource, SourceHead, SurveyResult
-from tidelog.consensus.port import Consensus
+from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
+from tidelog.collection.source_shards import INGEST_HOLD, SourceShards, same_as_theirs
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
     DataDiffers,
     GoneError,
-    InvariantError,
     SourceDropped,
-    SourceRowsRefused,
-    TidelogError,
-    require,
-    unforeseen,
 )
-from tidelog.frontier import Frontier, meet
-from tidelog.ids import ShardId
+from tidelog.frontier import Frontier
 from tidelog.metrics import observe_tick
 from tidelog.persist.part import Part
-from tidelog.persist.reader import parts_between, parts_until
-from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.persist.reader import parts_until
+from tidelog.persist.schema import encode_schema
 from tidelog.persist.shard import INLINE_STATE_BYTES_MAX, Shard
-from tidelog.persist.transition import Verdict, difference
-from tidelog.persist.updates import consolidate
-from tidelog.rowhash import RowSum
-from tidelog.store.port import Store
+from tidelog.persist.transition import Verdict
 from tidelog.store.wrappers.metered import Usage
 
-HISTORY_HOLD = "history"  # Keeps all times readable until somebody moves it.
-INGEST_HOLD = "ingest"
 TRIES_MAX = 100
 
 
@@ -87,7 +73,7 @@ class Tick:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ingester:
+class Ingester(SourceShards):
     """Ticks one source. ``strict`` stops at rows that do not fit, before they are committed.
 
     ``final`` says that nothing more comes: what is held back for ``--lateness`` comes in.
@@ -95,72 +81,15 @@ class Ingester:
     Units: a tick takes about ``bytes_max`` of the source.
     """
 
-    info: SourceInfo
-    rendition: RenditionInfo
-    source: RawSource
     engine: Engine
-    store: Store
-    consensus: Consensus
-    clock: Clock
     controller: Controller
     bytes_max: int = 64 * 1024 * 1024
     strict: bool = False
     final: bool = False
     surveyed: Usage = field(default_factory=Usage)
-    schema: ShardSchema = field(init=False)
-    outputs: list[Shard] = field(init=False)
-    deletions: list[Shard] = field(init=False)
-    errors: Shard = field(init=False)
-    remap: Shard = field(init=False)
     _is_held: bool = False
     _skipped: frozenset[str] = frozenset()
-    _standing: tuple[int, Standing] | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
-
-    def __post_init__(self) -> None:
-        self.schema = self.rendition.data_schema
-        history = {HISTORY_HOLD: Frontier.at(0)}
-        self.outputs = [self._shard(s, self.schema, history) for s in self.rendition.shards]
-        self.deletions, column = [], self.info.time_column
-        if column is not None:
-            kept = deletions_schema(self.schema, column)
-            self.deletions = [self._shard(s, kept, {}) for s in self.rendition.deletions]
-        require(
-            self.rendition.errors and self.rendition.remap, "a source's rendition has no shards"
-        )
-        self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
-        self.remap = self._shard(self.rendition.remap or "", self._remap_schema, {})
-
-    @property
-    def _remap_schema(self) -> ShardSchema:
-        return remap_schema(self.source.range_type)
-
-    def _shard(self, shard_id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
-        return Shard(
-            id=ShardId(shard_id),
-            store=self.store,
-            consensus=self.consensus,
-            clock=self.clock,
-            schema=schema,
-            first_holds=holds,
-            # Remap rows are read at each tick, by whichever binding is next.
-            cache_bytes=16 * 1024 * 1024,
-        )
-
-    @property
-    def written(self) -> list[Shard]:
-        """Return the shards that a tick writes, errors last."""
-        return [*self.outputs, *self.deletions, self.errors]
-
-    @property
-    def upper(self) -> Frontier:
-        """Return how far the collection is complete, as known here: the meet of its shards."""
-        return meet([shard.state.upper_frontier for shard in self.written])
-
-    async def refresh(self) -> None:
-        """Read where the shards stand."""
-        for shard in (*self.written, self.remap):
-            await shard.refresh()
 
     async def tick(self, head: SourceHead, *, may_idle: bool = True) -> Tick | None:
         """Do one tick; None if there is nothing to do up to ``head``.
@@ -239,7 +168,7 @@ class Ingester:
         # Before the commit, as it fails where others went on, and a tick is counted once.
         standing = await self.standing(lower)
         if not binding.ranges and not standing.held:
-            idle, _ = await self._commit(binding, _nothing(len(self.outputs)))
+            idle, _ = await self._commit(binding, nothing_computed(len(self.outputs)))
             self._standing = binding.upper, standing
             return Tick(lower, binding.upper, won=idle, exhausted=exhausted)
         before = standing.taken
@@ -276,54 +205,16 @@ class Ingester:
     async def _compute(self, binding: Binding) -> Computed:
         standing = await self.standing(binding.lower)
         job, skipped = self.job_of(binding, standing), self._lost(binding, standing)
-        computed = _nothing(len(self.outputs))
+        computed = nothing_computed(len(self.outputs))
         if job.ranges:
-            computed = await self._compute_job(job)
+            computed = await compute_carefully(self.engine, job, self.source)
         if self.strict and (computed.bad or computed.dropped):
-            raise _refused(computed)
+            raise rows_refused(computed)
         if skipped:
             from tidelog.collection.skip import write_skipped
 
             return await write_skipped(computed, skipped, job, store=self.store, clock=self.clock)
         return computed
-
-    async def _compute_job(self, job: Job) -> Computed:
-        """Compute a job; where something fails that nobody foresaw, once more, row by row.
-
-        Raises:
-            InvariantError: that fails, too: it is no row's fault. TidelogError: see `Engine`.
-        """
-        try:
-            return await self.engine.compute(job, self.source)
-        except MemoryError:
-            raise
-        except Exception as error:
-            if isinstance(error, TidelogError) and not isinstance(error, InvariantError):
-                raise
-        careful = msgspec.structs.replace(job, is_careful=True)
-        first, last = job.ranges[0], job.ranges[-1]
-        try:
-            return await self.engine.compute(careful, self.source)
-        except (TidelogError, MemoryError):
-            raise
-        except Exception as error:
-            what = f"the files {first.path!r}, from {first.start} on, to {last.path!r}"
-            raise unforeseen(error, what) from error
-
-    async def taken(self, upper: int) -> Taken:
-        """Return the frontier of the source at an upper that the remap shard has reached."""
-        return (await self.standing(upper)).taken
-
-    async def standing(self, upper: int) -> Standing:
-        """Return what of the source is in at an upper that the remap shard has reached."""
-        if self._standing is not None and self._standing[0] == upper:
-            return self._standing[1]
-        if upper == 0:
-            return Standing()
-        rows = await self.remap.snapshot_of(self.remap.state, upper - 1).to_arrow()
-        found = standing_at(rows, self.source.range_type, upper)
-        self._standing = upper, found
-        return found
 
     async def _check_there(self) -> None:
         known = (await self.controller.catalog()).sources.get(self.info.name)
@@ -339,13 +230,6 @@ class Ingester:
         """Return the ranges that would be all in with a binding, but that were skipped."""
         held = (found for found in standing.held if found.reached < binding.upper)
         return [found for found in (*held, *binding.ranges) if found.path in self._skipped]
-
-    async def pending(self) -> Binding | None:
-        """Return the binding that stands beyond the output, if one does."""
-        lower = self.upper.time
-        if self.remap.state.upper_frontier.time <= lower:
-            return None
-        return await self._binding(lower)
 
     async def plan(
         self, head: SourceHead, lower: int, *, taken: Taken | None = None
@@ -374,29 +258,6 @@ class Ingester:
         if plan.upper is not None:
             return plan.upper
         return max(self.clock.now_us() // 1_000, lower) + 1
-
-    async def _mint(self, plan: Plan, lower: int, upper: int) -> None:
-        """Propose a binding; whoever was first, what stands then is read back and obeyed."""
-        standing = await self.standing(lower)
-        updates = plan_updates(standing, plan.ranges, self.source.range_type, upper=upper)
-        # Nobody reads the frontier below what the output has reached: this is bounded input
-        # reliance.
-        holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
-        await self.remap.compare_and_append(
-            updates if updates.num_rows else None, lower, upper, holds=holds
-        )
-
-    async def _binding(self, lower: int) -> Binding:
-        state = self.remap.state
-        reached = state.upper_frontier.time
-        require(reached > lower, "a binding stands beyond the output", remap=reached, lower=lower)
-        parts = parts_between(state, lower - 1, reached - 1)
-        schema = self._remap_schema
-        tables = await self.remap.reader.read(parts, schema)
-        updates = await self.clock.offload(
-            lambda: consolidate(tables, schema, after=lower - 1, until=reached - 1)
-        )
-        return next_binding(updates, lower, reached, self.source.range_type)
 
     def job_of(self, binding: Binding, standing: Standing) -> Job:
         """Return what has to be computed for a binding, where so much is in before it."""
@@ -464,7 +325,7 @@ class Ingester:
             DataDiffers: it is other data.
         """
         try:
-            return _same_as_theirs(shard, parts, *map(Frontier.at, (binding.lower, binding.upper)))
+            return same_as_theirs(shard, parts, *map(Frontier.at, (binding.lower, binding.upper)))
         except DataDiffers:
             # One of the two may have gone on without a file that the other one still had.
             await self._check_there()
@@ -477,43 +338,3 @@ class Ingester:
 def late_in(binding: Binding, before: Taken) -> int:
     """Return how many rows of a binding came after their time was complete."""
     return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
-
-
-def _same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier) -> bool:
-    """Compare what we computed with what another ingester committed; False if it cannot be told.
-
-    Raises:
-        DataDiffers: it is other data.
-    """
-    theirs = difference(shard.state, lower, upper)
-    if theirs is None:
-        return False
-    ours = RowSum.zero()
-    for part in parts:
-        ours = ours + part.t
-    if ours != theirs:
-        raise DataDiffers(
-            "another ingester of this source computed other data for the same times: stop both, "
-            "and compare their versions",
-            shard=shard.id,
-            lower=lower,
-            upper=upper,
-        )
-    return True
-
-
-def _nothing(shards: int) -> Computed:
-    return Computed([Written()] * shards, [], rows=0, bad=0, dropped={})
-
-
-def _refused(computed: Computed) -> SourceRowsRefused:
-    if computed.first_error is not None:
-        return SourceRowsRefused(
-            f"rows that do not fit were met ({computed.bad}), the first in {computed.first_error}; "
-            "correct the data, or ingest without --strict to have them in the errors collection"
-        )
-    names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
-    return SourceRowsRefused(
-        f"fields that the schema lacks were met: {names}; name them in --schema, or ingest without "
-        "--strict to drop them"
-    )
