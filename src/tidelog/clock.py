@@ -11,9 +11,11 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -64,6 +66,12 @@ class SystemClock:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
+
+
+def micros_of(moment: datetime) -> int:
+    """Return a moment in microseconds since 1970; one without a zone is in UTC."""
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def wall_us(clock: Clock) -> int:

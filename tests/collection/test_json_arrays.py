@@ -12,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.packing import packed
-from kit.sources import make_source, rows_of
+from kit.sources import contents, ingest_files, make_source
 from tidelog.collection import json_arrays
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.json_arrays import array_lines, array_mark
-from tidelog.collection.run import Summary, run_ingest
-from tidelog.collection.source.files import FilesSource
-from tidelog.location import Location
 
 TEXTS = st.text(alphabet='"\\,[]{}: \nab', max_size=6)
 VALUES = st.recursive(
@@ -65,23 +62,6 @@ def test_what_is_an_array_is_said_by_its_first_sign() -> None:
     assert not array_mark(b"")
 
 
-async def ingested(
-    location: Location, *, bytes_max: int = 10**8, final: bool = False, versioned: bool = False
-) -> Summary:
-    ingester = await location.ingester("c", bytes_max=bytes_max, final=final)
-    assert isinstance(ingester.source, FilesSource)
-    ingester.source.is_versioned = versioned
-    ingester.source.block_bytes = 64
-    return await run_ingest(
-        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
-    )
-
-
-async def contents(location: Location, name: str = "c") -> list[str]:
-    found = await (await location.collection(name)).snapshot()
-    return rows_of(found.drop_columns(["_diff"] if "_diff" in found.column_names else []))
-
-
 ROWS = [{"n": n, "text": f'{n}, ["{n}"]\n{{'} for n in range(20)]
 
 
@@ -98,7 +78,7 @@ async def test_arrays_are_inferred_and_taken(tmp_path: Path, suffix: str) -> Non
     for number, (bytes_max, versioned) in enumerate([(150, False), (10**8, True)]):
         spec = SourceSpec(name="c", files=str(tmp_path / "in"))
         location = await make_source(tmp_path / str(number), spec)
-        summary = await ingested(location, bytes_max=bytes_max, versioned=versioned)
+        summary = await ingest_files(location, bytes_max=bytes_max, versioned=versioned)
 
         assert (await location.source("c"))[0].format == "json-array"
         assert await contents(location) == sorted(map(repr, ROWS))
@@ -116,7 +96,7 @@ async def test_bad_elements_are_bad_rows(tmp_path: Path) -> None:
         name="c", files=str(tmp_path / "*.json"), format="json-array", schema="n bigint"
     )
     location = await make_source(tmp_path / "lake", spec)
-    await ingested(location, bytes_max=20)
+    await ingest_files(location, bytes_max=20)
 
     assert await contents(location) == [repr({"n": 1}), repr({"n": 4})]
     errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
@@ -134,13 +114,13 @@ async def test_an_array_that_is_torn_waits_and_stops_no_other(tmp_path: Path) ->
     )
     location = await make_source(tmp_path / "lake", spec)
 
-    first = await ingested(location)
+    first = await ingest_files(location)
     assert await contents(location) == [repr({"n": n}) for n in (1, 2, 3)]
     assert list(first.waiting) == ["a.json"]
     assert "array is not closed" in first.waiting["a.json"]
     with (tmp_path / "a.json").open("a") as file:
         file.write(': 4},\n{"n": 5},\n{"x')
-    await ingested(location)
+    await ingest_files(location)
     assert await contents(location) == [repr({"n": n}) for n in range(1, 6)]
-    last = await ingested(location, final=True)
+    last = await ingest_files(location, final=True)
     assert (last.bad, last.waiting) == (1, {})

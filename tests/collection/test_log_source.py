@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kit.clocks import OneThread, SwiftClock
 from kit.dying import DiesWriting
 from kit.named_logs import ALL, append, log_of, shelf_on
-from kit.sources import ingest
+from kit.sources import ingest, run_once
 from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest import Ingester, Tick
@@ -193,9 +193,7 @@ async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: 
     await source_of(location, str(tmp_path / "lake" / "log" / "l"))
 
     ingester = await location.ingester("s")
-    summary = await run_ingest(
-        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
-    )
+    summary = await run_once(ingester)
     assert summary.rows == 3
     assert ingester.source.usage().get_count > 0
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.packing import packed
-from kit.sources import make_source
+from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.run import Summary
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.status import source_status
 from tidelog.errors import SourceRewritten
@@ -56,9 +56,7 @@ async def ingested(folder: Path, *, versioned: bool | None = None) -> Summary:
     ingester = await location.ingester("c")
     assert isinstance(ingester.source, FilesSource)
     ingester.source.is_versioned = versioned
-    return await run_ingest(
-        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
-    )
+    return await run_once(ingester)
 
 
 async def numbers(folder: Path) -> list[int]:

@@ -14,15 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.packing import packed
-from kit.sources import SCHEMA, changes, make_source, rows_of, write_files
+from kit.sources import (
+    SCHEMA,
+    changes,
+    contents,
+    ingest_files,
+    make_source,
+    run_once,
+    write_files,
+)
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.run import Summary, run_ingest
 from tidelog.collection.source import packed_text
-from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.inflate import frame_end
 from tidelog.collection.source.packed_text import TORN_MEMBER
 from tidelog.errors import SourceRewritten, UsageError
-from tidelog.location import Location
 
 SUFFIXES = (".gz", ".zst")
 
@@ -31,23 +36,6 @@ def spec_of(
     files: Path | str, *, format: str = "json", schema: str | None = "n bigint"
 ) -> SourceSpec:
     return SourceSpec(name="c", files=str(files), format=format, schema=schema)
-
-
-async def ingested(
-    location: Location, *, bytes_max: int = 10**8, versioned: bool = False
-) -> Summary:
-    ingester = await location.ingester("c", bytes_max=bytes_max)
-    assert isinstance(ingester.source, FilesSource)
-    ingester.source.is_versioned = versioned
-    ingester.source.block_bytes = 64
-    return await run_ingest(
-        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
-    )
-
-
-async def contents(location: Location, name: str = "c") -> list[str]:
-    found = await (await location.collection(name)).snapshot()
-    return rows_of(found.drop_columns(["_diff"] if "_diff" in found.column_names else []))
 
 
 def lines(numbers: Sequence[int]) -> bytes:
@@ -83,7 +71,7 @@ async def test_compressed_files_hold_what_their_text_does(
             schema=SCHEMA,
         )
         location = await make_source(tmp_path / str(number), spec)
-        summary = await ingested(location, bytes_max=bytes_max, versioned=versioned)
+        summary = await ingest_files(location, bytes_max=bytes_max, versioned=versioned)
         assert not summary.left_bytes
         bad = [row.replace(suffix, "") for row in await contents(location, "c_errors")]
         seen.append((await contents(location), bad))
@@ -118,7 +106,7 @@ def test_each_row_is_taken_once(
 
     async def work() -> list[str]:
         location = await make_source(folder / "lake", spec_of(folder / f"*{suffix}"))
-        await ingested(location, bytes_max=bytes_max, versioned=versioned)
+        await ingest_files(location, bytes_max=bytes_max, versioned=versioned)
         return await contents(location)
 
     assert asyncio.run(work()) == sorted(repr({"n": n}) for n in range(bounds[-1]))
@@ -130,11 +118,11 @@ async def test_members_that_are_appended_are_taken(tmp_path: Path, suffix: str) 
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines([0, 1]) + b'{"n":', suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
-    first = await ingested(location)
+    first = await ingest_files(location)
     with file.open("ab") as more:
         more.write(packed(b" 2}\n" + lines([3]), suffix))
 
-    second = await ingested(location)
+    second = await ingest_files(location)
     assert (first.rows, second.rows, second.left_bytes) == (2, 2, 0)
     assert "line end" in first.waiting[file.name]
     assert not second.waiting
@@ -147,11 +135,11 @@ async def test_a_file_that_was_compressed_anew_is_another(tmp_path: Path, suffix
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
     location = await make_source(tmp_path / "lake", spec_of(file))
-    await ingested(location)
+    await ingest_files(location)
     file.write_bytes(packed(lines(range(1, 12)), suffix))
 
     with pytest.raises(SourceRewritten, match=f"'a{suffix}' was rewritten"):
-        await ingested(location)
+        await ingest_files(location)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -186,13 +174,13 @@ async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
     (tmp_path / f"d{suffix}").write_bytes(packed(lines([2]), suffix))
     location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
 
-    summary = await ingested(location)
+    summary = await ingest_files(location)
     assert await contents(location) == [repr({"n": 1}), repr({"n": 2})]
     assert list(summary.waiting) == [f"{name}{suffix}" for name in "abc"]
     assert summary.waiting[f"a{suffix}"] == TORN_MEMBER
     assert all("it is no whole" in summary.waiting[f"{name}{suffix}"] for name in "bc")
     (tmp_path / f"a{suffix}").write_bytes(packed(lines([1]), suffix) + whole)
-    again = await ingested(location)
+    again = await ingest_files(location)
     assert again.rows == 400
     assert f"a{suffix}" not in again.waiting
 
@@ -210,7 +198,7 @@ async def test_a_file_that_explodes_is_not_taken(
     (tmp_path / f"b{suffix}").write_bytes(packed(lines([2]), suffix))
     location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
 
-    summary = await ingested(location, bytes_max=2**21)
+    summary = await ingest_files(location, bytes_max=2**21)
     assert await contents(location) == [repr({"n": 2})]
     assert "it is not decompressed" in summary.waiting[f"a{suffix}"]
 
@@ -228,7 +216,7 @@ async def test_inference_reads_compressed_files(tmp_path: Path, suffix: str) -> 
         files = tmp_path / f"a.{kind}{suffix}"
         spec = spec_of(files, format=kind, schema=None)
         location = await make_source(tmp_path / f"lake-{kind}", spec)
-        await ingested(location)
+        await ingest_files(location)
         assert (await contents(location))[0] == row
     (tmp_path / f"x.json{suffix}").write_bytes(b"no such thing at all, at all")
     with pytest.raises(UsageError, match="cannot be decompressed: it is no whole"):
@@ -264,9 +252,7 @@ async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: s
     (tmp_path / f"b{suffix}").write_bytes(packed(text + b"}", suffix))
     location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
     ingester = await location.ingester("c", final=True)
-    summary = await run_ingest(
-        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
-    )
+    summary = await run_once(ingester)
 
     assert (summary.rows, summary.bad) == (3, 0)
     assert list(summary.waiting) == [f"a{suffix}"]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import make_source, rows_of
+from kit.sources import contents as contents_of
+from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest import Ingester
-from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.run import Summary
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.status import source_status
 from tidelog.errors import DataDiffers, GoneError, SourceRewritten, UsageError
@@ -30,20 +31,14 @@ async def made(folder: Path, *, shards: int = 1) -> Location:
     return await make_source(folder / "lake", spec)
 
 
-async def run(ingester: Ingester) -> Summary:
-    return await run_ingest(
-        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
-    )
-
-
 async def ingested(folder: Path) -> Summary:
     location = await open_location(str(folder / "lake"))
-    return await run(await location.ingester("c"))
+    return await run_once(await location.ingester("c"))
 
 
 async def contents(folder: Path, name: str = "c") -> list[str]:
     location = await open_location(str(folder / "lake"))
-    return rows_of((await (await location.collection(name)).snapshot()).drop_columns(["_diff"]))
+    return await contents_of(location, name)
 
 
 async def bound(location: Location) -> tuple[Ingester, Binding]:

@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
-from kit.sources import SCHEMA, changes, make_source, rows_of, write_files
+from kit.sources import SCHEMA, changes, make_source, rows_of, run_once, write_files
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.decode import decode_range
 from tidelog.collection.engine import survey_here
-from tidelog.collection.run import run_ingest
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.look import SurveyJob
@@ -309,9 +308,7 @@ async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
         ingester.source.block_bytes = block_bytes
         ingester.source.piece_bytes = piece_bytes
         ingester.source.is_versioned = is_versioned
-        await run_ingest(
-            ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
-        )
+        await run_once(ingester)
         rows = rows_of(await (await location.collection("c")).snapshot())
         bad = await (await location.collection("c_errors")).snapshot()
         seen.append((rows, bad.num_rows))

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.engine import Engine
-from tidelog.collection.ingest import Tick
+from tidelog.collection.ingest import Ingester, Tick
+from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.source.files import FilesSource
 from tidelog.location import Location, open_location
 
 SCHEMA = "k bigint, at bigint, gone boolean, text varchar, amount decimal(20, 4), small utinyint"
@@ -88,6 +90,30 @@ async def ingest(
         if not tick.left_bytes:
             break
     return ticks
+
+
+async def run_once(ingester: Ingester) -> Summary:
+    """Run an ingester as a command does, until there is nothing left."""
+    return await run_ingest(
+        ingester, follow=False, interval_us=0, on_tick=lambda _: None, stop=lambda: False
+    )
+
+
+async def ingest_files(
+    location: Location, *, bytes_max: int = 10**8, final: bool = False, versioned: bool = False
+) -> Summary:
+    """Run an ingester of the files source ``c`` once, in small blocks."""
+    ingester = await location.ingester("c", bytes_max=bytes_max, final=final)
+    assert isinstance(ingester.source, FilesSource)
+    ingester.source.is_versioned = versioned
+    ingester.source.block_bytes = 64
+    return await run_once(ingester)
+
+
+async def contents(location: Location, name: str = "c") -> list[str]:
+    """Return a collection's contents as `rows_of` does, without their multiplicities."""
+    found = await (await location.collection(name)).snapshot()
+    return rows_of(found.drop_columns(["_diff"]))
 
 
 def rows_of(table: pa.Table) -> list[str]:

@@ -235,11 +235,12 @@ def describe_source(
     location: Location, info: SourceInfo, rendition: RenditionInfo
 ) -> dict[str, Any]:
     """Return what there is to know of a source, without secrets."""
+    from tidelog.collection.catalog import FILES
     from tidelog.collection.types import sql_type_of
     from tidelog.store.urls import open_store, without_secrets
 
     files = None
-    if info.kind == options.FILES:
+    if info.kind == FILES:
         # A store tells its URL as a person may read it; the catalog's may hold credentials.
         place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
         files = f"{place.rstrip('/')}/{info.pattern}{mark}{query}"

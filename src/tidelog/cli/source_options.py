@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from tidelog.errors import UsageError
-
-FILES: Final = "files"
 
 Files = Annotated[
     str | None,
@@ -129,4 +127,6 @@ def what_is_read(
         return "log", {**found, "log": log}
     if generator is not None:
         return "generator", {**found, "shape": generator}
+    from tidelog.collection.catalog import FILES
+
     return kind or FILES, found

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.arguments import quoted
+from tidelog.clock import micros_of
 from tidelog.errors import UsageError
 from tidelog.frontier import TIME_MAX, check_time
 
@@ -37,13 +38,12 @@ def parse_time(when: When, *, what: str = "--as-of") -> int:
         UsageError: it is none of these.
     """
     if isinstance(when, str):
-        return check_time(_time_in(when, timedelta(milliseconds=1), "milliseconds", what))
+        return check_time(_time_in(when, 1_000, "milliseconds", what))
     if isinstance(when, int | np.integer) and not isinstance(when, bool):
         return check_time(int(when))
     if isinstance(when, date) and isinstance(when.year, int):  # Unlike the year of pandas' NaT.
         at = when if isinstance(when, datetime) else datetime.combine(when, clock_time())
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return check_time((at - _EPOCH) // timedelta(milliseconds=1))
+        return check_time(micros_of(at) // 1_000)
     if isinstance(when, np.datetime64) and not np.isnat(when):
         return check_time(int(when.astype("datetime64[ms]").astype(np.int64)))
     if isinstance(when, pa.Scalar) and when.is_valid:
@@ -74,10 +74,10 @@ def parse_time_us(text: str, *, what: str) -> int:
     Raises:
         UsageError: it is neither ISO 8601 nor a whole number of microseconds.
     """
-    return _time_in(text, timedelta(microseconds=1), "microseconds", what)
+    return _time_in(text, 1, "microseconds", what)
 
 
-def _time_in(text: str, unit: timedelta, units: str, what: str) -> int:
+def _time_in(text: str, unit_us: int, units: str, what: str) -> int:
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
     try:
@@ -87,8 +87,7 @@ def _time_in(text: str, unit: timedelta, units: str, what: str) -> int:
             f"{what} {quoted(text)} is not a time: write 2013-01-15T14:00:00Z, or a number of "
             f"{units} since 1970"
         ) from error
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return (found - _EPOCH) // unit
+    return micros_of(found) // unit_us
 
 
 def parse_duration_ms(text: str, *, what: str) -> int:

@@ -20,7 +20,7 @@ from tidelog.clock import Clock
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.compute import decode_messages, required_columns
 from tidelog.collection.records import OFFSET
-from tidelog.collection.source.binding import ANY_TIME, AddressRange, Taken
+from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.cut import (
     Cut,
     choose_cut,
@@ -29,7 +29,7 @@ from tidelog.collection.source.cut import (
     upper_after,
 )
 from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
-from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
 from tidelog.collection.source.times_of_blocks import text_blocks
@@ -229,15 +229,11 @@ class AddressedSource:
             )
 
     def _job(self, lower: int) -> SurveyJob:
-        time_max = ANY_TIME
-        if self.info.time_column is not None and self.info.max_ahead_ms is not None:
-            # What is complete already moves nothing, wherever the clock stands.
-            time_max = max(self.clock.now_us() // 1_000 + self.info.max_ahead_ms, lower)
         return SurveyJob(
             source=self.info,
             schema=encode_schema(self.schema),
             lower=lower,
-            time_max=time_max,
+            time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=True,
             is_versioned=True,
             pieces=(),

@@ -19,7 +19,7 @@ import msgspec
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.source.binding import ANY_TIME, AddressRange, SourceRange, Taken
+from tidelog.collection.source.binding import AddressRange, SourceRange, Taken
 from tidelog.collection.source.blocks import BLOCK_BYTES
 from tidelog.collection.source.candidates import Known, choose_candidates
 from tidelog.collection.source.cut import (
@@ -31,7 +31,7 @@ from tidelog.collection.source.cut import (
     upper_after,
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
-from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.moves import Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.port import Plan, SourceHead, Survey
@@ -257,18 +257,11 @@ class FilesSource:
             source=self.info,
             schema=encode_schema(self.schema),
             lower=lower,
-            time_max=self._time_max(lower),
+            time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=self.final,
             is_versioned=keeps_versions(self.info.url) if versioned is None else versioned,
             pieces=(),
         )
-
-    def _time_max(self, lower: int) -> int:
-        """Return the greatest time that a row may have: a mad one would move upper for good."""
-        if self.info.time_column is None or self.info.max_ahead_ms is None:
-            return ANY_TIME
-        # What is complete already moves nothing, wherever the clock stands.
-        return max(self.clock.now_us() // 1_000 + self.info.max_ahead_ms, lower)
 
     async def _look(
         self,

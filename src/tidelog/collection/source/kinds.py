@@ -8,6 +8,7 @@ process. A catalog's name for a kind is looked up, and never imported: it is dat
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from typing import Final
 
@@ -98,13 +99,14 @@ def open_kind(
             f"it has {known}"
         )
     stores = {} if opened is None else opened
-
-    def opening(url: str) -> Metered:
-        if url not in stores:
-            stores[url] = Metered(open_store(url, clock=clock), clock=clock)
-        return stores[url]
-
+    opening = partial(_open_once, stores, clock)
     return kind(OpenedWith(info=info, store=store, clock=clock, open_store=opening))
+
+
+def _open_once(stores: dict[str, Metered], clock: Clock, url: str) -> Metered:
+    if url not in stores:
+        stores[url] = Metered(open_store(url, clock=clock), clock=clock)
+    return stores[url]
 
 
 def open_source(
@@ -123,9 +125,7 @@ def open_source(
     """
     stores = {} if opened is None else opened
     if info.kind == FILES:
-        if info.url not in stores:
-            stores[info.url] = Metered(open_store(info.url, clock=clock), clock=clock)
-        files = stores[info.url]
+        files = _open_once(stores, clock, info.url)
         return FilesSource(store=files, clock=clock, info=info, schema=schema, final=final)
     return AddressedSource(
         kind=open_kind(info, store=store, clock=clock, opened=stores),

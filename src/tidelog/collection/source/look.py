@@ -25,7 +25,7 @@ from tidelog.collection.json_arrays import ARRAY_FORMAT, array_lines, array_mark
 from tidelog.collection.lines import WHITE, record_ends
 from tidelog.collection.places import Bools, Int64s
 from tidelog.collection.records import OFFSET
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.binding import ANY_TIME, SourceRange
 from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
 from tidelog.collection.source.fetch import can_be_shared, is_divisible
 from tidelog.collection.source.kind import SourceKind
@@ -87,6 +87,14 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
         """Say whether to read it takes no longer than to have it read by others would."""
         size = sum(piece.weight_bytes for piece in self.pieces)
         return size <= bytes_max and len(self.pieces) <= SMALL_SURVEY_FILES
+
+
+def greatest_time(source: SourceInfo, *, now_us: int, lower: int) -> int:
+    """Return the greatest time that a row may have: a mad one would move upper for good."""
+    if source.time_column is None or source.max_ahead_ms is None:
+        return ANY_TIME
+    # What is complete already moves nothing, wherever the clock stands.
+    return max(now_us // 1_000 + source.max_ahead_ms, lower)
 
 
 def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: bytes) -> Surveyed:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.arguments import check_kind, quoted
+from tidelog.clock import micros_of
 from tidelog.errors import UsageError
 from tidelog.wal.format.fragment import TIME_MAX_US
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +78,7 @@ def time_us_of(when: int | datetime) -> int:
         UsageError: it is neither a time in microseconds since 1970 nor a datetime since then.
     """
     if isinstance(when, datetime) and isinstance(when.year, int):  # Unlike the year of pandas' NaT.
-        when = when if when.tzinfo else when.replace(tzinfo=UTC)
-        when = (when - _EPOCH) // timedelta(microseconds=1)
+        when = micros_of(when)
     check_time_us(when)
     return when
 
