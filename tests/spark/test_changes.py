@@ -54,12 +54,9 @@ def test_some_columns_change_as_if_there_were_no_others(spark: SparkSession, lak
 
 def test_a_condition_chooses_among_changes(spark: SparkSession, lake: str) -> None:
     """Also one on their times, which parts know nothing of by name."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        read = load(spark, lake, "keyed", kind="changes", since=str(FIRST))
-        found = read.where(f"k >= 3 AND {TIME} > {FIRST + 10} AND {DIFF} < 0").toArrow()
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    read = load(spark, lake, "keyed", kind="changes", since=str(FIRST))
+    found = read.where(f"k >= 3 AND {TIME} > {FIRST + 10} AND {DIFF} < 0").toArrow()
 
     whole = library(lake, "keyed", FIRST + 10, None)
     chosen = whole.filter((pc.field("k") >= 3) & (pc.field(DIFF) < 0))
