@@ -269,16 +269,31 @@ def test_a_given_schema_is_obeyed(cli: Cli) -> None:
     assert cli.done("read", "plain").object == {"day": "2013-01-15", "n": 2.5}
 
 
-def test_secrets_in_the_files_url_are_not_shown(cli: Cli) -> None:
-    """What lists sources ends up in terminals, logs and tickets."""
+@pytest.mark.parametrize("option", ["--files", "--log"])
+def test_a_source_with_a_secret_in_its_url_is_refused(cli: Cli, option: str) -> None:
+    """What is stored is read by everybody who may read the location; nothing was made by it."""
     place = "s3://bucket/raw?endpoint=http://127.0.0.1:1&region=us-east-1"
     secrets = "&access_key_id=KEYID&secret_access_key=S3CR3T"
-    spec = ("--files", place + secrets, "--schema", "x int", "--json")
-    said = [cli.done("source", "create", "far", *spec), cli.done("source", "describe", "far")]
-    said.append(cli.done("source", "list"))
+    said = cli("source", "create", "far", option, place + secrets, "--schema", "x int")
 
-    assert all(not {"S3CR3T", "KEYID"} & set(s.out.replace("=", "&").split("&")) for s in said)
-    assert said[1].object["files"].startswith("s3://bucket/raw/**?endpoint=")
+    assert said.status == 2
+    assert "must hold no credentials: leave out access_key_id and secret_access_key" in said.err
+    assert "?profile=NAME" in said.err
+    assert not {"S3CR3T", "KEYID"} & set(said.err.replace("=", "&").split("&"))
+    assert cli.contents() == {}
+
+
+def test_a_profile_in_the_files_url_is_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no secret, and says by whose rights the source is read."""
+    keys = cli.folder / "credentials"
+    keys.write_text("[raw]\naws_access_key_id=KEYID\naws_secret_access_key=S3CR3T\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    place = "s3://bucket/raw?endpoint=http://127.0.0.1:1&region=us-east-1&profile=raw"
+    cli.done("source", "create", "far", "--files", place, "--schema", "x int", "--json")
+
+    told = cli.done("source", "describe", "far").object["files"]
+    assert told.startswith("s3://bucket/raw/**?endpoint=")
+    assert told.endswith("&profile=raw")
 
 
 def test_status_tells_of_the_last_run(events: Cli) -> None:

@@ -52,7 +52,7 @@ async def ingest_while_executors_die(
 
     Units: tasks are of ``task_bytes``; of 0, as they always are.
     """
-    source = server.url(f"cluster-{seed}/in")
+    source = server.source_url(f"cluster-{seed}/in")
     scene = await write_scene(source, size_bytes=size_bytes, files=8, seed=seed)
     report = folder / "report"
     by_spark, by_hand = [

@@ -12,7 +12,7 @@ import pytest
 import tidelog
 from cluster import checks, runs
 from cluster.scene import NAME, spec_of, write_few
-from kit.s3_servers import SeaweedServer
+from kit.s3_servers import KEYS, SeaweedServer
 from kit.spark_cluster import StandaloneCluster
 from tidelog.clock import SystemClock
 from tidelog.store.urls import open_store
@@ -26,8 +26,11 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """A master and two workers, whose Python has no tidelog."""
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():  # Of the driver, and of workers when they start.
+            patch.setenv(name, value)
+        with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as started:
+            yield started
 
 
 @pytest.mark.slow
@@ -107,10 +110,10 @@ def test_the_documented_lines_ingest_under_spark_submit(
     """As they stand there, with a host, a location and a source in place of those shown."""
     rows = write_few(tmp_path / "in", 50)
     url = seaweed.url("submitted/lake")
-    store = open_store(seaweed.url("submitted/in"), clock=SystemClock())
+    store = open_store(seaweed.source_url("submitted/in"), clock=SystemClock())
     asyncio.run(store.put("0.jsonl", (tmp_path / "in" / "0.jsonl").read_bytes()))
     with tidelog.connect(url, create=True) as lake:
-        lake.create_source(spec_of(seaweed.url("submitted/in")))
+        lake.create_source(spec_of(seaweed.source_url("submitted/in")))
 
     out = runs.run_submit_lines(cluster, url, tmp_path)
     with tidelog.connect(url) as lake:

@@ -29,6 +29,7 @@ from kit.processes import end_with_parent
 BUCKET = "tide"
 ACCESS_KEY = "tide-access"
 SECRET_KEY = "tide-secret+/="  # As AWS's own secrets, this must be escaped in a URL.
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 _READY_S = 40.0
 
 
@@ -62,6 +63,10 @@ class Server:
         }
         query = "&".join(f"{name}={quote(value)}" for name, value in (told | changed).items())
         return f"s3://{bucket}/{prefix}?{query}"
+
+    def source_url(self, prefix: str) -> str:
+        """Return the URL that a source has, which is stored: with `KEYS` in the environment."""
+        return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
 
     def start(self) -> None:
         """Start the server, and wait until a conditional put and a read succeed."""

@@ -151,7 +151,8 @@ class StandaloneCluster:
         return Daemon(name, port, web_port, directory, process)
 
     def _environment(self, home: Path, directory: Path) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        names = [name for name in os.environ if name in ("PATH", "HOME") or name.startswith("AWS_")]
+        kept = {name: os.environ[name] for name in names}
         return kept | {
             "JAVA_HOME": str(find_launcher(os.environ).home),
             "SPARK_HOME": str(home),

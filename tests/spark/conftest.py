@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.s3_servers import KEYS
 from tidelog.spark.session import session, stop
 
 HERE = Path(__file__).parent
@@ -24,10 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session of this test run, quick to start; its workers find what tests share."""
+    """The one session of this test run, quick to start; workers find what tests share."""
     found = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(found))
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
         started = session(quick=True)
     yield started
     stop(started)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.packing import packed
-from kit.s3_servers import MotoServer
+from kit.s3_servers import KEYS, MotoServer
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.clock import SystemClock
 from tidelog.collection.catalog import SourceInfo
@@ -153,18 +153,20 @@ async def test_json_arrays_are_the_same_to_both_engines(
 
 
 async def test_executors_reach_buckets_as_they_reach_disks(
-    spark: SparkSession, tmp_path: Path, moto: MotoServer
+    spark: SparkSession, tmp_path: Path, moto: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stores stay open from one tick to the next, over event loops that come and go."""
     files = write_files(tmp_path / "in", "csv", changes(240))
     place = moto.url("spark/lake")
+    for name, value in KEYS.items():  # Executors have them from the session's beginning.
+        monkeypatch.setenv(name, value)
 
     inputs = open_store(moto.url("spark/in"), clock=SystemClock())
     for file in (tmp_path / "in").iterdir():
         await inputs.put(file.name, file.read_bytes())
     by_hand = await make_source(tmp_path / "local", spec_of(files, format="csv"))
     await ingest(by_hand, "c")
-    by_spark = await make_source(place, spec_of(moto.url("spark/in"), format="csv"))
+    by_spark = await make_source(place, spec_of(moto.source_url("spark/in"), format="csv"))
     await ingest(by_spark, "c", engine=engine_for(spark, by_spark, CUT))
 
     read = spark.read.format("tidelog").option("location", place).load("c").toArrow()

@@ -33,7 +33,7 @@ from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
 from tidelog.store.port import Store
-from tidelog.store.urls import matches, open_store, split_glob, split_query
+from tidelog.store.urls import matches, open_store, secrets_in, split_glob, split_query
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
 FORMATS_OF_KINDS = (ROWS, "json", "csv")
@@ -108,6 +108,7 @@ class SourceSpec:
             UsageError: an option is wrong, or goes with another that is missing.
         """
         check_name(self.name, of="name of a source")
+        self._check_secrets()
         self._check_kind()
         _one_of("--envelope", self.envelope, ENVELOPES)
         _one_of("--time-unit", self.time_unit, tuple(UNITS))
@@ -127,6 +128,18 @@ class SourceSpec:
             )
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"--shards is a number from 1 to {SHARDS_MAX}", given=self.shards)
+
+    def _check_secrets(self) -> None:
+        """Refuse what is stored and would tell a secret to everybody who reads the catalog."""
+        for place in (self.files or "", *self.settings.values()):
+            found = secrets_in(place)
+            if found:
+                raise UsageError(
+                    f"a source's URL is stored, so it must hold no credentials: leave out "
+                    f"{' and '.join(found)}, and give them in the environment "
+                    "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), as a profile (?profile=NAME in "
+                    "the URL), or by the machine's role"
+                )
 
     def _check_kind(self) -> None:
         if self.kind != FILES:

@@ -20,6 +20,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 
 CLOUD_SCHEMES = ("s3", "gs", "az")
+SECRETS = ("access_key_id", "secret_access_key", "session_token")  # Of an s3:// URL.
 SCHEMES = ("memory", "file", *CLOUD_SCHEMES)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -95,6 +96,13 @@ def split_query(url: str) -> tuple[str, str]:
     """Split a cloud URL into what is before its query, and the query; a glob's ``?`` is none."""
     found = _QUERY.search(url)
     return (url, "") if found is None else (url[: found.start()], found.group(1))
+
+
+def secrets_in(url: str) -> list[str]:
+    """Return the names of what a cloud URL gives that nobody else should see."""
+    if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
+        return []
+    return [name for name in SECRETS if re.search(rf"[?&]{name}=", url, re.IGNORECASE)]
 
 
 def without_secrets(url: str) -> str:

@@ -33,6 +33,8 @@ _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _NO_CONNECTION = re.compile(r"legacy::Error\(\s*Connect,")
 # Without credentials obstore asks the machine's cloud for some; elsewhere nobody answers there.
 _METADATA = re.compile(r"/latest/(api/token|meta-data)|/computeMetadata/|/metadata/identity")
+# What `tidelog.store.cloud.profile` asked for credentials: boto3.
+_PROVIDER = re.compile(r"External AWS credential provider: (?:\w+: )?(.*)", re.DOTALL)
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _REASON_CHARACTERS = 300
 
@@ -56,7 +58,8 @@ _DENIED = (
 )
 _NO_CREDENTIALS = (
     "no credentials were found: give access_key_id and secret_access_key in the URL, "
-    "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profile files are not read)"
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile: AWS_PROFILE, or ?profile= "
+    "in the URL (pip install 'tidelog[aws]')"
 )
 
 Verb = Literal["get", "put", "delete", "list"]
@@ -116,6 +119,13 @@ def is_past_the_end(error: Exception) -> bool:
 def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
     status = _first(_STATUS, text)
     facts: dict[str, Any] = {"key": asked.key, "store": asked.store, "reason": _reason(text)}
+    told = _first(_PROVIDER, text)
+    if told is not None:
+        return StoreRefused(
+            "the profile gives no credentials: check ~/.aws/config, and log in again",
+            store=asked.store,
+            reason=told.strip()[:_REASON_CHARACTERS],
+        )
     if _METADATA.search(text):
         return StoreRefused(_NO_CREDENTIALS, store=asked.store)
     if status in ("401", "403") or isinstance(

@@ -20,10 +20,13 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
+from tidelog.store.cloud.profile import profile_credentials
 from tidelog.store.cloud.store import Bucket, CloudStore
 from tidelog.store.keys import check_key
+from tidelog.store.urls import SECRETS
 
 if TYPE_CHECKING:
+    from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
 
 # What a URL may say after its "?"; for gs:// and az:// there is the environment only.
@@ -35,8 +38,8 @@ S3_PARAMETERS = (
     "session_token",
     "allow_http",
     "virtual_hosted",
+    "profile",
 )
-_SECRETS = ("access_key_id", "secret_access_key", "session_token")
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 # A store that restarts for 3 s is outlasted; one that is gone is given up after 6 to 8 s.
@@ -78,10 +81,13 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
     if prefix:
         check_key(prefix)
     told = _parameters(scheme, query)
+    provider = profile_credentials(told, os.environ) if scheme == "s3" else None
     endpoint = told.get("endpoint") or _endpoint_of_environment()
     try:
         stores = [
-            _open(scheme, name, prefix, told, endpoint, retry_config=retry_config)
+            _open(
+                scheme, name, prefix, told, endpoint, provider=provider, retry_config=retry_config
+            )
             for retry_config in (_RETRY, _ONCE)
         ]
     except (BaseError, ValueError) as error:
@@ -129,6 +135,7 @@ def _open(
     told: dict[str, str],
     endpoint: str,
     *,
+    provider: Boto3CredentialProvider | None,
     retry_config: RetryConfig,
 ) -> ObjectStore:
     allow_http = _flag(told, "allow_http") or endpoint.startswith("http://")
@@ -151,6 +158,7 @@ def _open(
         config=_s3_config(told),
         client_options=client,
         retry_config=retry_config,
+        credential_provider=provider,
     )
 
 
@@ -197,5 +205,5 @@ def _endpoint_of_environment() -> str:
 
 
 def _shown(place: str, told: dict[str, str]) -> str:
-    shown = [f"{name}={quote(told[name], safe=':/[]')}" for name in told if name not in _SECRETS]
+    shown = [f"{name}={quote(told[name], safe=':/[]')}" for name in told if name not in SECRETS]
     return place + ("?" + "&".join(shown) if shown else "")
