@@ -1,11 +1,12 @@
-"""How fast json lines become a definite collection, beside Spark writing them to plain Parquet.
+"""How fast files become a definite collection, beside Spark writing them to Parquet and to Delta.
 
-All in one warm session on the same files. Spark's side reads with the schema given and writes
-Parquet: no row is checked apart, nothing is committed, and a crash leaves half of it. Ours keeps
-bad rows apart, records what it took with checksums, hashes each row and commits exactly once.
-Each round runs all sides in turn; seconds are medians, ratios are medians over the rounds.
+All in one warm session on the same files. Spark's side reads with the schema given: no row is
+checked apart. Plain Parquet commits nothing, and a crash leaves half of it. Ours keeps bad rows
+apart, records what it took with checksums, hashes each row and commits exactly once. Each round
+runs all sides in turn; seconds are medians, ratios are medians over the rounds.
 
-    python bench/ingest.py [--rows N] [--rounds N] [--engine spark|local]
+    python bench/ingest.py [--format json|csv|parquet] [--rows N] [--rounds N]
+                           [--engine spark|local] [--delta FOLDER_OF_JARS]
     python bench/ingest.py --plan [--gigabytes N ...] [--files N ...] [--runs N ...]
 """
 
@@ -21,15 +22,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
-import pyarrow.json as pj
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from figures import print_table, ratio, seconds_of, side_by_side
+from figures import print_table, ratio, side_by_side
 from ingest_plan import FILES as FILES_PLANNED
 from ingest_plan import RUNS, measure_plans
+from ingest_sides import (
+    FILES,
+    FORMATS,
+    SCHEMA,
+    arrow_parquet,
+    delta_settings,
+    spark_write,
+    write_rows,
+)
 from tidelog.aio import SourceSpec, connect
 from tidelog.clock import SystemClock
 from tidelog.collection.engine import Engine
@@ -38,13 +45,13 @@ from tidelog.spark.engine import SparkEngine
 from tidelog.spark.session import session, stop
 
 EngineAt = Callable[[str], Engine | None]  # By the location's URL; None is the local one.
-FILES = 8
-SCHEMA = (
-    "id bigint, user varchar, at bigint, kind varchar, amount double, ok boolean, day date, "
-    "note varchar"
-)
-SPARK_SCHEMA = SCHEMA.replace("varchar", "string")
-AIMS = {"none": 2.0, "upsert": 1.0}
+# Spark's seconds to Parquet over ours, by envelope, and whether times are the data's.
+AIMS = {
+    ("none", False): 1.5,
+    ("none", True): 1.5,
+    ("upsert", False): 1.0,
+    ("upsert", True): 0.6,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Case:
 
     envelope: str
     timed: bool
+    format: str = "json"
 
     @property
     def name(self) -> str:
@@ -61,55 +69,13 @@ class Case:
     def spec(self, files: Path) -> SourceSpec:
         return SourceSpec(
             name="rows",
-            files=f"{files}/*.json",
+            files=f"{files}/*.{self.format}",
+            format=self.format,
             schema=SCHEMA,
             envelope=self.envelope,
             key=("user",) if self.envelope == "upsert" else (),
             time_column="at" if self.timed else None,
         )
-
-
-CASES = [Case(envelope, timed) for envelope in ("none", "upsert") for timed in (False, True)]
-
-
-def write_rows(folder: Path, rows: int) -> int:
-    """Write rows of 8 fields, about 140 bytes each, in time order, ten to a user; return bytes."""
-    folder.mkdir()
-    for number in range(FILES):
-        start, limit = rows * number // FILES, rows * (number + 1) // FILES
-        duckdb.sql(f"""
-            COPY (
-                SELECT i AS id, 'user-' || hash(i) % {max(1, rows // 10)} AS user,
-                       1700000000000 + i AS at, 'k' || hash(i + 1) % 5 AS kind,
-                       (hash(i + 2) % 100000) / 100 AS amount, hash(i + 3) % 2 = 0 AS ok,
-                       DATE '2024-01-01' + (i % 28)::INT AS day, repeat('x', 20) AS note
-                FROM range({start}, {limit}) r(i) ORDER BY i
-            ) TO '{folder}/{number:04d}.json' (FORMAT json)""")
-    return sum(path.stat().st_size for path in folder.iterdir())
-
-
-def spark_parquet(spark: SparkSession, files: Path, out: Path) -> float:
-    """Read with Spark's own reader and write plain Parquet."""
-    read = spark.read.schema(SPARK_SCHEMA).json
-    seconds = seconds_of(lambda: read(f"{files}/*.json").write.parquet(out.as_uri()))
-    shutil.rmtree(out)
-    return seconds
-
-
-def arrow_parquet(files: Path, out: Path) -> float:
-    """Read with Arrow's reader on one core, and write Parquet with zstd and page checksums."""
-
-    def convert(path: Path) -> None:
-        table = pj.read_json(path, read_options=pj.ReadOptions(use_threads=False))
-        pq.write_table(table, out, compression="zstd", write_page_checksum=True)
-
-    def convert_all() -> None:
-        for path in sorted(files.iterdir()):
-            convert(path)
-
-    seconds = seconds_of(convert_all)
-    out.unlink()
-    return seconds
 
 
 async def ingest_all(lake: Path, spec: SourceSpec, engine: EngineAt) -> Summary:
@@ -139,45 +105,57 @@ class Ingest:
         return self.summary.duration_us / 1e6
 
 
-def measure(spark: SparkSession, folder: Path, rows: int, rounds: int, engine: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to measure."""
+
+    format: str
+    rows: int
+    rounds: int
+    engine: str
+    with_delta: bool
+
+
+def measure(spark: SparkSession, folder: Path, asked: Asked) -> None:
     """Print what each side took."""
-    files, few = folder / "files", folder / "few"
-    size = write_rows(files, rows)
-    write_rows(few, rows // 20)
+    files, few, rows = folder / "files", folder / "few", asked.rows
+    size = write_rows(files, rows, format=asked.format)
+    write_rows(few, rows // 20, format=asked.format)
 
     def engine_at(url: str) -> Engine | None:
-        if engine == "local":
+        if asked.engine == "local":
             return None
         return SparkEngine(spark, location_url=url, clock=SystemClock())
 
-    ingests = {case.name: Ingest(case, files, folder / "lake", engine_at) for case in CASES}
-    spark_name = "Spark's reader to Parquet"
-    works: dict[str, Callable[[], float]] = {
-        spark_name: partial(spark_parquet, spark, files, folder / "spark"),
-        "Arrow's reader to Parquet, one core": partial(arrow_parquet, files, folder / "arrow"),
-        **ingests,
-    }
-    spark_parquet(spark, few, folder / "spark")
-    for case in CASES:
+    cases = [Case(envelope, timed, asked.format) for envelope, timed in AIMS]
+    ingests = {case.name: Ingest(case, files, folder / "lake", engine_at) for case in cases}
+    write = partial(spark_write, spark, out=folder / "spark", format=asked.format)
+    base = "Spark's reader to Parquet"
+    works: dict[str, Callable[[], float]] = {base: partial(write, files, to="parquet")}
+    if asked.with_delta:
+        works["Spark's reader to Delta"] = partial(write, files, to="delta")
+    works["Arrow's reader to Parquet, one core"] = partial(
+        arrow_parquet, files, folder / "arrow", format=asked.format
+    )
+    works |= ingests
+    for to in ["parquet", *(["delta"] if asked.with_delta else [])]:
+        write(few, to=to)
+    for case in cases:
         Ingest(case, few, folder / "lake", engine_at)()
 
-    found = side_by_side(works, rounds)
+    found = side_by_side(works, asked.rounds)
 
     print(
-        f"{rows:,} rows, {size / 1e6:.0f} MB in {FILES} files; engine {engine}; {rounds} rounds\n"
+        f"{rows:,} rows of {asked.format}, {size / 1e6:.0f} MB in {FILES} files; engine "
+        f"{asked.engine}; {asked.rounds} rounds; PySpark {spark.version}\n"
     )
     table = []
     for name, seconds in found.items():
         took = statistics.median(seconds)
-        row = [
-            name,
-            f"{took:.1f}",
-            f"{rows / took:,.0f}",
-            f"{ratio(seconds, found[spark_name]):.2f}",
-        ]
+        row = [name, f"{took:.1f}", f"{rows / took:,.0f}", f"{ratio(seconds, found[base]):.2f}"]
         if name in ingests:
-            done = ingests[name].summary
-            row += [f"{AIMS[ingests[name].case.envelope]:.1f}", str(done.ticks)]
+            case, done = ingests[name].case, ingests[name].summary
+            row += [f"{AIMS[case.envelope, case.timed]:.1f}", str(done.ticks)]
             row += [str(done.store.requests_count)]
         table.append([*row, *[""] * (7 - len(row))])
     head = ["work", "seconds", "rows/s", "ratio to Spark's", "aim", "ticks", "requests"]
@@ -186,6 +164,8 @@ def measure(spark: SparkSession, folder: Path, rows: int, rounds: int, engine: s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--format", choices=list(FORMATS), default="json")
+    parser.add_argument("--delta", type=Path, help="a folder of Delta's jars: compare with it, too")
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", choices=["spark", "local"], default="spark")
@@ -197,11 +177,13 @@ def main() -> None:
     if given.plan:
         measure_plans(given.gigabytes, given.files, given.runs)
         return
+    extra = {} if given.delta is None else delta_settings(given.delta)
+    asked = Asked(given.format, given.rows, given.rounds, given.engine, given.delta is not None)
     pa.set_cpu_count(1)
-    spark = session()
+    spark = session(extra=extra)
     try:
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
-            measure(spark, Path(folder), given.rows, given.rounds, given.engine)
+            measure(spark, Path(folder), asked)
     finally:
         stop(spark)
 
