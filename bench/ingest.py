@@ -40,7 +40,8 @@ from ingest_sides import (
 from tidelog.aio import SourceSpec, connect
 from tidelog.clock import SystemClock
 from tidelog.collection.engine import Engine
-from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.run import run_ingest
+from tidelog.collection.summary import Summary
 from tidelog.spark.engine import SparkEngine
 from tidelog.spark.session import session, stop
 

@@ -25,6 +25,7 @@ from tidelog.cli.late_spark import LateSpark
 from tidelog.cli.main import main, status_of
 from tidelog.collection.compute import Job
 from tidelog.collection.engine import Computed, LocalEngine
+from tidelog.collection.source.files import FilesHead, FilesSource
 from tidelog.collection.source.port import RawSource
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")
@@ -224,8 +225,17 @@ def test_a_source_without_news_starts_no_spark(
 def test_spark_is_taken_where_it_pays(
     events: Cli, monkeypatch: pytest.MonkeyPatch, *, least: int, java: bool, engine: str
 ) -> None:
-    """A few lines are in before a JVM has started; and the summary says which it was."""
+    """A few lines are in before a JVM has started; and the summary says which it was.
+
+    To choose costs no second look at what there is: files are listed once.
+    """
     ran: list[str] = []
+    heads: list[FilesHead] = []
+    look = FilesSource.head
+
+    async def head(source: FilesSource) -> FilesHead:
+        heads.append(await look(source))
+        return heads[-1]
 
     async def compute(late: LateSpark, job: Job, source: RawSource) -> Computed:
         ran.append(late.name)
@@ -233,12 +243,14 @@ def test_spark_is_taken_where_it_pays(
         return await local.compute(job, source)
 
     monkeypatch.setattr("tidelog.cli.late_spark.LateSpark.compute", compute)
+    monkeypatch.setattr(FilesSource, "head", head)
     monkeypatch.setattr("tidelog.cli.engine_choice.SPARK_BYTES_MIN", least)
     monkeypatch.setattr("tidelog.cli.engine_choice._has_java", lambda: java)
 
     said = events.done("ingest", "events", "--json").object
 
     assert (said["engine"], bool(ran)) == (engine, engine == "spark")
+    assert (len(heads), said["store"]["list_count"]) == (1, 1)
     assert said["rows"] > 0
 
 

@@ -81,6 +81,33 @@ def test_what_is_guessed(text: str, told: dict[str, Any], types: dict[str, str])
 
 
 @pytest.mark.parametrize(
+    ("texts", "types"),
+    [
+        (["a,b\n1,2\n", "a,b\n1.5,\n"], {"a": "DOUBLE", "b": "BIGINT"}),
+        (["a,b\n1,\n", "b,a\n2024-01-02,x\n"], {"a": "VARCHAR", "b": "DATE"}),
+        (["a,b\n1,2\n", "a,b,c\n1,2,true\n"], {"a": "BIGINT", "b": "BIGINT", "c": "BOOLEAN"}),
+        (["a,b\n1,2\n", "x,y\nq,r\n"], {"a": "BIGINT", "b": "BIGINT"}),
+        (["a,b\n1,2\n", "a,b,c,d,e\nx,x,3,4,5\n"], {"a": "BIGINT", "b": "BIGINT"}),
+        (["a,b\n1,2\n", '\xff\xfe,"\n', "\n"], {"a": "BIGINT", "b": "BIGINT"}),
+        (["1,x\n2,y\n", "3.5,z\n"], {"column1": "DOUBLE", "column2": "VARCHAR"}),
+    ],
+)
+def test_later_files_tell_of_types_and_columns(texts: list[str], types: dict[str, str]) -> None:
+    """A type that the first file alone shows would make bad rows of all that come later."""
+    first, *others = [(text.encode("latin-1"), False) for text in texts]
+    _, schema = guess_csv(first[0], CsvOptions(), None, others=others)
+    assert {f.name: sql_type(f.type) for f in schema} == types
+
+
+def test_a_later_file_tells_of_line_breaks_in_quotes() -> None:
+    """Else each of its records would be two bad rows."""
+    others = [(b'n,t\n2,"a\nb"\n3,"c\nd"\n', False)]
+    dialect, schema = guess_csv(b"n,t\n1,x\n", CsvOptions(), None, others=others)
+    assert dialect.multiline
+    assert {f.name: sql_type(f.type) for f in schema} == {"n": "BIGINT", "t": "VARCHAR"}
+
+
+@pytest.mark.parametrize(
     ("text", "said", "types"),
     [
         ("a,b\n1,2\n", {"delimiter": ";"}, {"a,b": "VARCHAR"}),

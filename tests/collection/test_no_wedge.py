@@ -22,11 +22,12 @@ from tidelog.collection.decode import Decoded, decode_range
 from tidelog.collection.decode_parquet import pack_range
 from tidelog.collection.dialect import CsvDialect
 from tidelog.collection.ingest import Ingester
-from tidelog.collection.run import Summary, run_ingest
+from tidelog.collection.run import run_ingest
 from tidelog.collection.source import survey
 from tidelog.collection.source.binding import SourceRange
 from tidelog.collection.source.look import look_at_text
 from tidelog.collection.status import source_status
+from tidelog.collection.summary import Summary
 from tidelog.errors import InvariantError
 from tidelog.location import Location
 from tidelog.persist.schema import encode_schema, shard_schema

@@ -16,6 +16,7 @@ from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.collection.ingest import Ingester
+    from tidelog.collection.run import FirstHead
 
 ENGINES: Final = ("auto", "spark", "local")
 SPARK_BYTES_MIN: Final = 1 << 30  # That a source has left, for a start of Spark to be worth it.
@@ -74,21 +75,22 @@ def parse_conf(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-async def choose_engine(ingester: Ingester) -> str:
+async def choose_engine(ingester: Ingester) -> tuple[str, FirstHead | None]:
     """Return ``spark`` where it can run and the source has enough left for it, else ``local``.
+
+    What was looked at for that is returned, too: the run begins with it.
 
     Raises:
         LocationError: the store failed, or the source's.
     """
-    from tidelog.collection.status import taken_now
+    from tidelog.collection.run import look_ahead
 
     if importlib.util.find_spec("pyspark") is None:
-        return "local"
-    _, taken = await taken_now(ingester)
-    left = (await ingester.source.head()).left_bytes(taken)
+        return "local", None
+    first, left = await look_ahead(ingester)
     if left < SPARK_BYTES_MIN or not await ingester.clock.offload(_has_java):
-        return "local"
-    return "spark"
+        return "local", first
+    return "spark", first
 
 
 def _has_java() -> bool:

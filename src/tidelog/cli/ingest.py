@@ -17,7 +17,7 @@ from tidelog.cli.engine_choice import check_engine, choose_engine, parse_conf
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidelog.collection.run import Summary
+    from tidelog.collection.summary import Summary
     from tidelog.location import Location
 
 _SIZE: Final = re.compile(r"([0-9][0-9_]*)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
@@ -147,7 +147,9 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
     ingester = await location.ingester(
         wanted.name, bytes_max=wanted.bytes_max, strict=wanted.strict, final=wanted.final
     )
-    engine = await choose_engine(ingester) if wanted.engine == "auto" else wanted.engine
+    engine, first = wanted.engine, None
+    if engine == "auto":
+        engine, first = await choose_engine(ingester)
     with open_reporter(wanted.name, engine, as_json=wanted.as_json) as reporter:
         spark = LateSpark(
             location=location, note=reporter.note, master=wanted.master, conf=wanted.conf
@@ -164,6 +166,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
                     heartbeat_us=wanted.heartbeat_us,
                     on_tick=reporter.tell,
                     stop=stopping.is_set,
+                    first=first,
                 )
         finally:
             await spark.close()

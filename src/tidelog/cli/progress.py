@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from tidelog.collection.run import RunProgress, Summary
+    from tidelog.collection.summary import RunProgress, Summary
 
 
 class Reporter(Protocol):

@@ -7,6 +7,7 @@ written; the way that leaves the fewest bad records is taken.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import duckdb
@@ -83,18 +84,29 @@ def _check_format(option: str, form: str) -> None:
         ) from error
 
 
+Sample: TypeAlias = tuple[bytes, bool]  # How a file begins, and whether it goes on behind that.
+
+
 def guess_csv(
-    sample: bytes, options: CsvOptions, columns: pa.Schema | None, *, cut: bool = False
+    sample: bytes,
+    options: CsvOptions,
+    columns: pa.Schema | None,
+    *,
+    cut: bool = False,
+    others: Sequence[Sample] = (),
 ) -> tuple[CsvDialect, pa.Schema]:
     """Return the dialect of a sample, and the types of its columns.
 
     ``columns``, if they are said, name those of files without a header. ``cut`` says that the
-    file goes on behind the sample.
+    file goes on behind the sample. How ``others`` begin tells of types, of columns that come later,
+    and of line breaks in quotes; those of them that are something else tell nothing.
 
     Raises:
         ValueError: the sample's first line is no record of csv.
     """
     dialect = _guess_marks(sample, options)
+    if options.multiline is None and any(_is_multiline(one, dialect) for one in others):
+        dialect = msgspec.structs.replace(dialect, multiline=True)
     sample = _whole(sample, dialect, cut=cut)
     names = _header(sample, dialect)
     body = _texts(sample, dialect, names)
@@ -102,7 +114,8 @@ def guess_csv(
         known = () if columns is None else columns.names
         named = [known[i] if i < len(known) else f"column{i + 1}" for i in range(len(names))]
         dialect = msgspec.structs.replace(dialect, names=tuple(named))
-        body = _texts(sample, dialect, named)
+    wholes = [sample, *(_whole(one, dialect, cut=is_cut) for one, is_cut in others)]
+    body = _texts_of_all(wholes, dialect)
     formats = guess_formats(
         [without_nulls(column) if options.nulls is None else column for column in _columns(body)],
         options.date_format,
@@ -113,9 +126,38 @@ def guess_csv(
     )
     if options.nulls is None:
         dialect = msgspec.structs.replace(dialect, nulls=_guess_nulls(body, formats))
-        body = _texts(sample, dialect, body.column_names)
+        body = _texts_of_all(wholes, dialect)
     kinds = [type_of(column, formats) for column in _columns(body)]
     return dialect, pa.schema(list(zip(body.column_names, kinds, strict=True)))
+
+
+def _is_multiline(sample: Sample, dialect: CsvDialect) -> bool:
+    """Say whether a sample reads better with line breaks in quotes."""
+    if not dialect.quote or dialect.multiline:
+        return False
+    broken = msgspec.structs.replace(dialect, multiline=True)
+    wholes = [_whole(sample[0], one, cut=sample[1]) for one in (dialect, broken)]
+    return _badness(wholes[1], broken) < _badness(wholes[0], dialect)
+
+
+def _texts_of_all(samples: Sequence[bytes], dialect: CsvDialect) -> pa.Table:
+    """Return the records of samples as text; those of another kind than the first are left out.
+
+    Of a kind are files each of which has most of all their columns: others would not be taken.
+    """
+    first = list(dialect.names) or _header(samples[0], dialect)
+    found, known, least = [_texts(samples[0], dialect, first)], {*first}, len({*first})
+    for sample in samples[1:]:
+        try:
+            names = list(dialect.names) or _header(sample, dialect)
+        except ValueError:
+            continue
+        joined = known | {*names}
+        least_then = min(least, len({*names}))
+        if least_then * 2 > len(joined):
+            known, least = joined, least_then
+            found.append(_texts(sample, dialect, names))
+    return pa.concat_tables(found, promote_options="default")
 
 
 def _columns(table: pa.Table) -> list[Array]:

@@ -67,9 +67,10 @@ def no_files() -> UsageError:
 async def infer_csv(
     entries: Sequence[Entry], options: CsvOptions, columns: pa.Schema | None, *, store: Store
 ) -> tuple[CsvDialect, pa.Schema | None]:
-    """Infer how csv is written, and its columns' types, from the first file's first 2 MiB.
+    """Infer how csv is written, and its columns' types, from the first files' first 2 MiB each.
 
-    Without files, what is said is all there is; the types are then None.
+    The first one says how csv is written. Without files, what is said is all there is; the types
+    are then None.
 
     Raises:
         UsageError: the file cannot be read as csv.
@@ -77,9 +78,10 @@ async def infer_csv(
     if not entries:
         names = tuple(columns.names) if columns is not None and options.header is False else ()
         return msgspec.structs.replace(options.dialect(), names=names), None
-    sample = _readable(entries, [await read_sample(entries[0], store)])[0]
+    samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
+    first, *others = [(one.text, one.is_cut) for one in _readable(entries, samples)]
     try:
-        return guess_csv(sample.text, options, columns, cut=sample.is_cut)
+        return guess_csv(first[0], options, columns, cut=first[1], others=others)
     except ValueError as error:
         raise UsageError(
             f"{entries[0].key!r} cannot be read as csv: in its first line {error}; correct "

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from tidelog.clock import backoff_us
 from tidelog.collection.health import Health, encode_health, health_path
 from tidelog.collection.ingest import Ingester, Tick
 from tidelog.collection.source.port import SourceHead
 from tidelog.collection.status import taken_now
+from tidelog.collection.summary import RunProgress, Summary
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
 from tidelog.store.wrappers.metered import Usage, usage_of
 
@@ -30,70 +31,27 @@ _LOOK_US: Final = 100_000  # How often a pause looks whether it is to stop.
 _HEALTH_S: Final = 2.0  # A store that has failed for good is not waited for to tell it so.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What a run did, so far or in all. Where several run at once, each counts what it computed.
+@dataclass(frozen=True, slots=True)
+class FirstHead:
+    """A source's head that was looked at before a run, and what this process had asked until then.
 
-    Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits
-        that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
-        head still has; ``store`` is what driver and executors asked of the location's store and
-        the source's; ``upper`` is None before the first tick; ``waiting`` are files that cannot be
-        taken yet, by path, and why, and ``notes`` say what else there is to tell of files (those
-        that were moved). ``driver_read_bytes`` is what this process read of both: on
-        Spark, a small part of what executors did.
+    A listing of 100,000 files takes seconds: who looked at one to choose an engine hands it on.
     """
 
-    ticks: int = 0
-    rows: int = 0
-    late: int = 0
-    bad: int = 0
-    won: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    size_bytes: int = 0
-    left_bytes: int = 0
-    duration_us: int = 0
-    upper: int | None = None
-    waiting: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    store: Usage = field(default_factory=Usage)
-    driver_read_bytes: int = 0
-
-    @property
-    def dollars(self) -> float:
-        return self.store.dollars
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as ``tidelog ingest --json`` prints them."""
-        return {
-            "ticks": self.ticks,
-            "rows": self.rows,
-            "late": self.late,
-            "bad": self.bad,
-            "won": self.won,
-            "dropped": dict(self.dropped),
-            "seconds": round(self.duration_us / 1e6, 3),
-            "bytes": self.size_bytes,
-            "left_bytes": self.left_bytes,
-            "upper": self.upper,
-            "waiting": dict(self.waiting),
-            "notes": dict(self.notes),
-            "store": self.store.to_dict(),
-            "driver_read_bytes": self.driver_read_bytes,
-            "dollars": round(self.dollars, 9),
-        }
+    head: SourceHead
+    before: Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunProgress:
-    """What a run tells: as it starts, after each tick, and when the store fails and is tried again.
+async def look_ahead(ingester: Ingester) -> tuple[FirstHead, int]:
+    """Look at a source's head; return it for the run to begin with, and the bytes that it has left.
 
-    ``tick`` is None but after a tick; ``trouble`` is what is waited out, for ``pause_us``.
+    Raises:
+        LocationError: the store failed, or the source's.
     """
-
-    so_far: Summary
-    tick: Tick | None = None
-    trouble: TidelogError | None = None
-    pause_us: int = 0
+    before = _usage_of_driver(ingester)
+    _, taken = await taken_now(ingester)
+    head = await ingester.source.head()
+    return FirstHead(head, before), head.left_bytes(taken)
 
 
 async def run_ingest(
@@ -104,6 +62,7 @@ async def run_ingest(
     on_tick: Callable[[RunProgress], None],
     stop: Callable[[], bool],
     heartbeat_us: int = HEARTBEAT_US,
+    first: FirstHead | None = None,
 ) -> Summary:
     """Tick up to the source's head as it is now; with ``follow``, on and on until ``stop``.
 
@@ -117,7 +76,7 @@ async def run_ingest(
         LocationError: the store failed, and (without ``follow``) went on to after some tries.
         TidelogError: see `Ingester.tick`; what was committed stands.
     """
-    run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0)
+    run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0, first)
     try:
         await run.go(follow=follow, interval_us=interval_us)
     except SourceDropped:
@@ -133,6 +92,10 @@ async def run_ingest(
     return run.summary()
 
 
+def _usage_of_driver(ingester: Ingester) -> Usage:
+    return usage_of(ingester.store) + ingester.source.usage()
+
+
 @dataclass(slots=True)
 class _Run:
     """One run of an ingester, as it goes."""
@@ -141,6 +104,7 @@ class _Run:
     on_tick: Callable[[RunProgress], None]
     stop: Callable[[], bool]
     heartbeat_us: int
+    first: FirstHead | None
     so_far: Summary = field(default_factory=Summary)
     _executors: Usage = field(default_factory=Usage)
     _driver_before: Usage = field(init=False)
@@ -152,8 +116,9 @@ class _Run:
 
     def __post_init__(self) -> None:
         clock = self.ingester.clock
-        self._usage_before = self._usage()
-        self._driver_before = self._usage_of_driver()
+        now = _usage_of_driver(self.ingester)
+        self._driver_before = now if self.first is None else self.first.before
+        self._usage_before = self._driver_before + self.ingester.surveyed
         self._started_us = clock.now_us()
         self._start_us = self._told_us = clock.monotonic_us()
 
@@ -170,7 +135,8 @@ class _Run:
                 if failures:
                     # What an interrupted commit came to is read back before anything is decided.
                     await self.ingester.refresh()
-                await self._take(await self.ingester.source.head())
+                first, self.first = self.first, None
+                await self._take(await self.ingester.source.head() if first is None else first.head)
                 failures = 0
             except LocationError as error:
                 failures = 1 if self.so_far.ticks > ticks else failures + 1
@@ -244,14 +210,11 @@ class _Run:
             waiting=self.ingester.source.waiting(),
             notes=self.ingester.source.notes(),
             store=self._usage() - self._usage_before + self._executors,
-            driver_read_bytes=(self._usage_of_driver() - self._driver_before).read_bytes,
+            driver_read_bytes=(_usage_of_driver(self.ingester) - self._driver_before).read_bytes,
         )
 
     def _usage(self) -> Usage:
-        return self._usage_of_driver() + self.ingester.surveyed
-
-    def _usage_of_driver(self) -> Usage:
-        return usage_of(self.ingester.store) + self.ingester.source.usage()
+        return _usage_of_driver(self.ingester) + self.ingester.surveyed
 
     async def _wait_out(self, error: LocationError, failures: int) -> None:
         clock = self.ingester.clock
