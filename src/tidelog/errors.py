@@ -62,6 +62,10 @@ class AsOfNotComplete(UsageError):
     """The time asked for is not complete yet, and the caller chose not to wait."""
 
 
+class ExpressionTooSlow(UsageError):
+    """A condition took longer on some rows than it may; nothing is known of these rows."""
+
+
 class NoSuchStream(UsageError):
     """The log has no open stream of that id."""
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.collection import predicate
 from tidelog.collection.expression import Predicate, check_predicate, filter_table
-from tidelog.errors import UsageError
+from tidelog.errors import ExpressionTooSlow, UsageError
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FLIGHTS = pa.table(
@@ -238,6 +239,18 @@ def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
         _check(sql)
 
     assert _check(sql, definite=False).mask(FLIGHTS).shape == (4,)
+
+
+def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB ends between two lots of some 2,000 rows; that it did says nothing about a row."""
+    monkeypatch.setattr(predicate, "SECONDS_MAX", 0.05)
+    slow = _check("regexp_matches(repeat(carrier, 1000), '(u+a+)+y')")
+    rows = FLIGHTS.take([0] * 100_000)
+
+    with pytest.raises(ExpressionTooSlow, match=r"^--where takes longer than 0.05 s"):
+        slow.mask(rows)
+    with pytest.raises(ExpressionTooSlow):
+        slow.failing(rows)
 
 
 @pytest.mark.parametrize(

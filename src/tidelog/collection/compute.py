@@ -40,7 +40,7 @@ from tidelog.collection.records import OFFSET, Misfit
 from tidelog.collection.source.binding import AddressRange, SourceRange
 from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.times import format_time, times_of
-from tidelog.errors import InvariantError, TidelogError, UsageError, unforeseen
+from tidelog.errors import ExpressionTooSlow, InvariantError, TidelogError, UsageError, unforeseen
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
@@ -246,6 +246,8 @@ def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[B
     data = rows.select(schema.names)
     try:
         return predicate.mask(data), failing
+    except ExpressionTooSlow:
+        raise  # It says nothing about the rows.
     except UsageError:
         failing = predicate.failing(data)
         if not failing.any():

@@ -6,6 +6,7 @@ to that), and rows keep their order.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.errors import UsageError
+from tidelog.errors import ExpressionTooSlow, UsageError
 
+# What a sandbox may use: far more than any condition on a row needs. Both are errors of the
+# expression, and the second decides nothing about a row: another machine is quicker.
+MEMORY_MAX = "2GiB"
+SECONDS_MAX = 300.0
 ROWS = "tidelog_rows"  # What the rows are called inside the sandbox.
 
 
@@ -37,7 +42,7 @@ class Predicate:
 
         Raises:
             UsageError: a column is missing or cannot be cast to its type, or the expression fails
-                on a row.
+                on a row, or takes too long (ExpressionTooSlow).
         """
         with open_sandbox() as connection:
             return np.asarray(self.mask_in(connection, table).to_numpy(), np.bool_)
@@ -49,7 +54,8 @@ class Predicate:
         sandbox.register(ROWS, self.rows(table))
         try:
             statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
-            found: pa.Table = sandbox.sql(statement).to_arrow_table()
+            with self._in_time(sandbox):
+                found: pa.Table = sandbox.sql(statement).to_arrow_table()
         except duckdb.Error as error:
             raise UsageError(
                 f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
@@ -68,8 +74,29 @@ class Predicate:
         told = f"TRY(CASE WHEN ({self.sql}) IS NULL THEN 1 ELSE 2 END) IS NULL"
         with open_sandbox() as connection:
             connection.register(ROWS, self.rows(table))
-            found = connection.execute(f"SELECT {told} AS p FROM {ROWS}").fetchnumpy()["p"]
+            with self._in_time(connection):
+                found = connection.execute(f"SELECT {told} AS p FROM {ROWS}").fetchnumpy()["p"]
         return np.asarray(found, np.bool_)
+
+    @contextmanager
+    def _in_time(self, sandbox: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """Break off what takes too long.
+
+        Raises:
+            ExpressionTooSlow: it took too long.
+        """
+        timer = threading.Timer(SECONDS_MAX, sandbox.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except duckdb.InterruptException as error:
+            raise ExpressionTooSlow(
+                f"{self.what} takes longer than {SECONDS_MAX:g} s on some rows: simplify it",
+                expression=self.sql,
+            ) from error
+        finally:
+            timer.cancel()
 
     def rows(self, table: pa.Table) -> pa.Table:
         """Return what of ``table`` the expression reads, in the types it was checked for.
@@ -105,7 +132,8 @@ def open_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a DuckDB that reaches nothing but what is registered with it."""
     # One thread: rows come back in their order, and executors have one core each.
     connection = duckdb.connect(
-        ":memory:", config={"threads": 1, "enable_external_access": "false"}
+        ":memory:",
+        config={"threads": 1, "enable_external_access": "false", "memory_limit": MEMORY_MAX},
     )
     try:
         connection.execute("SET TimeZone = 'UTC'")
