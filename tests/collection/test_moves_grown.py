@@ -1,0 +1,127 @@
+"""Files that were renamed and have grown, came back, or were copied: each row is in once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kit.packing import packed
+from kit.sources import make_source, run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.run import Summary
+from tidelog.location import open_location
+
+
+def lines(*numbers: int) -> bytes:
+    return b"".join(b'{"n": %d, "pad": "%s"}\n' % (n, os.urandom(8).hex().encode()) for n in numbers)
+
+
+async def made(folder: Path, *, format: str = "json") -> None:
+    (folder / "in").mkdir()
+    spec = SourceSpec(name="c", files=str(folder / "in"), format=format, schema="n bigint")
+    await make_source(folder / "lake", spec)
+
+
+async def ingested(folder: Path, *, bytes_max: int = 10**8) -> Summary:
+    """Ingest as a process of its own does, which knows what is recorded."""
+    location = await open_location(str(folder / "lake"))
+    return await run_once(await location.ingester("c", bytes_max=bytes_max))
+
+
+async def numbers(folder: Path) -> list[int]:
+    location = await open_location(str(folder / "lake"))
+    found = await (await location.collection("c")).snapshot()
+    values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
+    return sorted(np.repeat(values, counts).tolist())
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("count", [2, 1_000], ids=["short", "long"])
+async def test_a_compressed_file_that_grew_and_was_renamed_is_known(
+    tmp_path: Path, suffix: str, count: int
+) -> None:
+    """Its first member is in, whatever its length; the one behind it comes."""
+    await made(tmp_path)
+    old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
+    old.write_bytes(packed(lines(*range(count)), suffix))
+    await ingested(tmp_path)
+    with old.open("ab") as file:
+        file.write(packed(lines(count), suffix))
+    old.rename(new)
+
+    summary = await ingested(tmp_path)
+    assert (await numbers(tmp_path), summary.waiting) == (list(range(count + 1)), {})
+
+
+@pytest.mark.parametrize(
+    ("format", "begin", "more"),
+    [
+        ("json", b'{"n": 0}', b'\n{"n": 1}\n'),
+        ("json-array", b'[{"n": 0},', b'{"n": 1},{"n": 2}]'),
+    ],
+)
+async def test_a_file_without_a_line_end_that_grew_and_was_renamed_is_known(
+    tmp_path: Path, format: str, begin: bytes, more: bytes
+) -> None:
+    """What its first record was, it is, though the line in which that stands goes on."""
+    await made(tmp_path, format=format)
+    old, new = (tmp_path / "in" / f"{name}.json" for name in "ab")
+    old.write_bytes(begin)
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [0]
+    with old.open("ab") as file:
+        file.write(more)
+    old.rename(new)
+
+    await ingested(tmp_path)
+    found = await numbers(tmp_path)
+    assert found == list(range(len(found)))
+
+
+async def test_a_file_that_gets_its_first_name_back_is_known(tmp_path: Path) -> None:
+    """What was taken of it under the other name, is in."""
+    await made(tmp_path)
+    old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    old.write_bytes(lines(1))
+    await ingested(tmp_path)
+    old.rename(new)
+    with new.open("ab") as file:
+        file.write(lines(2))
+    await ingested(tmp_path)
+    new.rename(old)
+
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 2]
+
+
+async def test_of_two_files_alike_one_was_renamed(tmp_path: Path) -> None:
+    """The other is a copy, and so another file; also where they are found at once."""
+    await made(tmp_path)
+    a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
+    a.write_bytes(lines(1))
+    await ingested(tmp_path)
+    shutil.copy2(a, b)
+    a.rename(c)
+
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 1]
+
+
+async def test_however_many_files_were_renamed_new_ones_are_taken(tmp_path: Path) -> None:
+    """A folder is renamed, whose files are larger than what a tick takes."""
+    await made(tmp_path)
+    (tmp_path / "in" / "old").mkdir()
+    count = 70
+    for n in range(count):
+        (tmp_path / "in" / "old" / f"{n:03}.jsonl").write_bytes(lines(n))
+    await ingested(tmp_path)
+    (tmp_path / "in" / "old").rename(tmp_path / "in" / "new")
+    (tmp_path / "in" / "z.jsonl").write_bytes(lines(count))
+
+    for _ in range(3):
+        await ingested(tmp_path, bytes_max=1)
+    assert await numbers(tmp_path) == list(range(count + 1))
