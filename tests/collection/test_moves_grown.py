@@ -17,7 +17,9 @@ from tidelog.location import open_location
 
 
 def lines(*numbers: int) -> bytes:
-    return b"".join(b'{"n": %d, "pad": "%s"}\n' % (n, os.urandom(8).hex().encode()) for n in numbers)
+    return b"".join(
+        b'{"n": %d, "pad": "%s"}\n' % (n, os.urandom(8).hex().encode()) for n in numbers
+    )
 
 
 async def made(folder: Path, *, format: str = "json") -> None:

@@ -1,0 +1,104 @@
+"""Files that change between the listing and the binding: nothing of them is bound, none stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kit.sources import make_source, run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.run import Summary
+from tidelog.collection.source.files import FilesSource
+from tidelog.location import open_location
+
+
+def write(path: Path, *numbers: int) -> Path:
+    path.write_text("".join(f'{{"n": {n}, "at": {1_000 * n}}}\n' for n in numbers))
+    return path
+
+
+async def made(folder: Path, **asked: Any) -> None:
+    (folder / "in").mkdir()
+    spec = SourceSpec(name="c", files=str(folder / "in"), schema="n bigint, at bigint", **asked)
+    await make_source(folder / "lake", spec)
+
+
+async def ingested(folder: Path, *, versioned: bool = False, final: bool = False) -> Summary:
+    location = await open_location(str(folder / "lake"))
+    ingester = await location.ingester("c", final=final)
+    assert isinstance(ingester.source, FilesSource)
+    ingester.source.is_versioned = versioned
+    return await run_once(ingester)
+
+
+async def numbers(folder: Path) -> list[int]:
+    location = await open_location(str(folder / "lake"))
+    found = await (await location.collection("c")).snapshot()
+    values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
+    return sorted(np.repeat(values, counts).tolist())
+
+
+def after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+    """Have something happen once, behind the next listing."""
+    head, changes = FilesSource.head, [change]
+
+    async def late(source: FilesSource) -> object:
+        found = await head(source)
+        while changes:
+            changes.pop()()
+        return found
+
+    monkeypatch.setattr(FilesSource, "head", late)
+
+
+async def test_a_file_that_grew_and_is_archived_meanwhile_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken of it is in, and nothing more of it is bound."""
+    await made(tmp_path)
+    file = write(tmp_path / "in" / "a.jsonl", 1)
+    await ingested(tmp_path)
+    write(file, 1, 2)
+    write(tmp_path / "in" / "b.jsonl", 3)
+    after_listing(monkeypatch, file.unlink)
+
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 3]
+
+
+@pytest.mark.parametrize("what", ["gone", "replaced"])
+async def test_an_object_that_goes_between_listing_and_binding_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A run lists once, and may work at what it listed for hours."""
+    await made(tmp_path)
+    file = write(tmp_path / "in" / "a.jsonl", 1)
+    write(tmp_path / "in" / "b.jsonl", 3)
+    after_listing(monkeypatch, file.unlink if what == "gone" else lambda: (write(file, 4), None)[1])
+
+    await ingested(tmp_path, versioned=True)
+    await ingested(tmp_path, versioned=True)
+    assert await numbers(tmp_path) == ([3] if what == "gone" else [3, 4])
+
+
+async def test_a_file_that_grew_and_was_renamed_while_rows_wait_can_be_put_back(
+    tmp_path: Path,
+) -> None:
+    """By its first name, as the message says; then each row is in, once."""
+    await made(tmp_path, time_column="at", lateness="10s")
+    file, other = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    write(file, 1, 2, 30)
+    await ingested(tmp_path)
+    with file.open("a") as sink:
+        sink.write('{"n": 31, "at": 31000}\n')
+    file.rename(other)
+    with pytest.raises(Exception, match=r"'a.jsonl' is gone"):
+        await ingested(tmp_path)
+    other.rename(file)
+
+    await ingested(tmp_path, final=True)
+    assert await numbers(tmp_path) == [1, 2, 30, 31]
