@@ -1,0 +1,39 @@
+"""An ingester that finds nothing, while another one is ticks ahead of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.sources import make_source, run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.engine import Computed
+from tidelog.collection.ingest import Ingester
+from tidelog.collection.source.binding import Binding
+from tidelog.location import open_location
+
+
+async def test_an_idle_ingester_that_was_overtaken_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns of the other's ticks at its own commit, which was of nothing."""
+    spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
+    location = await make_source(tmp_path / "lake", spec)
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    await run_once(await location.ingester("c"))
+    idle = await location.ingester("c")
+    other = await (await open_location(str(tmp_path / "lake"))).ingester("c")
+
+    async def overtaken(
+        ingester: Ingester, binding: Binding, computed: Computed
+    ) -> tuple[int, int]:
+        monkeypatch.undo()
+        for name in ("b.jsonl", "d.jsonl"):
+            (tmp_path / name).write_text('{"n": 2}\n')
+            await run_once(other)
+        return await ingester._commit(binding, computed)
+
+    monkeypatch.setattr(Ingester, "_commit", overtaken)
+    summary = await run_once(idle)
+    assert (summary.rows, summary.won) == (0, 0)
