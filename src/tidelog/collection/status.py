@@ -86,6 +86,9 @@ async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
     """
     for _ in range(_TRIES):
         upper = ingester.upper
+        if ingester.remap.state.upper_frontier < upper:
+            # Commits were met whose bindings this handle has not seen: others are ticks ahead.
+            await ingester.remap.refresh()
         try:
             return upper, {} if upper.is_empty else await ingester.taken(upper.time)
         except AsOfBeforeSince:
