@@ -20,7 +20,7 @@ import msgspec
 from tidelog.clock import Clock
 from tidelog.collection.catalog import SourceInfo
 from tidelog.collection.source.binding import AddressRange, SourceRange, Taken
-from tidelog.collection.source.blocks import BLOCK_BYTES
+from tidelog.collection.source.blocks import BLOCK_BYTES, sum_of
 from tidelog.collection.source.candidates import Known, choose_candidates
 from tidelog.collection.source.cut import (
     Cut,
@@ -32,7 +32,7 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.look import SurveyJob, greatest_time
-from tidelog.collection.source.moves import Moves, gone_by_beginning
+from tidelog.collection.source.moves import Beginning, Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.survey import is_unchanged, survey_piece
@@ -47,7 +47,7 @@ from tidelog.collection.source.surveyed import (
     split_candidate,
     unseen,
 )
-from tidelog.errors import InvariantError
+from tidelog.errors import GoneError, InvariantError
 from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import keeps_versions, literal_prefix, matches
@@ -149,7 +149,8 @@ class FilesSource:
         self._known.forget(head.sizes, taken)
         seen: dict[FileCandidate, FileSurvey] = {}
         budget = bytes_max
-        for round_ in range(64):
+        round_ = 0
+        while round_ < 64:
             standing = self._moves.standing(taken, head.sizes)
             chosen, complete = choose_candidates(
                 (entry for entry in head.entries if entry.key not in self._skipped),
@@ -161,7 +162,7 @@ class FilesSource:
             )
             await self._look(chosen, seen, job, survey)
             if await self._find_moved([seen[one] for one in chosen], standing, head, job):
-                continue
+                continue  # Which is no round: however many files a folder has, they end.
             files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
@@ -170,7 +171,7 @@ class FilesSource:
                 moved = tuple(self._moves.found.values())
                 return Plan(moved, None) if moved and not job.is_timed else None
             # All that was seen waits, or is of one time, or unordered: look further.
-            budget *= 2
+            budget, round_ = budget * 2, round_ + 1
         return None
 
     async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
@@ -200,18 +201,34 @@ class FilesSource:
         if not new or job.is_versioned:
             self._moves.doubt_objects(new, taken, head.sizes)
             return False
-        begun, moved = gone_by_beginning(taken, head.sizes), False
-        for one in new:
+        # A file that is skipped is taken under another name, as users are told.
+        known = {path: found for path, found in taken.items() if path not in self._skipped}
+        begun, moved = gone_by_beginning(known, head.sizes), False
+        lengths = sorted({length for length, _ in begun})
+        for one in new if begun else ():
             asked = one.candidate
             file = OpenedFile(store=self.store, path=asked.path, source=self.info.name)
             alike = [
                 gone
-                for gone in begun.get((one.found.head_bytes, one.found.head), ())
+                for begins in await self._beginnings(one, file, lengths)
+                for gone in begun.get(begins, ())
                 if asked.size_bytes >= gone.size_bytes
                 and await is_unchanged(gone, file, format=self.info.format)
             ]
             moved |= self._moves.learn(asked, alike)
         return moved
+
+    async def _beginnings(
+        self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]
+    ) -> list[Beginning]:
+        """Return how a file begins, as one that it has grown from did, of each of these lengths."""
+        if self.info.format == "parquet":
+            return [(one.found.head_bytes, one.found.head)]
+        try:
+            data = await file.get(0, lengths[-1])
+        except GoneError:
+            return []
+        return [(length, sum_of(data[:length])) for length in lengths if length <= len(data)]
 
     def waiting(self) -> Mapping[str, str]:
         return {**self._known.waiting, **self._waiting}

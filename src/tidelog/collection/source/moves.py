@@ -38,7 +38,9 @@ class Moves:
 
     def learn(self, asked: FileCandidate, alike: Sequence[SourceRange]) -> bool:
         """Remember what a file is that goes on like some that are gone; say whether it is one."""
-        same = [gone for gone in alike if is_dated_so(asked, gone)]
+        # Of several that are alike, one is the file that is gone, and the others are copies.
+        again = {found.moved for found in self.found.values()}
+        same = [g for g in alike if is_dated_so(asked, g) and g.path not in again]
         if same:
             before = max(same, key=lambda gone: gone.limit)
             self.found[asked.path] = msgspec.structs.replace(
@@ -88,7 +90,8 @@ def gone_by_beginning(
     again = {found.moved for found in taken.values() if found.moved}
     gone: dict[Beginning, list[SourceRange]] = {}
     for path, found in taken.items():
-        if path not in sizes and path not in again and found.head:
+        has_records = found.head and found.limit > len(found.header)
+        if path not in sizes and path not in again and has_records:
             gone.setdefault((found.head_bytes, found.head), []).append(found)
     return gone
 

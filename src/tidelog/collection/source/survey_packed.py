@@ -142,7 +142,7 @@ class _Survey:
     def _extent(self) -> Extent:
         """Return how much of the file is whole; it is read to its end unless that is known."""
         asked, known, before = self.piece.candidate, self.known, self.piece.candidate.before
-        if known is None or before is None or before.e_tag != asked.e_tag:
+        if known is None or before is None or before.unread or before.e_tag != asked.e_tag:
             return self.opened.text.measure(by_lines=self.job.source.format != ARRAY_FORMAT)
         self.goes_on = asked.limit < known.text_bytes
         return Extent(known.whole_bytes, known.text_bytes, known.whole_bytes < asked.size_bytes)
