@@ -127,3 +127,19 @@ async def test_however_many_files_were_renamed_new_ones_are_taken(tmp_path: Path
     for _ in range(3):
         await ingested(tmp_path, bytes_max=1)
     assert await numbers(tmp_path) == list(range(count + 1))
+
+
+async def test_a_file_that_is_renamed_to_and_fro_is_known(tmp_path: Path) -> None:
+    """By whichever names, in whatever order, and wherever it grows."""
+    await made(tmp_path)
+    path = tmp_path / "in" / "a.jsonl"
+    path.write_bytes(lines(0))
+    await ingested(tmp_path)
+    for n, name in enumerate("bcabadabcb", start=1):
+        path = path.rename(path.with_name(f"{name}.jsonl"))
+        if n % 3:
+            with path.open("ab") as file:
+                file.write(lines(n))
+        await ingested(tmp_path)
+
+    assert await numbers(tmp_path) == [n for n in range(11) if n % 3 or not n]

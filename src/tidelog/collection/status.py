@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from tidelog.collection.catalog import FILES
 from tidelog.collection.health import Health, decode_health, health_path
 from tidelog.collection.ingest import Ingester
 from tidelog.collection.source.binding import SourceRange, Taken
+from tidelog.collection.source.moves import names_by_path
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -74,8 +76,9 @@ async def source_status(ingester: Ingester) -> SourceStatus:
 
 def count_files(taken: Taken) -> int:
     """Return how many files there are of which something was taken, whatever they were called."""
-    former = {r.moved for r in taken.values() if isinstance(r, SourceRange) and r.moved}
-    return len(taken) - len(former & taken.keys())
+    files = cast("Mapping[str, SourceRange]", taken)  # The caller has asked for these.
+    families = {id(names): names for names in names_by_path(files).values()}
+    return len(taken) - sum(len(names) - 1 for names in families.values())
 
 
 async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:

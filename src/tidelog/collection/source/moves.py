@@ -34,7 +34,7 @@ class Moves:
         for path in list(self.found):
             if path in taken or path not in sizes:
                 del self.found[path]
-        return {**taken, **self.found} if self.found else taken
+        return {**taken, **self.found, **returned(taken, sizes)}
 
     def learn(self, asked: FileCandidate, alike: Sequence[SourceRange]) -> bool:
         """Remember what a file is that goes on like some that are gone; say whether it is one."""
@@ -86,14 +86,52 @@ class Moves:
 def gone_by_beginning(
     taken: Mapping[str, SourceRange], sizes: Mapping[str, int]
 ) -> Mapping[Beginning, Sequence[SourceRange]]:
-    """Return what was taken and is gone, and was not found again, by how it begins."""
-    again = {found.moved for found in taken.values() if found.moved}
+    """Return what was taken and is gone, under all names that it had, by how it begins."""
+    names = names_by_path(taken)
     gone: dict[Beginning, list[SourceRange]] = {}
     for path, found in taken.items():
-        has_records = found.head and found.limit > len(found.header)
-        if path not in sizes and path not in again and has_records:
+        had = names.get(path, (path,))
+        # Of no records, or of what was taken on under another name, none can be taken twice.
+        if not found.head or found.limit <= len(found.header) or _last(had, taken) is not found:
+            continue
+        if not any(name in sizes for name in had):
             gone.setdefault((found.head_bytes, found.head), []).append(found)
     return gone
+
+
+def returned(
+    taken: Mapping[str, SourceRange], sizes: Mapping[str, int]
+) -> Mapping[str, SourceRange]:
+    """Return what is in of files that have a former name again, where more was taken since.
+
+    Whether they go on as that did is looked at as of any file whose date is another.
+    """
+    back: dict[str, SourceRange] = {}
+    for path, had in names_by_path(taken).items():
+        last = _last(had, taken)
+        if path in sizes and last.path not in sizes and last.limit > taken[path].limit:
+            moved, late = taken[path].moved or last.path, taken[path].late
+            back[path] = msgspec.structs.replace(
+                last, path=path, late=late, reached=CLOSED, moved=moved, unread=1
+            )
+    return back
+
+
+def names_by_path(taken: Mapping[str, SourceRange]) -> Mapping[str, Sequence[str]]:
+    """Return the names that files had which were moved, by each of them."""
+    names: dict[str, list[str]] = {}
+    for path, found in taken.items():
+        if found.moved in taken:
+            ours, theirs = (names.get(name, [name]) for name in (path, found.moved))
+            if ours is not theirs:
+                joined = [*ours, *theirs]
+                names |= dict.fromkeys(joined, joined)
+    return names
+
+
+def _last(names: Sequence[str], taken: Mapping[str, SourceRange]) -> SourceRange:
+    """Return what was taken last of a file, under whichever of its names."""
+    return max((taken[name] for name in names), key=lambda found: found.limit)
 
 
 def is_dated_so(asked: FileCandidate, before: SourceRange) -> bool:
