@@ -33,7 +33,7 @@ class Known:
     def learn(self, survey: FileSurvey) -> None:
         """Remember what a survey found."""
         asked, found = survey.candidate, survey.found
-        if asked.checked:
+        if asked.checked and found.waits is None:
             self.checked[asked.path] = asked.e_tag
         if survey.is_empty and found.waits is None and asked.start < asked.limit:
             # The listing is older than what was taken: the next one will know.

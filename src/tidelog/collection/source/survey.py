@@ -28,6 +28,7 @@ from tidelog.collection.source.survey_packed import OpenTexts, check_packed, sur
 from tidelog.collection.source.surveyed import (
     SHORTER,
     TORN,
+    WENT,
     FileCandidate,
     Keep,
     Surveyed,
@@ -73,7 +74,10 @@ async def survey_piece(
             if asked.start >= asked.limit:
                 return Surveyed()
         return await _survey_text(piece, job, file, clock=clock, keep=keep)
-    except (CorruptionError, GoneError) as error:
+    except GoneError as error:
+        # What is in of it, stays; what is bound of it, is not surveyed any more.
+        return Surveyed(waits=error.sentence if asked.before is None else WENT)
+    except CorruptionError as error:
         if asked.before is not None:
             raise
         # It may be being written, or moved: it is looked at again, and stops no other.
