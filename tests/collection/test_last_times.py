@@ -1,0 +1,36 @@
+"""Times so late that there are none behind them: they must not keep all else from being taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kit.sources import contents, make_source, run_once
+from tidelog.collection.create import SourceSpec
+
+
+@pytest.mark.parametrize("lateness", ["0s", "10s"])
+@pytest.mark.parametrize("before_last", [0, 1, 2])
+async def test_a_row_of_the_last_time_stops_no_source(
+    tmp_path: Path, lateness: str, before_last: int
+) -> None:
+    """Whoever allows any time, allows forecasts; a binding needs a time behind the last one."""
+    spec = SourceSpec(
+        name="c",
+        files=str(tmp_path / "*.jsonl"),
+        schema="n bigint, at bigint",
+        time_column="at",
+        max_ahead="any",
+        lateness=lateness,
+    )
+    location = await make_source(tmp_path / "lake", spec)
+    for n, at in enumerate((5, 2**63 - 2 - before_last, 7, 8, 9)):
+        (tmp_path / f"{n}.jsonl").write_text(json.dumps({"n": n, "at": at}) + "\n")
+        await run_once(await location.ingester("c", final=True))
+
+    found = [json.loads(row.replace("'", '"'))["n"] for row in await contents(location)]
+    bad = await contents(location, "c_errors")
+    assert found == [0, 2, 3, 4]
+    assert len(bad) == 1
