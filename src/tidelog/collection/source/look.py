@@ -46,6 +46,8 @@ HEAD_BYTES: Final = 4_096
 FIRST_LOOK_BYTES: Final = 256 * 1024
 SMALL_SURVEY_BYTES: Final = 1024 * 1024
 SMALL_SURVEY_FILES: Final = 16
+# Behind it there are as many times again, for the bindings that come after such a row.
+LAST_TIME: Final = 2**62
 _INK: Final = re.compile(rb"[^ \t\r\n]")
 
 
@@ -91,10 +93,11 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def greatest_time(source: SourceInfo, *, now_us: int, lower: int) -> int:
     """Return the greatest time that a row may have: a mad one would move upper for good."""
-    if source.time_column is None or source.max_ahead_ms is None:
+    if source.time_column is None:
         return ANY_TIME
+    ahead_ms = source.max_ahead_ms
     # What is complete already moves nothing, wherever the clock stands.
-    return max(now_us // 1_000 + source.max_ahead_ms, lower)
+    return max(LAST_TIME if ahead_ms is None else now_us // 1_000 + ahead_ms, lower)
 
 
 def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: bytes) -> Surveyed:
