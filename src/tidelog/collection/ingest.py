@@ -24,6 +24,7 @@ from tidelog.collection.engine import (
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,
+    SourceRange,
     Standing,
     Taken,
     advance,
@@ -244,11 +245,24 @@ class Ingester(SourceShards):
         plan = await self.source.plan(
             taken, head, lower=lower, bytes_max=self.bytes_max, survey=self._survey
         )
+        if plan is not None:
+            await self._check_held(plan, standing)
         if plan is None and self.final and standing.held:
             return Plan((), max(found.reached for found in standing.held) + 1)
         if plan is None and self.info.time_column is None:
             return Plan((), None)
         return plan
+
+    async def _check_held(self, plan: Plan, standing: Standing) -> None:
+        """Check that no file was moved of which rows are held back: they are read by its old name.
+
+        Raises:
+            GoneError: one was. It is to be put back before what was appended to it is bound.
+        """
+        moved = {found.moved for found in plan.ranges if isinstance(found, SourceRange)}
+        for found in standing.held:
+            if found.path in moved - self._skipped:
+                await self.source.read(found)
 
     async def _survey(self, job: SurveyJob) -> SurveyResult:
         done = await self.engine.survey(job, self.source)

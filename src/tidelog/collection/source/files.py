@@ -201,9 +201,7 @@ class FilesSource:
         if not new or job.is_versioned:
             self._moves.doubt_objects(new, taken, head.sizes)
             return False
-        # A file that is skipped is taken under another name, as users are told.
-        known = {path: found for path, found in taken.items() if path not in self._skipped}
-        begun, moved = gone_by_beginning(known, head.sizes), False
+        begun, moved = gone_by_beginning(taken, head.sizes), False
         lengths = sorted({length for length, _ in begun})
         for one in new if begun else ():
             asked = one.candidate
@@ -215,7 +213,7 @@ class FilesSource:
                 if asked.size_bytes >= gone.size_bytes
                 and await is_unchanged(gone, file, format=self.info.format)
             ]
-            moved |= self._moves.learn(asked, alike)
+            moved |= self._moves.learn(asked, alike, skipped=self._skipped)
         return moved
 
     async def _beginnings(

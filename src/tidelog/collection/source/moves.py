@@ -36,10 +36,15 @@ class Moves:
                 del self.found[path]
         return {**taken, **self.found, **returned(taken, sizes)}
 
-    def learn(self, asked: FileCandidate, alike: Sequence[SourceRange]) -> bool:
-        """Remember what a file is that goes on like some that are gone; say whether it is one."""
+    def learn(
+        self, asked: FileCandidate, alike: Sequence[SourceRange], *, skipped: frozenset[str]
+    ) -> bool:
+        """Remember what a file is that goes on like some that are gone; say whether it is one.
+
+        It is none that was ``skipped``: such a file is taken under another name, as users are told.
+        """
         # Of several that are alike, one is the file that is gone, and the others are copies.
-        again = {found.moved for found in self.found.values()}
+        again = {*skipped, *(found.moved for found in self.found.values())}
         same = [g for g in alike if is_dated_so(asked, g) and g.path not in again]
         if same:
             before = max(same, key=lambda gone: gone.limit)
