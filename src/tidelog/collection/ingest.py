@@ -29,7 +29,7 @@ from tidelog.collection.source.binding import (
     Taken,
     advance,
 )
-from tidelog.collection.source.kinds import registered_kind
+from tidelog.collection.source.kinds import registered_kind, release_source
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
 from tidelog.collection.source_shards import INGEST_HOLD, SourceShards, same_as_theirs
@@ -106,7 +106,7 @@ class Ingester(SourceShards):
         await self._check_there()
         start_us = self.clock.monotonic_us()
         if not self._is_held:
-            await self._hold(make=True)
+            await self._begin_to_hold()
             self._is_held = True
         for _ in range(TRIES_MAX):
             reached = self.upper
@@ -128,6 +128,15 @@ class Ingester(SourceShards):
                 observe_tick(self.info.name, seconds, done.rows)
             return done
         raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
+
+    async def _begin_to_hold(self) -> None:
+        await self._hold(make=True)
+        try:
+            await self._check_there()
+        except SourceDropped:
+            # Who dropped it may have let go of it before this was made, which would last for ever.
+            await release_source(self.info, store=self.store, clock=self.clock)
+            raise
 
     async def _hold(self, *, make: bool) -> None:
         """Tell the source up to where all that it has is in."""
