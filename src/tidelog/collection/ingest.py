@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from tidelog.collection.catalog import FILES
 from tidelog.collection.compute import Job, Target
 from tidelog.collection.controller import Controller
 from tidelog.collection.engine import (
@@ -131,6 +132,8 @@ class Ingester(SourceShards):
 
     async def _begin_to_hold(self) -> None:
         await self._hold(make=True)
+        if self.info.kind == FILES:
+            return  # Of which nothing is held.
         try:
             await self._check_there()
         except SourceDropped:
