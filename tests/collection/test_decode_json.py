@@ -211,3 +211,53 @@ def test_a_number_is_what_it_says_or_an_error(text: str) -> None:
         assert isinstance(value, float)
         assert value == float(text) or (math.isnan(value) and text == "NaN")
         assert math.isfinite(value) or text in ("NaN", "Infinity", "-Infinity")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.decimal128(10, 2), "9999999999"),
+        (pa.decimal128(10, 2), '"9999999999"'),
+        (pa.decimal128(10, 2), "-1e8"),
+        (pa.decimal128(18, 2), "9" * 17),
+        (pa.decimal128(38, 2), "9" * 38),
+    ],
+    ids=str,
+)
+def test_a_number_past_the_digits_of_its_decimal_is_an_error(kind: pa.DataType, text: str) -> None:
+    """Digits of the scale count: without them, a number was stored as what was left of its bits."""
+    wanted = pa.schema([pa.field("d", kind), pa.field("l", pa.list_(pa.field("item", kind)))])
+    data = f'{{"d":1,"l":[]}}\n{{"d":{text},"l":[]}}\n{{"d":2,"l":[{text}]}}\n'.encode()
+    found = SourceRange(path="p", start=0, limit=len(data))
+
+    decoded = decode_range(data, found, wanted, format="json")
+
+    assert decoded.rows.column("d").to_pylist() == [Decimal(1)]
+    reasons = decoded.errors.column("reason").to_pylist()
+    assert [reason[:30] for reason in reasons] == ["column 'd' does not fit its ty"] + [
+        "column 'l' does not fit its ty"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.float64(), "9" * 400),
+        (pa.float64(), "-" + "9" * 5_000),
+        (pa.float32(), "3.5e38"),
+        (pa.float32(), "1e39"),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_a_number_past_the_range_of_its_float_is_an_error(kind: pa.DataType, text: str) -> None:
+    """However it is written; where infinity is written, it is meant."""
+    wanted = pa.schema([pa.field("x", kind), pa.field("l", pa.list_(pa.field("item", kind)))])
+    data = f'{{"x":-Infinity}}\n{{"x":{text}}}\n{{"x":1,"l":[{text}]}}\n{{"x":3e38}}\n'.encode()
+    found = SourceRange(path="p", start=0, limit=len(data))
+
+    decoded = decode_range(data, found, wanted, format="json")
+
+    assert decoded.rows.num_rows == 2
+    assert decoded.errors.num_rows == 2
+    reasons = decoded.errors.column("reason").to_pylist()
+    assert all("does not fit its type" in why or "is too large" in why for why in reasons)

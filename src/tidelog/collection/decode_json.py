@@ -16,7 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tidelog.collection.doubt_json import Check, doubt_lines, fault_of, line_checkers
+from tidelog.collection.doubt_json import (
+    Check,
+    doubt_lines,
+    fault_of,
+    has_infinity,
+    line_checkers,
+    overflows,
+)
 from tidelog.collection.json_texts import FieldTexts, field_texts
 from tidelog.collection.lines import are_text, outer_bytes, split_records
 from tidelog.collection.places import Bools, Int64s
@@ -108,6 +115,12 @@ class _Lines:
                 found = _read(chunk, self._plain, unknown="ignore")
                 self._has_unknown = not isinstance(found, str)
         if isinstance(found, str) or found.num_rows != len(rows):
+            return None
+        # Of a number with many digits, or one that is too large for a float of 32 bits, Arrow makes
+        # infinity. Most lines have none, whether meant or not.
+        if any(map(has_infinity, found.columns)) and any(
+            overflows(self.line(row), self._plain) for row in rows.tolist()
+        ):
             return None
         table = self._with_texts(found, chunk, len(rows)) if self._texts.names else found
         if table is not None and self.dropped is not None and self._has_unknown:

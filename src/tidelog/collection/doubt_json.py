@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from tidelog.collection.json_texts import UNNAMEABLE
@@ -122,8 +123,8 @@ def fault_of(line: bytes, wanted: pa.Schema, wire: pa.Schema) -> str:
         return value
 
     def integer(text: str) -> float:
-        # Python refuses to read more digits than a few thousand, which no column holds either.
-        return int(text) if len(text) <= 1_000 else number(text)
+        # Of so many digits, no column of whole numbers holds one; a double holds the least of them.
+        return int(text) if len(text) <= 300 else number(text)
 
     try:
         value: Any = json.loads(
@@ -159,7 +160,7 @@ def _fits(value: Any, field: pa.Field[Any]) -> bool:
         return kind is str
     if pa.types.is_decimal(dtype) and not _is_decimal(value, dtype):
         return False
-    return _parses(value, field)
+    return _parses(value, field) and not _is_beyond(value, dtype)
 
 
 def _is_decimal(value: Any, dtype: pa.DataType) -> bool:
@@ -168,6 +169,38 @@ def _is_decimal(value: Any, dtype: pa.DataType) -> bool:
         return fits is not None and fits(Decimal(getattr(value, "text", value)))
     except (ArithmeticError, TypeError, ValueError):
         return False
+
+
+def overflows(line: bytes, wire: pa.Schema) -> bool:
+    """Say whether a line, which Arrow takes, has a number that its column's floats cannot hold.
+
+    Where infinity itself is written, it is meant.
+    """
+    meant: Any = None
+    found = json.loads(line, parse_int=float, parse_constant=lambda _: meant)
+    return any(_is_beyond(found.get(field.name), field.type) for field in wire)
+
+
+def _is_beyond(value: Any, dtype: pa.DataType) -> bool:
+    if value is None:
+        return False
+    if pa.types.is_list(dtype):
+        return any(_is_beyond(one, dtype.value_type) for one in value)
+    if pa.types.is_struct(dtype):
+        return any(_is_beyond(value.get(field.name), field.type) for field in dtype)
+    if not pa.types.is_floating(dtype):
+        return False
+    return math.isinf(pa.scalar(float(value), pa.float64()).cast(dtype).as_py())
+
+
+def has_infinity(array: pa.Array[Any] | pa.ChunkedArray[Any]) -> bool:
+    """Say whether some float of a column is infinite."""
+    dtype = array.type
+    if pa.types.is_list(dtype):
+        return has_infinity(pc.list_flatten(array))
+    if pa.types.is_struct(dtype):
+        return any(has_infinity(pc.struct_field(array, i)) for i in range(dtype.num_fields))
+    return pa.types.is_floating(dtype) and bool(pc.any(pc.is_inf(array)).as_py())
 
 
 def _is_narrow(value: float) -> bool:

@@ -146,5 +146,7 @@ def json_wire(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_boolean(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
         return dtype
     if pa.types.is_decimal(dtype):
-        return dtype  # Read from numbers and from text, exactly or not at all.
+        # Read from numbers and from text. Arrow counts a number's digits before it appends those
+        # of the scale, which 128 bits need not hold: whether they fit is asked by the cast.
+        return pa.decimal256(dtype.precision, dtype.scale)
     return pa.string()
