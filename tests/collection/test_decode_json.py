@@ -233,10 +233,8 @@ def test_a_number_past_the_digits_of_its_decimal_is_an_error(kind: pa.DataType, 
     decoded = decode_range(data, found, wanted, format="json")
 
     assert decoded.rows.column("d").to_pylist() == [Decimal(1)]
-    reasons = decoded.errors.column("reason").to_pylist()
-    assert [reason[:30] for reason in reasons] == ["column 'd' does not fit its ty"] + [
-        "column 'l' does not fit its ty"
-    ]
+    reasons = [str(why)[:24] for why in decoded.errors.column("reason").to_pylist()]
+    assert reasons == ["column 'd' does not fit ", "column 'l' does not fit "]
 
 
 @pytest.mark.parametrize(
@@ -259,5 +257,5 @@ def test_a_number_past_the_range_of_its_float_is_an_error(kind: pa.DataType, tex
 
     assert decoded.rows.num_rows == 2
     assert decoded.errors.num_rows == 2
-    reasons = decoded.errors.column("reason").to_pylist()
+    reasons = [str(why) for why in decoded.errors.column("reason").to_pylist()]
     assert all("does not fit its type" in why or "is too large" in why for why in reasons)

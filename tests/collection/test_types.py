@@ -208,6 +208,15 @@ def test_values_of_other_types_do_not_know_their_neighbours(data: st.DataObject)
         (pa.int64(), -1, pa.uint64()),
         (pa.decimal128(10, 2), Decimal("1.50"), pa.int64()),
         (pa.decimal128(10, 2), Decimal("1.25"), pa.decimal128(10, 1)),
+        (pa.string(), "-51777", pa.decimal128(38, 36)),
+        (pa.decimal128(5, 0), Decimal(-51777), pa.decimal128(38, 36)),
+        (pa.decimal128(38, 0), Decimal("9" * 38), pa.decimal128(38, 2)),
+        (pa.list_(pa.string()), ["-51777"], pa.list_(pa.field("item", pa.decimal128(38, 36)))),
+        (pa.int64(), 10**8, pa.decimal128(10, 2)),
+        (pa.float64(), 0.125, pa.decimal128(10, 2)),
+        (pa.float32(), 0.125, pa.decimal128(10, 2)),
+        (pa.int64(), 5, pa.bool_()),
+        (pa.float64(), 0.5, pa.bool_()),
         (pa.timestamp("ns"), 1_001, pa.timestamp("us")),
         (pa.timestamp("us"), 86_400_000_000, pa.time64("us")),
         (pa.timestamp("s"), 2**50, pa.time64("us")),
@@ -231,6 +240,29 @@ def test_no_value_is_bent_to_fit(wire: pa.DataType, value: Any, wanted: pa.DataT
     (found,) = fitted([value], wire, wanted)
 
     assert found == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("wire", "value"),
+    [
+        (pa.int64(), 12),
+        (pa.uint64(), 12),
+        (pa.int8(), 12),
+        (pa.float64(), 0.1),
+        (pa.float32(), 0.1),
+        (pa.string(), " 12.50 "),
+        (pa.decimal256(60, 30), Decimal("12.5")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("others", [[], [None, None]])
+def test_a_number_that_a_decimal_holds_fits_it(
+    wire: pa.DataType, value: Any, others: list[None]
+) -> None:
+    """Whatever else its own type holds."""
+    (found, *_) = fitted([value, *others], wire, pa.decimal128(10, 2))
+
+    assert found == (True, Decimal(str(value).strip()))
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Asia/Tokyo", "America/New_York"])

@@ -119,11 +119,26 @@ def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp(array.type.unit))  # The day of UTC, not of a zone's clock.
     try:
-        return _checked(array, array.cast(dtype))
+        return _checked(array, _cast(array, dtype))
     except pa.ArrowNotImplementedError:
         return _unfit_all(array, dtype)
     except pa.ArrowInvalid:
         return _cast_sifted(array, dtype)
+
+
+def _cast(array: Array, dtype: pa.DataType) -> Array:
+    """Cast values as Arrow does, but none to a decimal that it is not.
+
+    Raises:
+        pa.ArrowInvalid: one does not fit. pa.ArrowNotImplementedError: none ever does.
+    """
+    if not pa.types.is_decimal(dtype):
+        return array.cast(dtype)
+    if pa.types.is_integer(array.type):
+        # Arrow asks whether all numbers of the type fit, not whether these do.
+        array = array.cast(pa.decimal128(20, 0))
+    # With the digits of its scale, a number may be beyond 128 bits: Arrow does not always see that.
+    return array.cast(pa.decimal256(dtype.precision, dtype.scale)).cast(dtype)
 
 
 def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
@@ -133,6 +148,12 @@ def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
     if pa.types.is_floating(dtype) and pa.types.is_floating(array.type):
         # A narrower float rounds, as all floats do; but what it cannot hold is not infinite.
         unfit = as_mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
+    if pa.types.is_boolean(dtype):
+        # Arrow takes all numbers but zero for true.
+        unfit = as_mask(pc.not_equal(cast.cast(array.type), array))
+    if pa.types.is_decimal(dtype) and pa.types.is_floating(array.type):
+        # Arrow rounds to the digits of a decimal. From text it reads the float that is nearest.
+        unfit = as_mask(pc.not_equal(cast.cast(pa.string()).cast(array.type), array))
     if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
         # Arrow drops the time of day: that is no exact cast, but for midnights.
         unfit = as_mask(pc.not_equal(cast.cast(pa.timestamp(array.type.unit)), array))
@@ -149,7 +170,7 @@ def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     def cast_all(rows: Int64s) -> tuple[Array, Bools] | None:
         some = array.take(rows)
         try:
-            return _checked(some, some.cast(dtype))
+            return _checked(some, _cast(some, dtype))
         except pa.ArrowInvalid:
             return None
 
