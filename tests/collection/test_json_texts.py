@@ -190,3 +190,20 @@ async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
     entries = [None if v is None else [{"key": k, "value": n} for k, n in v] for v in values]
     assert sorted(kept.column("m").to_pylist(), key=str) == sorted(entries, key=str)
     assert sorted(kept.column("l").to_pylist(), key=str) == sorted(([e] for e in entries), key=str)
+
+
+@pytest.mark.parametrize("separator", [":", " : "])
+@pytest.mark.parametrize(("name", "twin"), [("é", r"\u00e9"), ("a/b", r"a\/b"), ("p", r"\u0070")])
+def test_a_name_that_is_escaped_is_the_same_name(name: str, twin: str, separator: str) -> None:
+    """Python escapes what is not ASCII: of two such fields the last one counted, in silence."""
+    lines = [
+        f'{{"{twin}"{separator}1}}',
+        f'{{"{twin}"{separator}2,"{twin}"{separator}3}}',
+        f'{{"{name}"{separator}4,"{twin}"{separator}5}}',
+        f'{{"other":{{"{twin}":1}},"{twin}"{separator}6}}',
+    ]
+
+    found = decoded(*lines, schema=pa.schema([json_field(name)]))
+
+    assert found.table.column(name).to_pylist() == ["1", "6"]
+    assert [misfit.reason for misfit in found.misfits] == ["a field is named twice"] * 2

@@ -25,7 +25,10 @@ class FieldTexts:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        # As most writers have it; who escapes more of a name than must be, is not asked for twins.
+        # As most writers have it; others escape signs of a name that need not be, as Python does
+        # with all that is not ASCII: a name of so many signs may end that far behind the escape.
+        longest = 12 * max(map(len, names), default=0)
+        self._escaped = re.compile(rb'\\[^"\n]{0,%d}"[ \t\r]*:' % longest)
         self._tokens = [msgspec.json.encode(name) for name in names]
         self._places = [f"f{number}" for number in range(len(names))]
         fields = [(place, msgspec.Raw, None) for place in self._places]
@@ -48,10 +51,11 @@ class FieldTexts:
         if len(lines) != rows:
             return None
         columns: list[pa.Array[Any]] = []
+        is_escaped = self._escaped.search(chunk) is not None
         for place, token in zip(self._places, self._tokens, strict=True):
             found = [getattr(line, place) for line in lines]
             there = rows - found.count(None)
-            if chunk.count(token) > there and self._has_twin(chunk, token):
+            if (is_escaped or chunk.count(token) > there) and self._has_twin(chunk, token):
                 return None
             texts = [None if raw is None else bytes(raw) for raw in found]
             kept = [None if text == _NULL else text for text in texts]
@@ -61,7 +65,8 @@ class FieldTexts:
     def _has_twin(self, chunk: bytes, token: bytes) -> bool:
         """Say whether some line names a field twice, at its own level."""
         name = json.loads(token)
-        doubtful = [line for line in chunk.split(b"\n") if line.count(token) > 1]
+        lines = chunk.split(b"\n")
+        doubtful = [one for one in lines if one.count(token) > 1 or self._escaped.search(one)]
         return any(_names(line).count(name) > 1 for line in doubtful)
 
 
