@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import EVENTS, UPSERT, Cli, Said
@@ -161,6 +163,27 @@ def test_a_source_that_cannot_be(
 
     refused(cli("source", "create", "events", "--files", files, *options), MISUSED, *words)
     assert not (cli.folder / "lake").exists()
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["id", "id"], ["id", "ID"]])
+def test_a_parquet_file_with_a_name_twice(cli: Cli, names: list[str]) -> None:
+    """A join in pandas or DuckDB writes such files."""
+    columns: list[Any] = [pa.array([1]), pa.array([2])]
+    pq.write_table(pa.Table.from_arrays(columns, names=names), cli.folder / "a.parquet")
+
+    said = cli("source", "create", "x", "--files", cli.folder / "*.parquet", "--format=parquet")
+
+    refused(said, MISUSED, "two columns have one name")
+
+
+@pytest.mark.parametrize("file", [b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", b"PAR1\0\0\0\0PAR1"])
+def test_a_parquet_file_that_is_torn(cli: Cli, file: bytes) -> None:
+    """Whatever its end says, it is the file that is wrong, not the store."""
+    (cli.folder / "a.parquet").write_bytes(file)
+
+    said = cli("source", "create", "x", "--files", cli.folder / "*.parquet", "--format=parquet")
+
+    refused(said, MISUSED, "'a.parquet' cannot be read as parquet")
 
 
 @pytest.mark.parametrize("files", ["nowhere/*.jsonl", "nowhere", "empty"])

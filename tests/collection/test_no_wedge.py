@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,19 @@ async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
         1,
         {"0.jsonl": "tidelog failed at offset 0: LibraryError"},
     )
+
+
+async def test_a_file_whose_name_is_no_text_waits_and_stops_no_other(tmp_path: Path) -> None:
+    """Archives of old systems bring such names: no path of theirs could be recorded."""
+    location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
+    write_bytes(os.fsencode(tmp_path) + b"/Z\xfcrich.jsonl", b'{"n": 3}\n')
+
+    summary = await run(location)
+
+    assert summary.rows == 2
+    assert summary.waiting == {r"Z\xfcrich.jsonl": "its name is not UTF-8: rename it"}
+
+
+def write_bytes(path: bytes, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)

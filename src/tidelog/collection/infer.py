@@ -194,8 +194,11 @@ def _whole_numbers(schema: pa.Schema, names: Sequence[str], sample: bytes) -> se
 async def _parquet_schema(entry: Entry, store: Store) -> pa.Schema:
     try:
         tail = (await store.get(entry.key, start=max(0, entry.size_bytes - 8))).data
-        footer = (await store.get(entry.key, start=entry.size_bytes - footer_bytes(tail))).data
-        schema = read_footer(footer).schema.to_arrow_schema()
+        start = entry.size_bytes - footer_bytes(tail)
+        if start < 0:
+            raise CorruptionError("the footer of a parquet file is longer than the file")
+        schema = read_footer((await store.get(entry.key, start=start)).data).schema
     except CorruptionError as error:
         raise UsageError(f"{entry.key!r} cannot be read as parquet: correct --format") from error
-    return pa.schema([pa.field(f.name, canonical_type(without_maps(f.type))) for f in schema])
+    columns = schema.to_arrow_schema()
+    return pa.schema([pa.field(f.name, canonical_type(without_maps(f.type))) for f in columns])

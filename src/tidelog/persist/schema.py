@@ -59,11 +59,12 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
     for name in schema.names:
         if name.lower() in _RESERVED or name.lower().startswith(OWN_PREFIX):
             raise UsageError(f"a column cannot be called {name}: it is tidelog's own")
-        other = seen.setdefault(name.lower(), name)
-        if other is not name and (other != name or schema.names.count(name) > 1):
+        other = seen.get(name.lower())
+        if other is not None:
             raise UsageError(
                 "two columns have one name (SQL ignores case): rename one", first=other, second=name
             )
+        seen[name.lower()] = name
     for name in key:
         if name not in schema.names:
             known = ", ".join(schema.names)

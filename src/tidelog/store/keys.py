@@ -25,6 +25,11 @@ def check_key(key: str) -> str:
     return key
 
 
+def shown_key(key: str) -> str:
+    """Return a key as text: what is no UTF-8 in the name of a file is escaped."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def may_begin_key(prefix: str) -> bool:
     """Say whether any key could begin with ``prefix``, so that a listing never leaves the root."""
     whole_parts = prefix.split("/")[:-1]

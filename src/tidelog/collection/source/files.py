@@ -49,6 +49,7 @@ from tidelog.collection.source.surveyed import (
 )
 from tidelog.errors import GoneError, InvariantError
 from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.store.keys import shown_key
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import keeps_versions, literal_prefix, matches
 from tidelog.store.wrappers.metered import Usage, usage_of
@@ -118,6 +119,7 @@ class FilesSource:
     _moves: Moves = field(default_factory=Moves)
     _texts: OpenTexts = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
+    _nameless: dict[str, str] = field(default_factory=dict)
 
     @property
     def range_type(self) -> type[AddressRange]:
@@ -136,7 +138,11 @@ class FilesSource:
             and not is_passed_over(entry.key, pattern)
             and entry.key not in self._skipped
         ]
-        return FilesHead(tuple(each_once(sorted(found, key=lambda e: e.key))))
+        # A path that is no text could not be recorded.
+        nameless = {entry.key for entry in found if shown_key(entry.key) != entry.key}
+        self._nameless = {shown_key(key): "its name is not UTF-8: rename it" for key in nameless}
+        named = (entry for entry in found if entry.key not in nameless)
+        return FilesHead(tuple(each_once(sorted(named, key=lambda e: e.key))))
 
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
@@ -229,7 +235,7 @@ class FilesSource:
         return [(length, sum_of(data[:length])) for length in lengths if length <= len(data)]
 
     def waiting(self) -> Mapping[str, str]:
-        return {**self._known.waiting, **self._waiting}
+        return {**self._known.waiting, **self._waiting, **self._nameless}
 
     def notes(self) -> Mapping[str, str]:
         return dict(self._moves.notes)
