@@ -165,7 +165,7 @@ def test_a_source_that_cannot_be(
     assert not (cli.folder / "lake").exists()
 
 
-@pytest.mark.parametrize("names", [["a", "a"], ["id", "id"], ["id", "ID"]])
+@pytest.mark.parametrize("names", [["a", "a"], ["id", "id"]])
 def test_a_parquet_file_with_a_name_twice(cli: Cli, names: list[str]) -> None:
     """A join in pandas or DuckDB writes such files."""
     columns: list[Any] = [pa.array([1]), pa.array([2])]

@@ -1,0 +1,81 @@
+"""What other programs write, and what may not become of it in silence."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tidelog.collection.decode import Decoded, decode_range
+from tidelog.collection.decode_parquet import pack_range
+from tidelog.collection.infer import sample_schema
+from tidelog.collection.source.binding import SourceRange
+from tidelog.errors import UsageError
+
+
+def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
+    """Write a file of parquet, and decode all of it."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **more)
+    file = sink.getvalue()
+    footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
+    found = SourceRange(path="p", start=0, limit=len(file))
+    return decode_range(pack_range(footer, file[4 : -len(footer)]), found, wanted, format="parquet")
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.string()])
+def test_a_moment_of_96_bits_is_what_it_was(kind: pa.DataType) -> None:
+    """Spark wrote such by default; the end of time in it is the year 9999, far past 2^63 ns."""
+    days = [dt.date(9999, 12, 31), dt.date(2020, 1, 1)]
+    table = pa.table({"t": pa.array(days).cast(pa.timestamp("us"))})
+
+    found = decoded(table, pa.schema([("t", kind)]), use_deprecated_int96_timestamps=True)
+
+    assert not found.errors.num_rows
+    assert [str(value)[:10] for value in found.rows.column("t").to_pylist()] == [
+        "9999-12-31",
+        "2020-01-01",
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.time64("us"), pa.time32("ms"), pa.time64("ns")], ids=str)
+def test_a_time_of_day_beyond_the_day_is_an_error(kind: Any) -> None:
+    """As 24:00:00 is in json and csv."""
+    day = {"us": 86_400_000_000, "ms": 86_400_000, "ns": 86_400_000_000_000}[kind.unit]
+    table = pa.table({"t": pa.array([day, 0, -1000, day - 1000], kind)})
+
+    found = decoded(table, pa.schema([("t", pa.time64("us"))]))
+
+    assert found.errors.column("offset").to_pylist() == [0, 2]
+
+
+WITHIN = pa.schema([pa.field("a", pa.struct([pa.field("x", pa.int64())]))])
+
+
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_a_field_within_a_struct_that_the_schema_lacks_is_told(format: str) -> None:
+    """As those of the row itself are: else what a later file brings is lost, and nobody knows."""
+    values = [{"x": 1, "y": 5}, {"x": 2, "y": None}]
+    if format == "parquet":
+        found = decoded(pa.table({"a": values}), WITHIN)
+    else:
+        data = b'{"a":{"x":1,"y":5}}\n{"a":{"x":2}}\n'
+        place = SourceRange(path="p", start=0, limit=len(data))
+        found = decode_range(data, place, WITHIN, format="json")
+
+    assert found.rows.num_rows + found.errors.num_rows == 2
+    assert found.errors.num_rows or found.dropped
+
+
+@pytest.mark.parametrize("line", [b'{"a":1,"A":2}', rb'{"a":1,"x\u0000y":2}'])
+def test_no_column_is_inferred_that_no_line_has(line: bytes) -> None:
+    """A name that another one differs from by case alone, or that SQL cuts, was made up anew."""
+    try:
+        schema = sample_schema(line + b"\n")
+    except UsageError:
+        return
+    assert set(schema.names) <= {"a", "A"}
