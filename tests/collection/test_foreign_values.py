@@ -42,6 +42,24 @@ def test_a_moment_of_96_bits_is_what_it_was(kind: pa.DataType) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.string()])
+def test_a_moment_of_96_bits_is_not_cut(kind: pa.DataType) -> None:
+    """Impala writes nanoseconds: those that are not zeros have no place in a microsecond."""
+    nanos = pa.array([1_001, None, 2_000, -1, -1_000], pa.timestamp("ns"))
+    table = pa.table({"t": nanos, "n": [0, 1, 2, 3, 4]})
+
+    found = decoded(
+        table,
+        pa.schema([("n", pa.int64()), ("t", kind)]),
+        use_deprecated_int96_timestamps=True,
+        row_group_size=2,
+    )
+
+    assert found.errors.column("offset").to_pylist() == [0, 3]
+    assert found.rows.column("n").to_pylist() == [1, 2, 4]
+    assert found.rows.column("_tidelog_offset").to_pylist() == [1, 2, 4]
+
+
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.time32("ms"), pa.time64("ns")], ids=str)
 def test_a_time_of_day_beyond_the_day_is_an_error(kind: Any) -> None:
     """As 24:00:00 is in json and csv."""

@@ -30,6 +30,7 @@ _INTEGER: Final = "[+-]?[0-9]+"
 _LOST_DIGITS: Final = r"[.][0-9]{6}[0-9]*[1-9]"
 _DAY: Final = r"[^:]*|.*[T ]00:00(:00([.]0*)?)?Z?"
 _TIME: Final = r"([01]?[0-9]|2[0-3]):[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
+_DAY_US: Final = 86_400_000_000
 _JOINED_BYTES_MAX: Final = 1 << 30
 
 
@@ -60,7 +61,7 @@ def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
     columns: list[pa.ChunkedArray[Any]] = []
     for field in wanted:
         column = wire.column(field.name)
-        if column.type != field.type:
+        if column.type != field.type or pa.types.is_time(field.type):
             column = _joined(column)
             cast = [cast_values(chunk, field.type, formats) for chunk in column.chunks]
             column = pa.chunked_array([values for values, _ in cast], field.type)
@@ -82,7 +83,7 @@ def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tu
     """Return the values as ``dtype``, and say which of them do not fit: those become null."""
     given = _plain(array)
     if given.type == dtype:
-        return given, np.zeros(len(given), dtype=np.bool_)
+        return _checked(given, given)
     if pa.types.is_string(given.type):
         return _cast_text(given, dtype, formats)
     if isinstance(given, pa.ListArray) and isinstance(dtype, pa.ListType):
@@ -148,6 +149,10 @@ def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
     if pa.types.is_floating(dtype) and pa.types.is_floating(array.type):
         # A narrower float rounds, as all floats do; but what it cannot hold is not infinite.
         unfit = as_mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
+    if pa.types.is_time(dtype):
+        # Parquet has whole numbers here: of a time that is past its day, or before it, as well.
+        ticks = cast.cast(pa.int64())
+        unfit = as_mask(pc.or_(pc.less(ticks, 0), pc.greater_equal(ticks, _DAY_US)))
     if pa.types.is_boolean(dtype):
         # Arrow takes all numbers but zero for true.
         unfit = as_mask(pc.not_equal(cast.cast(array.type), array))

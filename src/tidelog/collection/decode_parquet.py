@@ -8,10 +8,12 @@ Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer]
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.collection.apart import do_apart
@@ -86,19 +88,35 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     first, last = group_span(metadata, start, limit)
     size = max(last, first) + len(footer)
     sparse = SparseFile({first: groups, size - len(footer): footer}, size)
-    file = pq.ParquetFile(pa.PythonFile(sparse, mode="r"), metadata=metadata)
+    files = [
+        pq.ParquetFile(
+            pa.PythonFile(sparse, mode="r"), metadata=metadata, coerce_int96_timestamp_unit=unit
+        )
+        for unit in ("us", "ns")
+    ]
+    wide = _wide_moments(metadata, wanted.names)
+    file, exact = files if wide else files[::-1]
     present = [n for n in wanted.names if n in file.schema_arrow.names]
     sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
     begins = np.cumsum(sizes) - sizes
 
-    def read(first: int, last: int) -> tuple[pa.Table, Int64s]:
+    def read(first: int, last: int) -> tuple[pa.Table, Int64s, list[Misfit]]:
         if first == last:
-            return file.schema_arrow.empty_table().select(present), begins[:0]
+            return file.schema_arrow.empty_table().select(present), begins[:0], []
         numbers = np.arange(
             begins[start + first], begins[start + last - 1] + sizes[start + last - 1]
         )
         wanted_groups = list(range(start + first, start + last))
-        return file.read_row_groups(wanted_groups, columns=present, use_threads=False), numbers
+        found = file.read_row_groups(wanted_groups, columns=present, use_threads=False)
+        if not wide:
+            return found, numbers, []
+        nanos = exact.read_row_groups(wanted_groups, columns=wide, use_threads=False)
+        cut = _cut_moments(found, nanos, wide)
+        bad = np.array(sorted(cut), dtype=np.int64)
+        why = [f"column {cut[row]!r} does not fit its type" for row in bad.tolist()]
+        lost = map(Misfit, numbers[bad].tolist(), why, _texts(found.take(bad)))
+        kept = np.delete(np.arange(len(numbers)), bad)
+        return found.take(kept), numbers[kept], list(lost)
 
     done, failed = do_apart(limit - start, read)
     misfits = [
@@ -109,7 +127,8 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
         )
         for group, name in failed.items()
     ]
-    tables = [one for one, _ in done] or [file.schema_arrow.empty_table().select(present)]
+    misfits += [misfit for *_, lost in done for misfit in lost]
+    tables = [one for one, *_ in done] or [file.schema_arrow.empty_table().select(present)]
     table = pa.concat_tables(tables)
     rows = table.num_rows
     columns = [
@@ -118,11 +137,37 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     unknown = [n for n in file.schema_arrow.names if n not in wanted.names]
     return Records(
         pa.table(columns, names=wanted.names),
-        np.concatenate([begins[:0], *(numbers for _, numbers in done)]),
+        np.concatenate([begins[:0], *(numbers for _, numbers, _ in done)]),
         lambda some: _texts(table.take(some)),
         misfits,
         {name: rows for name in unknown if rows},
     )
+
+
+def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """Return the wanted columns that are moments of 96 bits; none where some lie within others.
+
+    Such a moment is nanoseconds of a day of any year: as nanoseconds since 1970, which is what
+    Arrow makes of it, it would be another one from the year 2262 on.
+    """
+    leaves = (metadata.schema.column(place) for place in range(metadata.num_columns))
+    paths = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    paths = [path for path in paths if path in names or path.split(".")[0] in names]
+    return paths if all(path in names for path in paths) else []
+
+
+def _cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dict[int, str]:
+    """Return the rows in which a moment has digits past the microsecond, and its column.
+
+    However often nanoseconds were wrapped around, so was their difference.
+    """
+    found: dict[int, str] = {}
+    for name in names:
+        low, high = (
+            pc.fill_null(one.column(name).cast(pa.int64()), 0).to_numpy() for one in (nanos, micros)
+        )
+        found.update(dict.fromkeys(np.flatnonzero(low - high * 1_000).tolist(), name))
+    return found
 
 
 def _texts(rows: pa.Table) -> list[str]:
