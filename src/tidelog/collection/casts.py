@@ -151,8 +151,9 @@ def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
         unfit = as_mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
     if pa.types.is_time(dtype):
         # Parquet has whole numbers here: of a time that is past its day, or before it, as well.
-        ticks = cast.cast(pa.int64())
-        unfit = as_mask(pc.or_(pc.less(ticks, 0), pc.greater_equal(ticks, _DAY_US)))
+        numbers: Any = pc.fill_null(cast.cast(pa.int64()), pa.scalar(0))
+        ticks = numbers.to_numpy()
+        unfit = (ticks < 0) | (ticks >= _DAY_US)
     if pa.types.is_boolean(dtype):
         # Arrow takes all numbers but zero for true.
         unfit = as_mask(pc.not_equal(cast.cast(array.type), array))

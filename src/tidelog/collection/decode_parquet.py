@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -163,11 +163,15 @@ def _cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dic
     """
     found: dict[int, str] = {}
     for name in names:
-        low, high = (
-            pc.fill_null(one.column(name).cast(pa.int64()), 0).to_numpy() for one in (nanos, micros)
-        )
+        low, high = (_numbers(one.column(name)) for one in (nanos, micros))
         found.update(dict.fromkeys(np.flatnonzero(low - high * 1_000).tolist(), name))
     return found
+
+
+def _numbers(column: pa.ChunkedArray[Any]) -> Int64s:
+    filled: Any = pc.fill_null(column.cast(pa.int64()), pa.scalar(0))
+    numbers: Int64s = filled.to_numpy()
+    return numbers
 
 
 def _texts(rows: pa.Table) -> list[str]:
