@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from figures import print_table, ratio, seconds_of, side_by_side
 from tidelog.aio import SourceSpec, connect
-from tidelog.collection.decode import decode_range
-from tidelog.collection.decode_parquet import group_span, pack_range, read_footer
-from tidelog.collection.run import run_ingest
-from tidelog.collection.source.binding import SourceRange
-from tidelog.collection.types import sql_type
+from tidelog.collection.formats.parquet import group_span, pack_range, read_footer
+from tidelog.collection.formats.types import sql_type
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import decode_range
 
 COLUMNS: dict[str, pa.DataType] = {
     "id": pa.int64(),
@@ -87,7 +87,7 @@ def packed(file: bytes) -> bytes:
 
 
 def decode(data: bytes, kind: str, bad: int) -> None:
-    found = SourceRange(path="p", start=0, limit=len(data))
+    found = FileRange(path="p", start=0, limit=len(data))
     if kind == "csv":
         found = msgspec.structs.replace(found, start=1_000, header=HEADER)
     assert decode_range(data, found, WANTED, format=kind).errors.num_rows == bad

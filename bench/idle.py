@@ -16,8 +16,8 @@ from pathlib import Path
 from figures import print_table
 from kit.clocks import SwiftClock
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.run import run_ingest
-from tidelog.collection.summary import Summary
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.ingest.summary import Summary
 from tidelog.location import open_location
 from tidelog.store.memory import MemoryStore
 

@@ -39,9 +39,9 @@ from ingest_sides import (
 )
 from tidelog.aio import SourceSpec, connect
 from tidelog.clock import SystemClock
-from tidelog.collection.engine import Engine
-from tidelog.collection.run import run_ingest
-from tidelog.collection.summary import Summary
+from tidelog.collection.ingest.engine import Engine
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.ingest.summary import Summary
 from tidelog.spark.engine import SparkEngine
 from tidelog.spark.session import session, stop
 

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from figures import print_table
 from tidelog.aio import SourceSpec, connect
-from tidelog.collection.ingest import Ingester
-from tidelog.collection.run import run_ingest
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.source.files import FilesSource
 
 LINE = b'{"id": %10d, "at": %d, "note": "' + b"x" * 80 + b'"}\n'

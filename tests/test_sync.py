@@ -19,7 +19,7 @@ import pytest
 
 import tidelog
 from tidelog import aio
-from tidelog.collection.times import parse_time
+from tidelog.collection.formats.times import parse_time
 from tidelog.errors import (
     AsOfNotComplete,
     HandleError,

@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from tidelog.collection import compute, envelope
-from tidelog.collection.catalog import Catalog, Change
-from tidelog.collection.controller import Controller
-from tidelog.collection.ingest import Ingester
+from tidelog.collection.catalog.catalog import Catalog, Change
+from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.ingest import compute, envelope
+from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.port import Plan
 from tidelog.consensus.store import StoreConsensus

@@ -37,8 +37,8 @@ from sim.workloads.sources import (
     replay,
     replay_alone,
 )
-from tidelog.collection.catalog import Catalog
-from tidelog.collection.controller import Controller
+from tidelog.collection.catalog.catalog import Catalog
+from tidelog.collection.catalog.controller import Controller
 from tidelog.errors import LocationError, NameTaken, NoSuchCollection
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId

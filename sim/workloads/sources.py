@@ -11,15 +11,15 @@ import pyarrow as pa
 from sim.checkers.invariants import Observed, demand
 from sim.kernel.world import Client
 from sim.workloads.files import COLUMNS, KEY, Input, Line
-from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
-from tidelog.collection.controller import Controller
 from tidelog.collection.create import SourceSpec, source_schema
-from tidelog.collection.engine import LocalEngine
-from tidelog.collection.ingest import Ingester
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.formats.types import parse_schema
+from tidelog.collection.ingest.engine import LocalEngine
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.types import parse_schema
 from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.testing.models import (
@@ -152,7 +152,7 @@ class Bound:
 
     lower: int
     upper: int
-    ranges: tuple[SourceRange, ...]
+    ranges: tuple[FileRange, ...]
 
 
 def bindings_of(remap: Observed) -> list[Bound]:
@@ -160,12 +160,12 @@ def bindings_of(remap: Observed) -> list[Bound]:
 
     A binding is known by the time of its rows; intervals that brought no row are parts of the next.
     """
-    by_time: dict[int, list[SourceRange]] = {}
+    by_time: dict[int, list[FileRange]] = {}
     for (row, time), diff in consolidate(remap.updates).items():
         if diff > 0:
             path, start, limit, *_ = row
             by_time.setdefault(time, []).append(
-                SourceRange(path=path, start=start, limit=limit)  # type: ignore[arg-type]
+                FileRange(path=path, start=start, limit=limit)  # type: ignore[arg-type]
             )
     found: list[Bound] = []
     lower = 0

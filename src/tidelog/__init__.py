@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
-    from tidelog.collection.csv_guess import CsvOptions
+    from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.sync import Collection, Location, Shard, connect
     from tidelog.sync_log import Log
     from tidelog.wal.append.batching import Batching
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "Collection": "tidelog.sync",
     "Location": "tidelog.sync",
-    "CsvOptions": "tidelog.collection.csv_guess",
+    "CsvOptions": "tidelog.collection.formats.csv.guess",
     "Log": "tidelog.sync_log",
     "Shard": "tidelog.sync",
     "SourceSpec": "tidelog.collection.create",

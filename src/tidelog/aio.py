@@ -10,7 +10,7 @@ from typing import Any
 from tidelog.clock import Clock
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.csv_guess import CsvOptions
+from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.location import Location, open_location
 from tidelog.persist.shard import Shard
 from tidelog.store.port import Store

@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.collection.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection, find_collection
-from tidelog.collection.controller import Controller
 from tidelog.consensus.port import Consensus
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     # What logs and ingestion need is loaded when it is used: to read a collection, half as much
     # has to be there.
     from tidelog.collection.create import SourceSpec
-    from tidelog.collection.engine import Engine
-    from tidelog.collection.ingest import Ingester
+    from tidelog.collection.ingest.engine import Engine
+    from tidelog.collection.ingest.ingest import Ingester
     from tidelog.wal.admin.destroy import Destroyed
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.log import Log
@@ -254,7 +254,7 @@ class Location:
         Raises:
             NoSuchCollection: there is no such source. UsageError: it does not stand at that file.
         """
-        from tidelog.collection.skip import skip_file
+        from tidelog.collection.ingest.skip import skip_file
 
         await skip_file(await self.ingester(name), path)
 
@@ -282,8 +282,8 @@ class Location:
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.
         """
-        from tidelog.collection.engine import LocalEngine
-        from tidelog.collection.ingest import Ingester
+        from tidelog.collection.ingest.engine import LocalEngine
+        from tidelog.collection.ingest.ingest import Ingester
         from tidelog.collection.source.kinds import open_source
 
         engine = engine or LocalEngine(store=self.store, clock=self.clock)

@@ -16,12 +16,12 @@ import pyarrow as pa
 from tidelog import location as aio_location
 from tidelog.collection import collection as aio_collection
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.engine import Engine
-from tidelog.collection.run import run_ingest
-from tidelog.collection.selection import RowSelection, repeated
-from tidelog.collection.summary import RunProgress as IngestProgress
-from tidelog.collection.summary import Summary
-from tidelog.collection.times import When, format_time
+from tidelog.collection.formats.times import When, format_time
+from tidelog.collection.ingest.engine import Engine
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.ingest.summary import RunProgress as IngestProgress
+from tidelog.collection.ingest.summary import Summary
+from tidelog.collection.predicate.selection import RowSelection, repeated
 from tidelog.frontier import Frontier
 from tidelog.persist import shard as aio_shard
 from tidelog.persist.reader import Split

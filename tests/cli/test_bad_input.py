@@ -14,8 +14,8 @@ import pytest
 
 from cli.conftest import EVENTS, UPSERT, Cli, Said
 from kit.s3_servers import SeaweedServer, free_ports
-from tidelog.collection.compute import Job
-from tidelog.collection.engine import Computed, LocalEngine
+from tidelog.collection.ingest.compute import Job
+from tidelog.collection.ingest.engine import Computed, LocalEngine
 from tidelog.collection.source.port import RawSource
 from tidelog.location import open_location
 

@@ -23,8 +23,8 @@ from tidelog import __version__, errors
 from tidelog.cli import main as module
 from tidelog.cli.late_spark import LateSpark
 from tidelog.cli.main import main, status_of
-from tidelog.collection.compute import Job
-from tidelog.collection.engine import Computed, LocalEngine
+from tidelog.collection.ingest.compute import Job
+from tidelog.collection.ingest.engine import Computed, LocalEngine
 from tidelog.collection.source.files import FilesHead, FilesSource
 from tidelog.collection.source.port import RawSource
 
@@ -177,7 +177,7 @@ def test_who_names_a_master_asks_for_spark_with_its_settings(
 
     # By its module's name it is not found: the package has a function of that name.
     monkeypatch.setattr(importlib.import_module("tidelog.spark.session"), "session", session)
-    monkeypatch.setattr("tidelog.collection.run.TRIES_ONCE", 1)
+    monkeypatch.setattr("tidelog.collection.ingest.run.TRIES_ONCE", 1)
     cluster = ("--master", "spark://host:7077", "--conf", "spark.cores.max=4")
     said = events("ingest", "events", *cluster, "--conf", "spark.x=a=b")
 

@@ -24,7 +24,7 @@ from pyspark import SparkContext
 from kit.spark_cluster import executor_pids
 from tidelog.cli.main import main
 from tidelog.clock import Clock
-from tidelog.collection import ingest
+from tidelog.collection.ingest import ingest
 from tidelog.metrics import Metric, use_sink
 from tidelog.spark import engine
 from tidelog.spark.job import run_job

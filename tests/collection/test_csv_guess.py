@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.csv_guess import CsvOptions, check_csv, guess_csv
-from tidelog.collection.decode import decode_range
-from tidelog.collection.decode_csv import header_of
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.records import OFFSET
-from tidelog.collection.source.binding import SourceRange
-from tidelog.collection.types import sql_type
+from tidelog.collection.formats.csv.decode import header_of
+from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_csv
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.formats.types import sql_type
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import decode_range
 from tidelog.errors import UsageError
 
 
@@ -164,7 +164,7 @@ def test_what_is_inferred_is_what_is_decoded(
 
     dialect, schema = guess_csv(sample, options, None)
     header = header_of(sample, dialect) or b""
-    found = SourceRange(path="p", start=0, limit=len(sample), header=header)
+    found = FileRange(path="p", start=0, limit=len(sample), header=header)
     decoded = decode_range(sample, found, schema, format="csv", dialect=dialect)
 
     assert schema.names == ["first", "second", "third"]
@@ -184,7 +184,7 @@ def test_columns_of_files_without_a_header_are_named_by_the_schema_in_its_order(
 
 
 def decode(text: str, dialect: CsvDialect, **columns: pa.DataType) -> tuple[list[Any], int]:
-    found = SourceRange(path="p", start=9, limit=9, header=b"a,b\n")
+    found = FileRange(path="p", start=9, limit=9, header=b"a,b\n")
     decoded = decode_range(text.encode(), found, pa.schema(columns), format="csv", dialect=dialect)
     rows = decoded.rows.drop_columns(OFFSET).to_pylist()
     return [tuple(row.values()) for row in rows], decoded.errors.num_rows

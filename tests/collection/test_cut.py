@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.unit_cuts import Unit, cut_of, greatest_in, rough_cut_of
-from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.source.blocks import sum_blocks
 from tidelog.collection.source.cut import (
     Cut,

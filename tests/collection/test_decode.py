@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.decode import Decoded, decode_range
-from tidelog.collection.decode_parquet import group_span, group_starts, pack_range, read_footer
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.lines import split_records
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.lines import split_records
+from tidelog.collection.formats.parquet import group_span, group_starts, pack_range, read_footer
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import Decoded, decode_range
 
 COLUMNS: dict[str, pa.DataType] = {
     "id": pa.int64(),
@@ -75,7 +75,7 @@ HEADER = b"id,name,price,ok,day,at\n"
 
 
 def decode(data: bytes, *, format: str, start: int = 0, header: bytes = b"") -> Decoded:
-    found = SourceRange(
+    found = FileRange(
         path="f",
         start=start,
         limit=start + len(data),
@@ -189,7 +189,7 @@ def test_columns_of_csv_go_by_name() -> None:
 
 def test_a_required_column_that_is_null_makes_a_row_bad() -> None:
     """A row without its key cannot be upserted; it is kept where it can be looked at."""
-    found = SourceRange(path="f", start=0, limit=0)
+    found = FileRange(path="f", start=0, limit=0)
     data = b'{"id": 1}\n{"name": "x"}\n'
     decoded = decode_range(data, found, WANTED, format="json", required=["id"])
 
@@ -212,7 +212,7 @@ def test_parquet_reads_row_groups_out_of_their_bytes_alone(start: int, limit: in
     data = pack_range(footer, file[first:last])
     # A row group lies where its first byte does, so the range may end anywhere behind that.
     bounds = [*group_starts(metadata).tolist(), len(file)]
-    found = SourceRange(path="f", start=bounds[start], limit=bounds[limit])
+    found = FileRange(path="f", start=bounds[start], limit=bounds[limit])
 
     decoded = decode_range(data, found, WANTED, format="parquet")
 

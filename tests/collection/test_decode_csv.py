@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.decode import Decoded, decode_range
-from tidelog.collection.decode_csv import _Records, header_names, header_of
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.lines import record_ends
-from tidelog.collection.places import Int64s
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.formats.csv.decode import _Records, header_names, header_of
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.lines import record_ends
+from tidelog.collection.formats.places import Int64s
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import Decoded, decode_range
 
 HEADER = b"a,b\n"
 WANTED = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.string())])
@@ -33,7 +33,7 @@ def decode(
 ) -> Decoded:
     """Decode records that stand at ``base`` of their file."""
     limit = base + len(data)
-    found = SourceRange(path="p", start=base, limit=limit, header=header)
+    found = FileRange(path="p", start=base, limit=limit, header=header)
     return decode_range(data, found, WANTED, format="csv", dialect=dialect)
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.decode import Decoded, decode_range
-from tidelog.collection.lines import record_ends
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.formats.lines import record_ends
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import Decoded, decode_range
 
 COLUMNS: dict[str, pa.DataType] = {
     "s": pa.string(),
@@ -30,7 +30,7 @@ WANTED = pa.schema(COLUMNS)
 
 def decode(data: bytes, *, base: int = 100, required: tuple[str, ...] = ()) -> Decoded:
     """Decode lines that stand at ``base`` of their file."""
-    found = SourceRange(path="p", start=base, limit=base + len(data))
+    found = FileRange(path="p", start=base, limit=base + len(data))
     return decode_range(data, found, WANTED, format="json", required=required)
 
 
@@ -228,7 +228,7 @@ def test_a_number_past_the_digits_of_its_decimal_is_an_error(kind: pa.DataType, 
     """Digits of the scale count: without them, a number was stored as what was left of its bits."""
     wanted = pa.schema([pa.field("d", kind), pa.field("l", pa.list_(pa.field("item", kind)))])
     data = f'{{"d":1,"l":[]}}\n{{"d":{text},"l":[]}}\n{{"d":2,"l":[{text}]}}\n'.encode()
-    found = SourceRange(path="p", start=0, limit=len(data))
+    found = FileRange(path="p", start=0, limit=len(data))
 
     decoded = decode_range(data, found, wanted, format="json")
 
@@ -251,7 +251,7 @@ def test_a_number_past_the_range_of_its_float_is_an_error(kind: pa.DataType, tex
     """However it is written; where infinity is written, it is meant."""
     wanted = pa.schema([pa.field("x", kind), pa.field("l", pa.list_(pa.field("item", kind)))])
     data = f'{{"x":-Infinity}}\n{{"x":{text}}}\n{{"x":1,"l":[{text}]}}\n{{"x":3e38}}\n'.encode()
-    found = SourceRange(path="p", start=0, limit=len(data))
+    found = FileRange(path="p", start=0, limit=len(data))
 
     decoded = decode_range(data, found, wanted, format="json")
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection import envelope
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.envelope import (
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.ingest import envelope
+from tidelog.collection.ingest.envelope import (
     DELETE,
     KeysBefore,
     apply_none,
@@ -25,7 +26,6 @@ from tidelog.collection.envelope import (
     messages_schema,
     stamp_rows,
 )
-from tidelog.collection.records import OFFSET
 from tidelog.persist.schema import ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection import predicate
-from tidelog.collection.expression import Predicate, check_predicate, filter_table
+from tidelog.collection.predicate import predicate
+from tidelog.collection.predicate.expression import Predicate, check_predicate, filter_table
 from tidelog.errors import ExpressionTooSlow, UsageError
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)

@@ -11,8 +11,8 @@ import pytest
 
 from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.summary import Summary
 from tidelog.location import open_location
 
 

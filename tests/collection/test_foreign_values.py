@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog.collection.decode import Decoded, decode_range
-from tidelog.collection.decode_parquet import pack_range
+from tidelog.collection.formats.parquet import pack_range
 from tidelog.collection.infer import sample_schema
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.errors import UsageError
 
 
@@ -23,7 +23,7 @@ def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
     pq.write_table(table, sink, **more)
     file = sink.getvalue()
     footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
-    found = SourceRange(path="p", start=0, limit=len(file))
+    found = FileRange(path="p", start=0, limit=len(file))
     return decode_range(pack_range(footer, file[4 : -len(footer)]), found, wanted, format="parquet")
 
 
@@ -82,7 +82,7 @@ def test_a_field_within_a_struct_that_the_schema_lacks_is_told(format: str) -> N
         found = decoded(pa.table({"a": values}), WITHIN)
     else:
         data = b'{"a":{"x":1,"y":5}}\n{"a":{"x":2}}\n'
-        place = SourceRange(path="p", start=0, limit=len(data))
+        place = FileRange(path="p", start=0, limit=len(data))
         found = decode_range(data, place, WITHIN, format="json")
 
     assert found.rows.num_rows + found.errors.num_rows == 2

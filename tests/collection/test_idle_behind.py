@@ -8,8 +8,8 @@ import pytest
 
 from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.engine import Computed
-from tidelog.collection.ingest import Ingester
+from tidelog.collection.ingest.engine import Computed
+from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.location import open_location
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from kit.packing import packed
 from kit.sources import contents, ingest_files, make_source
-from tidelog.collection import json_arrays
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.json_arrays import array_lines, array_mark
+from tidelog.collection.formats.json import arrays as json_arrays
+from tidelog.collection.formats.json.arrays import array_lines, array_mark
 
 TEXTS = st.text(alphabet='"\\,[]{}: \nab', max_size=6)
 VALUES = st.recursive(

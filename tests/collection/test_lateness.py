@@ -19,8 +19,8 @@ from kit.clocks import OneThread
 from kit.dying import DiesWriting
 from kit.shelf_kind import Row, Shelf
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.ingest import Ingester, Tick
-from tidelog.collection.skip import skip_file
+from tidelog.collection.ingest.ingest import Ingester, Tick
+from tidelog.collection.ingest.skip import skip_file
 from tidelog.collection.source.kinds import register_kind
 from tidelog.errors import LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection import csv_ends
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.lines import (
+from tidelog.collection.formats import csv_ends
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.lines import (
     STEPS_MAX,
     outer_bytes,
     record_ends,

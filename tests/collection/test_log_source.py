@@ -19,9 +19,9 @@ from kit.named_logs import ALL, append, log_of, shelf_on
 from kit.sources import ingest, run_once
 from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.ingest import Ingester, Tick
-from tidelog.collection.run import run_ingest
-from tidelog.collection.summary import RunProgress
+from tidelog.collection.ingest.ingest import Ingester, Tick
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.ingest.summary import RunProgress
 from tidelog.errors import LocationError, NoSuchLog, PositionCollected, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

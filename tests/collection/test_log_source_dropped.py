@@ -10,7 +10,7 @@ from kit.clocks import SwiftClock
 from kit.named_logs import log_of
 from kit.sources import run_once
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.ingest import Ingester
+from tidelog.collection.ingest.ingest import Ingester
 from tidelog.errors import SourceDropped
 from tidelog.location import open_location
 from tidelog.store.memory import MemoryStore

@@ -14,9 +14,9 @@ import pytest
 from kit.packing import packed
 from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.status import source_status
+from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.status import source_status
-from tidelog.collection.summary import Summary
 from tidelog.errors import SourceRewritten
 from tidelog.location import Location, open_location
 

@@ -12,7 +12,7 @@ import pytest
 from kit.packing import packed
 from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.summary import Summary
+from tidelog.collection.ingest.summary import Summary
 from tidelog.location import open_location
 
 

@@ -14,21 +14,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.sources import make_source
-from tidelog.collection import casts, compute, decode, decode_csv, decode_json
-from tidelog.collection.casts import Fitted
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.compute import Job, Target, shape_messages
+from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.decode import Decoded, decode_range
-from tidelog.collection.decode_parquet import pack_range
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.ingest import Ingester
-from tidelog.collection.run import run_ingest
-from tidelog.collection.source import survey
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.formats import casts
+from tidelog.collection.formats.casts import Fitted
+from tidelog.collection.formats.csv import decode as decode_csv
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.json import decode as decode_json
+from tidelog.collection.formats.parquet import pack_range
+from tidelog.collection.ingest import compute
+from tidelog.collection.ingest.compute import Job, Target, shape_messages
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.ingest.status import source_status
+from tidelog.collection.ingest.summary import Summary
+from tidelog.collection.source import decode, survey
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.collection.source.look import look_at_text
-from tidelog.collection.status import source_status
-from tidelog.collection.summary import Summary
+from tidelog.collection.source.messages import decode_messages
 from tidelog.errors import InvariantError
 from tidelog.location import Location
 from tidelog.persist.schema import encode_schema, shard_schema
@@ -49,7 +53,7 @@ class LibraryError(Exception):
 
 
 def decoded(data: bytes, format: str) -> Decoded:
-    found = SourceRange(
+    found = FileRange(
         path="p",
         start=0,
         limit=len(data),
@@ -166,7 +170,7 @@ def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None
     times = pa.array([2**50, 0], pa.timestamp("ms"))
     file, footer = parquet(pa.table({"n": pa.array([None, 1], pa.int64()), "at": times}))
     wanted = pa.schema([*WANTED, pa.field("at", pa.timestamp("us"))])
-    found = SourceRange(path="p", start=0, limit=len(file))
+    found = FileRange(path="p", start=0, limit=len(file))
 
     result = decode_range(
         pack_range(footer, file[4:]), found, wanted, format="parquet", required=["n"]
@@ -192,7 +196,7 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
     )
     lines = b'{"n": 0}\n{"n": 1}\n{"n": 5000000000}\n{"n": -7000000000}\n'
     target = Target(shard="x", write_epoch=0, may_inline=True)
-    found = SourceRange(path="p", start=0, limit=len(lines))
+    found = FileRange(path="p", start=0, limit=len(lines))
     job = Job(
         source=source,
         schema=encode_schema(schema),
@@ -263,9 +267,8 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
 ) -> None:
     """In ``source status``, for whoever comes later; and the source can go on without that file."""
     location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
-    decode_messages = compute.decode_messages
 
-    def breaking(data: bytes, found: SourceRange, *given: Any, **more: Any) -> Any:
+    def breaking(data: bytes, found: FileRange, *given: Any, **more: Any) -> Any:
         if found.path == "0.jsonl":
             raise LibraryError("no such thing")
         return decode_messages(data, found, *given, **more)

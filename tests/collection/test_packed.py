@@ -24,9 +24,9 @@ from kit.sources import (
     write_files,
 )
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.source import packed_text
-from tidelog.collection.source.inflate import frame_end
-from tidelog.collection.source.packed_text import TORN_MEMBER
+from tidelog.collection.formats.packed import text as packed_text
+from tidelog.collection.formats.packed.inflate import frame_end
+from tidelog.collection.formats.packed.text import TORN_MEMBER
 from tidelog.errors import SourceRewritten, UsageError
 
 SUFFIXES = (".gz", ".zst")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.expression import check_predicate
-from tidelog.collection.predicate import open_sandbox
-from tidelog.collection.pushdown import box_of
+from tidelog.collection.predicate.expression import check_predicate
+from tidelog.collection.predicate.predicate import open_sandbox
+from tidelog.collection.predicate.pushdown import box_of
 from tidelog.persist.bounds import Box, rows_within
 
 COLUMNS: dict[str, pa.DataType] = {

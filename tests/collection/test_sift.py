@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection import decode_json
-from tidelog.collection.casts import cast_values
-from tidelog.collection.decode import decode_range
-from tidelog.collection.places import Bools, Int64s
-from tidelog.collection.sift import Sieve
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.formats.casts import cast_values
+from tidelog.collection.formats.json import decode as decode_json
+from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.sift import Sieve
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import decode_range
 
 ROWS = 4_000
 COLUMNS: dict[str, pa.DataType] = {
@@ -78,7 +78,7 @@ def test_bad_lines_of_one_in_a_hundred_have_little_parsed_again(
         return read(chunk, *given, **more)
 
     monkeypatch.setattr(decode_json, "_read", counted)
-    found = SourceRange(path="p", start=9, limit=9)
+    found = FileRange(path="p", start=9, limit=9)
     decoded = decode_range(data, found, pa.schema(COLUMNS), format="json")
 
     told = str(decoded.errors.column("reason")[0])

@@ -9,10 +9,10 @@ import pytest
 from kit.sources import contents as contents_of
 from kit.sources import make_source, run_once
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.ingest import Ingester
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.status import source_status
+from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.binding import Binding
-from tidelog.collection.status import source_status
-from tidelog.collection.summary import Summary
 from tidelog.errors import DataDiffers, GoneError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
 from kit.sources import SCHEMA, changes, make_source, rows_of, run_once, write_files
-from tidelog.collection.catalog import SourceInfo
+from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.decode import decode_range
-from tidelog.collection.engine import survey_here
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.ingest.engine import survey_here
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import decode_range
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import SurveyResult
@@ -66,22 +66,22 @@ class Lake:
     async def survey(self, job: SurveyJob) -> SurveyResult:
         return await survey_here(job, self.source, at_once=3)
 
-    async def ranges(self, bytes_max: int = FAR) -> list[SourceRange]:
+    async def ranges(self, bytes_max: int = FAR) -> list[FileRange]:
         """Bind all there is, in ranges of about so many bytes."""
-        taken: dict[str, SourceRange] = {}
-        found: list[SourceRange] = []
+        taken: dict[str, FileRange] = {}
+        found: list[FileRange] = []
         head = await self.source.head()
         while (
             plan := await self.source.plan(
                 taken, head, lower=0, bytes_max=bytes_max, survey=self.survey
             )
         ) is not None:
-            ranges = [one for one in plan.ranges if isinstance(one, SourceRange)]
+            ranges = [one for one in plan.ranges if isinstance(one, FileRange)]
             found.extend(ranges)
             taken |= {r.path: r for r in ranges}
         return found
 
-    async def numbers(self, found: SourceRange, cuts: Sequence[int] = ()) -> list[int]:
+    async def numbers(self, found: FileRange, cuts: Sequence[int] = ()) -> list[int]:
         """Read a range, or its shares, by somebody who kept nothing of the survey."""
         inner = sorted({cut for cut in cuts if found.start < cut < found.limit})
         numbers: list[int] = []
@@ -252,7 +252,7 @@ async def test_what_waits_is_looked_at_once() -> None:
 
     assert (
         await lake.source.plan(
-            {"a": SourceRange(path="a", start=0, limit=9, e_tag=(await lake.store.get("a")).e_tag)},
+            {"a": FileRange(path="a", start=0, limit=9, e_tag=(await lake.store.get("a")).e_tag)},
             await lake.source.head(),
             lower=0,
             bytes_max=FAR,
@@ -272,7 +272,7 @@ async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row()
     lake = Lake(format="parquet")
     tag = await lake.store.put("a", b"PAR1 no footer here PAR1")
     size = len(b"PAR1 no footer here PAR1")
-    found = SourceRange(path="a", start=0, limit=size, size_bytes=size, e_tag=tag)
+    found = FileRange(path="a", start=0, limit=size, size_bytes=size, e_tag=tag)
 
     errors = []
     for low, high in ((0, 9), (9, size)):

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.times import UNITS, check_time_type, format_time, parse_time, times_of
+from tidelog.collection.formats.times import (
+    UNITS,
+    check_time_type,
+    format_time,
+    parse_time,
+    times_of,
+)
 from tidelog.errors import UsageError
 
 TIME_MAX = 2**63 - 1

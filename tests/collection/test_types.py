@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS
-from tidelog.collection.casts import fit
-from tidelog.collection.types import json_wire, parse_schema, sql_type
+from tidelog.collection.formats.casts import fit
+from tidelog.collection.formats.types import json_wire, parse_schema, sql_type
 from tidelog.errors import UsageError
 from tidelog.persist.schema import shard_schema
 

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.times import format_time
+from tidelog.collection.formats.times import format_time
 from tidelog.location import Location, open_location
 from tidelog.persist.schema import DIFF
 from tidelog.spark.datasource import TidelogDataSource

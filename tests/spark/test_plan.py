@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.compute import Job, Target, buckets_of
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.envelope import DELETE, OWN, RANK, messages_schema
-from tidelog.collection.records import OFFSET
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.ingest.compute import Job, Target, buckets_of
+from tidelog.collection.ingest.envelope import DELETE, OWN, RANK, messages_schema
+from tidelog.collection.source.binding import FileRange
 from tidelog.persist.part import Part
 from tidelog.persist.schema import encode_schema, shard_schema
 from tidelog.spark.plan import (
@@ -36,8 +36,8 @@ TYPES: dict[str, pa.DataType] = {"k": pa.int64(), "v": pa.string()}
 SCHEMA = shard_schema(pa.schema(TYPES), key=["k"])
 
 
-def range_of(path: str, start: int, limit: int) -> SourceRange:
-    return SourceRange(path=path, start=start, limit=limit)
+def range_of(path: str, start: int, limit: int) -> FileRange:
+    return FileRange(path=path, start=start, limit=limit)
 
 
 def part_of(shard: str) -> Part:

@@ -16,7 +16,7 @@ from kit.doc_blocks import run_block
 from kit.sources import SCHEMA, changes, make_source, write_files
 from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.engine import Computed
+from tidelog.collection.ingest.engine import Computed
 from tidelog.errors import (
     LocationError,
     ObjectNotFound,

@@ -67,7 +67,7 @@ class _Asked:
 async def _changes(location: Location, asked: _Asked) -> None:
     import pyarrow as pa
 
-    from tidelog.collection.times import format_time, parse_time
+    from tidelog.collection.formats.times import format_time, parse_time
     from tidelog.persist.schema import DIFF, TIME
 
     since = parse_time(asked.since, what="--since")
@@ -100,7 +100,7 @@ async def _changes(location: Location, asked: _Asked) -> None:
 def _with_iso_times(found: pa.Table) -> pa.Table:
     import pyarrow as pa
 
-    from tidelog.collection.times import format_time
+    from tidelog.collection.formats.times import format_time
     from tidelog.persist.schema import TIME
 
     moments = found.column(TIME).to_numpy().tolist()

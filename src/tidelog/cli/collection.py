@@ -67,7 +67,7 @@ async def _describe_all(location: Location) -> list[dict[str, Any]]:
 
 
 def _since(since: int | None) -> str:
-    from tidelog.collection.times import format_time
+    from tidelog.collection.formats.times import format_time
 
     return "never" if since is None else format_time(since)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from tidelog.collection.csv_guess import CsvOptions
-    from tidelog.collection.dialect import CsvDialect
+    from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.collection.formats.dialect import CsvDialect
 
 Delimiter = Annotated[
     str | None,
@@ -67,7 +67,7 @@ def csv_options(
     multiline: bool | None,
 ) -> CsvOptions:
     """Return what was said of csv."""
-    from tidelog.collection.csv_guess import CsvOptions
+    from tidelog.collection.formats.csv.guess import CsvOptions
 
     return CsvOptions(
         delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,

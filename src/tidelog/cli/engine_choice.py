@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidelog.collection.ingest import Ingester
-    from tidelog.collection.run import FirstHead
+    from tidelog.collection.ingest.ingest import Ingester
+    from tidelog.collection.ingest.run import FirstHead
 
 ENGINES: Final = ("auto", "spark", "local")
 SPARK_BYTES_MIN: Final = 1 << 30  # That a source has left, for a start of Spark to be worth it.
@@ -83,7 +83,7 @@ async def choose_engine(ingester: Ingester) -> tuple[str, FirstHead | None]:
     Raises:
         LocationError: the store failed, or the source's.
     """
-    from tidelog.collection.run import look_ahead
+    from tidelog.collection.ingest.run import look_ahead
 
     if importlib.util.find_spec("pyspark") is None:
         return "local", None

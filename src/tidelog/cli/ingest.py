@@ -17,7 +17,7 @@ from tidelog.cli.engine_choice import check_engine, choose_engine, parse_conf
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidelog.collection.summary import Summary
+    from tidelog.collection.ingest.summary import Summary
     from tidelog.location import Location
 
 _SIZE: Final = re.compile(r"([0-9][0-9_]*)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
@@ -103,7 +103,7 @@ def ingest(
     engine = check_engine(engine, master=master, conf=conf or [])
     bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
     interval_us = int(interval * 1e6)
-    from tidelog.collection.times import parse_duration_ms
+    from tidelog.collection.formats.times import parse_duration_ms
 
     beat_us = 1_000 * parse_duration_ms(heartbeat, what="--heartbeat")
     wanted = _Wanted(
@@ -142,7 +142,7 @@ class _Wanted:
 async def _ingest(location: Location, wanted: _Wanted) -> None:
     from tidelog.cli.late_spark import LateSpark
     from tidelog.cli.progress import open_reporter
-    from tidelog.collection.run import run_ingest
+    from tidelog.collection.ingest.run import run_ingest
 
     ingester = await location.ingester(
         wanted.name, bytes_max=wanted.bytes_max, strict=wanted.strict, final=wanted.final

@@ -12,9 +12,9 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.collection.catalog import SourceInfo
-    from tidelog.collection.compute import Job
-    from tidelog.collection.engine import Computed
+    from tidelog.collection.catalog.catalog import SourceInfo
+    from tidelog.collection.ingest.compute import Job
+    from tidelog.collection.ingest.engine import Computed
     from tidelog.collection.source.binding import AddressRange
     from tidelog.collection.source.look import SurveyJob
     from tidelog.collection.source.port import RawSource, SurveyResult
@@ -65,24 +65,24 @@ class LateSpark:
 
     @property
     def tick_bytes(self) -> int:
-        from tidelog.collection.engine import SPARK_TICK_BYTES
+        from tidelog.collection.ingest.engine import SPARK_TICK_BYTES
 
         return SPARK_TICK_BYTES
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
-        """See `tidelog.collection.engine.Engine`; what is small needs no Spark.
+        """See `tidelog.collection.ingest.engine.Engine`; what is small needs no Spark.
 
         Raises:
             UsageError: no Java was found to run Spark on.
         """
-        from tidelog.collection.engine import survey_here
+        from tidelog.collection.ingest.engine import survey_here
 
         if self._engine is None and job.is_small():
             return await survey_here(job, source, at_once=4)
         return await (await self._started()).survey(job, source)
 
     async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
-        """See `tidelog.collection.engine.Engine`.
+        """See `tidelog.collection.ingest.engine.Engine`.
 
         Raises:
             UsageError: no Java was found to run Spark on; or its executors cannot do the work.
@@ -90,7 +90,7 @@ class LateSpark:
         await (await self._started()).prepare(source, ranges)
 
     async def compute(self, job: Job, source: RawSource) -> Computed:
-        """See `tidelog.collection.engine.Engine`.
+        """See `tidelog.collection.ingest.engine.Engine`.
 
         Raises:
             UsageError: no Java was found to run Spark on.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from tidelog.collection.summary import RunProgress, Summary
+    from tidelog.collection.ingest.summary import RunProgress, Summary
 
 
 class Reporter(Protocol):
@@ -176,6 +176,6 @@ def _tick_object(progress: RunProgress) -> dict[str, Any]:
 
 
 def _complete_to(summary: Summary) -> str | None:
-    from tidelog.collection.times import format_time
+    from tidelog.collection.formats.times import format_time
 
     return None if summary.upper is None else format_time(summary.upper - 1)

@@ -60,8 +60,8 @@ async def _read(
     picked: Picked,
     destination: Destination,
 ) -> None:
-    from tidelog.collection.selection import repeated
-    from tidelog.collection.times import format_time, parse_time
+    from tidelog.collection.formats.times import format_time, parse_time
+    from tidelog.collection.predicate.selection import repeated
 
     time = None if as_of is None else parse_time(as_of)
     collection = await location.collection(name)
@@ -120,7 +120,7 @@ async def write_all(
 
 def say_bare_time(text: str, option: str) -> None:
     """Say what a bare number was taken for: a time in seconds is easily given for one."""
-    from tidelog.collection.times import format_time, parse_time
+    from tidelog.collection.formats.times import format_time, parse_time
 
     if text.strip().isdecimal():
         moment = format_time(parse_time(text, what=option))

@@ -35,9 +35,9 @@ from tidelog.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.collection.catalog import RenditionInfo, SourceInfo
+    from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
     from tidelog.collection.create import SourceSpec
-    from tidelog.collection.status import SourceStatus
+    from tidelog.collection.ingest.status import SourceStatus
     from tidelog.location import Location
 
 app = typer.Typer(
@@ -167,7 +167,7 @@ def status(context: typer.Context, name: SourceName, as_json: AsJson = False) ->
 
     And what it has left, how many rows were late or bad, and how its last run went.
     """
-    from tidelog.collection.status import source_status
+    from tidelog.collection.ingest.status import source_status
 
     async def work(location: Location) -> SourceStatus:
         return await source_status(await location.ingester(name))
@@ -235,8 +235,8 @@ def describe_source(
     location: Location, info: SourceInfo, rendition: RenditionInfo
 ) -> dict[str, Any]:
     """Return what there is to know of a source, without secrets."""
-    from tidelog.collection.catalog import FILES
-    from tidelog.collection.types import sql_type_of
+    from tidelog.collection.catalog.catalog import FILES
+    from tidelog.collection.formats.types import sql_type_of
     from tidelog.store.urls import open_store, without_secrets
 
     files = None
@@ -374,12 +374,12 @@ def _run_lines(found: SourceStatus) -> list[str]:
 
 
 def _complete_to(upper: int | None) -> str | None:
-    from tidelog.collection.times import format_time
+    from tidelog.collection.formats.times import format_time
 
     return format_time(upper - 1) if upper else None
 
 
 def _iso(time_us: int) -> str:
-    from tidelog.collection.times import format_time
+    from tidelog.collection.formats.times import format_time
 
     return format_time(time_us // 1_000)

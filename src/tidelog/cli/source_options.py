@@ -127,6 +127,6 @@ def what_is_read(
         return "log", {**found, "log": log}
     if generator is not None:
         return "generator", {**found, "shape": generator}
-    from tidelog.collection.catalog import FILES
+    from tidelog.collection.catalog.catalog import FILES
 
     return kind or FILES, found

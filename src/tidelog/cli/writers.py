@@ -22,7 +22,7 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.collection.selection import RowSelection
+    from tidelog.collection.predicate.selection import RowSelection
 
 BINARY: Final = ("parquet", "arrow")
 _SUFFIXES: Final = {
@@ -73,7 +73,7 @@ class Picked:
 
     def selection(self) -> RowSelection:
         """Return it as collections understand it."""
-        from tidelog.collection.selection import RowSelection
+        from tidelog.collection.predicate.selection import RowSelection
 
         return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
 

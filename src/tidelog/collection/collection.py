@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
+from tidelog.collection.formats.times import When, format_time, parse_time
+from tidelog.collection.formats.types import sql_type_of
+from tidelog.collection.predicate.selection import RowSelection, repeated
 from tidelog.collection.reading import Reading
-from tidelog.collection.selection import RowSelection, repeated
-from tidelog.collection.times import When, format_time, parse_time
-from tidelog.collection.types import sql_type_of
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfBeforeSince,

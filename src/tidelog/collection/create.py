@@ -10,11 +10,13 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
-from tidelog.collection.csv_guess import CsvOptions, check_csv, guess_csv
-from tidelog.collection.decode_rows import csv_line, one_line
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.expression import check_predicate
+from tidelog.collection.catalog.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_csv
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
+from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.times import UNITS, check_time_type, parse_duration_ms
+from tidelog.collection.formats.types import is_json, parse_schema
 from tidelog.collection.infer import (
     are_arrays,
     infer_csv,
@@ -22,13 +24,11 @@ from tidelog.collection.infer import (
     no_files,
     sample_schema,
 )
-from tidelog.collection.json_arrays import ARRAY_FORMAT
-from tidelog.collection.json_texts import UNNAMEABLE
+from tidelog.collection.predicate.expression import check_predicate
+from tidelog.collection.source.decode_rows import csv_line, one_line
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
-from tidelog.collection.times import UNITS, check_time_type, parse_duration_ms
-from tidelog.collection.types import is_json, parse_schema
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema

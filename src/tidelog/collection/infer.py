@@ -13,14 +13,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.casts import fit
-from tidelog.collection.csv_guess import CsvOptions, guess_csv
-from tidelog.collection.decode_json import decode_json
-from tidelog.collection.decode_parquet import footer_bytes, read_footer
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.json_texts import UNNAMEABLE
+from tidelog.collection.formats.casts import fit
+from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.json.decode import decode_json
+from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.parquet import footer_bytes, read_footer
+from tidelog.collection.formats.types import json_field, without_maps
 from tidelog.collection.source.sample import FileSample, read_sample
-from tidelog.collection.types import json_field, without_maps
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import canonical_type

@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.collection.selection import CheckedSelection, first_rows, rows_count
+from tidelog.collection.predicate.selection import CheckedSelection, first_rows, rows_count
 from tidelog.persist.bounds import Box
 from tidelog.persist.opened import PartOpener
 from tidelog.persist.part import Part

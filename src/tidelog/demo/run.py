@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.times import parse_time
+from tidelog.collection.formats.times import parse_time
 from tidelog.demo.flights import Flights
 from tidelog.errors import TidelogError, UsageError
 from tidelog.location import open_location

@@ -17,9 +17,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from tidelog.clock import Clock, SystemClock, run_all
-from tidelog.collection.catalog import FILES, SourceInfo
-from tidelog.collection.compute import Job
-from tidelog.collection.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
+from tidelog.collection.catalog.catalog import FILES, SourceInfo
+from tidelog.collection.ingest.compute import Job
+from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult

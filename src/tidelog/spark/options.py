@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.collection.times import parse_time
+from tidelog.collection.formats.times import parse_time
 from tidelog.errors import TidelogError, UsageError
 
 KIND: Final = "kind"

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tidelog.collection.compute import Job, Target
+from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.fetch import can_be_shared
 from tidelog.collection.source.look import SMALL_SURVEY_BYTES, SurveyJob

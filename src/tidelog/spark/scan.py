@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.collection.selection import check_multiplicity
+from tidelog.collection.predicate.selection import check_multiplicity
 from tidelog.errors import CorruptionError
 from tidelog.persist.bounds import OPEN, Box, box_of_group, overlaps, rows_within
 from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidelog.clock import run_all
 from tidelog.collection.collection import Collection
-from tidelog.collection.decode_parquet import footer_bytes, read_footer
+from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.errors import CorruptionError, NoSuchCollection, ObjectNotFound
 from tidelog.location import open_location
 from tidelog.persist.bounds import Box, part_reaches

@@ -1,8 +1,8 @@
 """What Spark's tasks do in an executor: read, compute, write parts, and say what they did.
 
 Each function takes and gives an iterator of plain values, as Spark's RDDs do. What is computed, is
-by `tidelog.collection.compute`, as everywhere; nothing here talks to consensus. A task that runs
-twice writes its parts twice, under other names: those that nobody commits are garbage.
+by `tidelog.collection.ingest.compute`, as everywhere; nothing here talks to consensus. A task that
+runs twice writes its parts twice, under other names: those that nobody commits are garbage.
 
 Invariants: an error, of ours or one that nobody foresaw, is a value among the results, so that it
 reaches the driver as it was raised; a process that ends, or lacks memory, is Spark's to try again.
@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock, run_all
-from tidelog.collection.catalog import ERRORS_SCHEMA
-from tidelog.collection.compute import Job, Shaped, error_updates, shape_messages
-from tidelog.collection.engine import (
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
+from tidelog.collection.ingest.compute import Job, Shaped, error_updates, shape_messages
+from tidelog.collection.ingest.engine import (
     Computed,
     LocalEngine,
     Written,
@@ -33,7 +33,7 @@ from tidelog.collection.engine import (
     summarize,
     survey_here,
 )
-from tidelog.collection.envelope import messages_schema
+from tidelog.collection.ingest.envelope import messages_schema
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kinds import open_source, register_kind
 from tidelog.collection.source.look import SurveyJob

@@ -87,7 +87,7 @@ def time_us_of(text: str, what: str) -> int:
     Raises:
         UsageError: it is none.
     """
-    from tidelog.collection.times import parse_time_us
+    from tidelog.collection.formats.times import parse_time_us
     from tidelog.wal.read.limits import check_time_us
 
     time_us = parse_time_us(text, what=what)

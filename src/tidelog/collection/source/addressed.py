@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.compute import decode_messages, required_columns
-from tidelog.collection.records import OFFSET
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.cut import (
     Cut,
@@ -30,10 +30,10 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
 from tidelog.collection.source.look import SurveyJob, greatest_time
+from tidelog.collection.source.messages import decode_messages, required_columns
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
 from tidelog.collection.source.times_of_blocks import text_blocks
-from tidelog.collection.times import times_of
 from tidelog.errors import InvariantError, PositionCollected, SourceRewritten
 from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.store.wrappers.metered import Metered, Usage

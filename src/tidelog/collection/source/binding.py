@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.places import Int64s
+from tidelog.collection.formats.packed.packed import decode_packed
+from tidelog.collection.formats.places import Int64s
 from tidelog.collection.source.blocks import BLOCK_BYTES
-from tidelog.collection.source.packed import decode_packed
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, shard_schema
 
 ANY_TIME: Final = 2**63 - 1
@@ -74,7 +74,7 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
         return places
 
 
-class SourceRange(AddressRange, frozen=True, kw_only=True):
+class FileRange(AddressRange, frozen=True, kw_only=True):
     """A range of one file: a plain value by which any process reads the same messages.
 
     Units: ``start`` and ``limit`` are byte offsets, of parquet too, whose row groups lie where

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.collection.source.binding import SourceRange
-from tidelog.collection.source.packed import PACKED_RATIO, is_packed
+from tidelog.collection.formats.packed.packed import PACKED_RATIO, is_packed
+from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.store.port import Entry
 
@@ -42,7 +42,7 @@ class Known:
             # From where the next survey would begin, of the same bytes, it would find the same.
             self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
 
-    def forget(self, sizes: Mapping[str, int], taken: Mapping[str, SourceRange]) -> None:
+    def forget(self, sizes: Mapping[str, int], taken: Mapping[str, FileRange]) -> None:
         """Forget of files that wait, those that are gone, or were taken whole after all."""
         for path in list(self.stalled):
             before = taken.get(path)
@@ -63,7 +63,7 @@ class Known:
 
 def choose_candidates(
     entries: Iterable[Entry],
-    taken: Mapping[str, SourceRange],
+    taken: Mapping[str, FileRange],
     known: Known,
     *,
     bytes_max: int,
@@ -107,9 +107,9 @@ def choose_candidates(
     return found, True
 
 
-def _is_done(entry: Entry, before: SourceRange, known: Known) -> bool:
+def _is_done(entry: Entry, before: FileRange, known: Known) -> bool:
     return before.file_bytes >= entry.size_bytes and _is_checked(entry, before, known)
 
 
-def _is_checked(entry: Entry, before: SourceRange, known: Known) -> bool:
+def _is_checked(entry: Entry, before: FileRange, known: Known) -> bool:
     return entry.e_tag == before.e_tag or known.checked.get(entry.key) == entry.e_tag

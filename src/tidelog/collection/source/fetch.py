@@ -12,19 +12,19 @@ from typing import Final
 
 import msgspec
 
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.decode_parquet import (
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
+from tidelog.collection.formats.packed.packed import is_packed
+from tidelog.collection.formats.parquet import (
     footer_bytes,
     group_span,
     groups_between,
     pack_range,
     read_footer,
 )
-from tidelog.collection.json_arrays import ARRAY_FORMAT
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import sum_of
 from tidelog.collection.source.opened import BoundFile, OpenedFile
-from tidelog.collection.source.packed import is_packed
 from tidelog.errors import CorruptionError
 
 READ_ON_BYTES: Final = 64 * 1024
@@ -45,8 +45,8 @@ def can_be_shared(source: SourceInfo, path: str) -> bool:
 
 
 async def read_share(
-    file: OpenedFile, found: SourceRange, low: int, high: int, *, source: SourceInfo
-) -> tuple[SourceRange, bytes]:
+    file: OpenedFile, found: FileRange, low: int, high: int, *, source: SourceInfo
+) -> tuple[FileRange, bytes]:
     """Read the records of a range that start in ``[low, high)``, as a range of their own.
 
     Raises:

@@ -18,8 +18,8 @@ from typing import Final, cast
 import msgspec
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.source.binding import AddressRange, SourceRange, Taken
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.source.binding import AddressRange, FileRange, Taken
 from tidelog.collection.source.blocks import BLOCK_BYTES, sum_of
 from tidelog.collection.source.candidates import Known, choose_candidates
 from tidelog.collection.source.cut import (
@@ -91,7 +91,7 @@ class FilesHead:
 
 
 def _file_bytes(found: AddressRange) -> int:
-    return found.file_bytes if isinstance(found, SourceRange) else found.limit
+    return found.file_bytes if isinstance(found, FileRange) else found.limit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class FilesSource:
 
     @property
     def range_type(self) -> type[AddressRange]:
-        return SourceRange
+        return FileRange
 
     def pass_over(self, paths: frozenset[str]) -> None:
         self._skipped = paths
@@ -149,7 +149,7 @@ class FilesSource:
     ) -> Plan | None:
         if not isinstance(head, FilesHead):
             raise InvariantError("a files source was given another source's head")
-        taken = cast("Mapping[str, SourceRange]", taken)  # Its remap shard holds no others.
+        taken = cast("Mapping[str, FileRange]", taken)  # Its remap shard holds no others.
         job = self._job(lower)
         self._kept, self._kept_bytes, self._waiting = {}, 0, {}
         self._known.forget(head.sizes, taken)
@@ -198,7 +198,7 @@ class FilesSource:
     async def _find_moved(
         self,
         files: Sequence[FileSurvey],
-        taken: Mapping[str, SourceRange],
+        taken: Mapping[str, FileRange],
         head: FilesHead,
         job: SurveyJob,
     ) -> bool:
@@ -248,8 +248,8 @@ class FilesSource:
 
     async def read(
         self, found: AddressRange, low: int | None = None, high: int | None = None
-    ) -> tuple[SourceRange, bytes]:
-        if not isinstance(found, SourceRange):
+    ) -> tuple[FileRange, bytes]:
+        if not isinstance(found, FileRange):
             raise InvariantError("a files source was given another source's range")
         file = OpenedFile(
             store=self.store,

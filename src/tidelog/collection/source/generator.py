@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.places import Int64s
+from tidelog.collection.formats.places import Int64s
+from tidelog.collection.formats.times import parse_time_us
 from tidelog.collection.source.kind import ADDRESS, Frontier, OpenedWith, RowRange, SourceKind
-from tidelog.collection.times import parse_time_us
 from tidelog.errors import UsageError
 
 SHAPES: Final = ("counter", "key-value")

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from tidelog.arguments import quoted
 from tidelog.clock import Clock
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.records import OFFSET
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.source.binding import AddressRange
 from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.store.port import Store

@@ -14,7 +14,7 @@ from typing import Final
 
 from tidelog.arguments import quoted
 from tidelog.clock import Clock
-from tidelog.collection.catalog import FILES, SourceInfo
+from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.source.addressed import AddressedSource
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import OpenedWith, SourceKind, told

@@ -16,17 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.collection.catalog import SourceInfo
-from tidelog.collection.decode import decode_range
-from tidelog.collection.decode_csv import header_names, header_of
-from tidelog.collection.decode_parquet import group_span, group_starts, groups_between, pack_range
-from tidelog.collection.dialect import CsvDialect
-from tidelog.collection.json_arrays import ARRAY_FORMAT, array_lines, array_mark
-from tidelog.collection.lines import WHITE, record_ends
-from tidelog.collection.places import Bools, Int64s
-from tidelog.collection.records import OFFSET
-from tidelog.collection.source.binding import ANY_TIME, SourceRange
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.csv.decode import header_names, header_of
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines, array_mark
+from tidelog.collection.formats.lines import WHITE, record_ends
+from tidelog.collection.formats.parquet import group_span, group_starts, groups_between, pack_range
+from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.formats.times import times_of
+from tidelog.collection.source.binding import ANY_TIME, FileRange
 from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
+from tidelog.collection.source.decode import decode_range
 from tidelog.collection.source.fetch import can_be_shared, is_divisible
 from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.source.surveyed import (
@@ -38,7 +39,6 @@ from tidelog.collection.source.surveyed import (
     SurveyPiece,
 )
 from tidelog.collection.source.times_of_blocks import group_block, text_blocks
-from tidelog.collection.times import times_of
 from tidelog.errors import HeaderDiffers
 from tidelog.persist.schema import ShardSchema, decode_schema
 
@@ -185,7 +185,7 @@ def text_of(data: bytes, low: int, source: SourceInfo, header: bytes) -> tuple[b
 
 
 def has_record_end(
-    data: bytes, size: int, low: int, source: SourceInfo, *, before: SourceRange | None
+    data: bytes, size: int, low: int, source: SourceInfo, *, before: FileRange | None
 ) -> bool:
     """Say whether a record ends in what was read behind a piece of ``size`` bytes, or before.
 
@@ -237,7 +237,7 @@ def _text_times(
             limit = len(data)
     if start >= limit or (not piece.is_last and start > piece.high - piece.low):
         return []
-    found = SourceRange(
+    found = FileRange(
         path=piece.candidate.path, start=piece.low + start, limit=piece.low + limit, header=header
     )
     offsets, times = _times_in(data[start:limit], found, job)
@@ -250,7 +250,7 @@ def _text_times(
     )
 
 
-def _times_in(data: bytes, found: SourceRange, job: SurveyJob) -> tuple[Int64s, Int64s]:
+def _times_in(data: bytes, found: FileRange, job: SurveyJob) -> tuple[Int64s, Int64s]:
     """Return the offsets and times of the rows that have one, read from the time column alone."""
     source = job.source
     name = source.time_column or ""
@@ -321,7 +321,7 @@ def _group_times(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> list[B
     first, last = groups_between(metadata, low, high)
     begin, end = group_span(metadata, first, last)
     packed = pack_range(read.footer, read.data[begin - read.start : end - read.start])
-    found = SourceRange(path=piece.candidate.path, start=low, limit=high)
+    found = FileRange(path=piece.candidate.path, start=low, limit=high)
     rows, times = _times_in(packed, found, job)
     sizes = np.array([metadata.row_group(n).num_rows for n in range(last)], np.int64)
     bounds = np.searchsorted(rows, np.concatenate([[0], np.cumsum(sizes)])[first:])

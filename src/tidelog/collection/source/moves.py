@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tidelog.collection.source.binding import CLOSED, SourceRange
+from tidelog.collection.source.binding import CLOSED, FileRange
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 
 ALIKE_BYTES_MIN = 1_024  # Of less, two objects are often as long as each other.
@@ -24,12 +24,12 @@ Beginning = tuple[int, bytes]  # How many bytes a file's beginning has, and thei
 class Moves:
     """What a process found to be moved, until it is recorded, and what there is to tell of it."""
 
-    found: dict[str, SourceRange] = field(default_factory=dict)
+    found: dict[str, FileRange] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
     def standing(
-        self, taken: Mapping[str, SourceRange], sizes: Mapping[str, int]
-    ) -> Mapping[str, SourceRange]:
+        self, taken: Mapping[str, FileRange], sizes: Mapping[str, int]
+    ) -> Mapping[str, FileRange]:
         """Return the frontier with what is moved, of files that are there and not recorded yet."""
         for path in list(self.found):
             if path in taken or path not in sizes:
@@ -37,7 +37,7 @@ class Moves:
         return {**taken, **self.found, **returned(taken, sizes)}
 
     def learn(
-        self, asked: FileCandidate, alike: Sequence[SourceRange], *, skipped: frozenset[str]
+        self, asked: FileCandidate, alike: Sequence[FileRange], *, skipped: frozenset[str]
     ) -> bool:
         """Remember what a file is that goes on like some that are gone; say whether it is one.
 
@@ -66,7 +66,7 @@ class Moves:
     def doubt_objects(
         self,
         new: Sequence[FileSurvey],
-        taken: Mapping[str, SourceRange],
+        taken: Mapping[str, FileRange],
         sizes: Mapping[str, int],
     ) -> None:
         """Remember which objects are as long as ones that are gone: more is not known of them."""
@@ -81,7 +81,7 @@ class Moves:
             if (before := gone.get(one.candidate.size_bytes)) is not None:
                 self._doubt(one.candidate, before)
 
-    def _doubt(self, asked: FileCandidate, before: SourceRange) -> None:
+    def _doubt(self, asked: FileCandidate, before: FileRange) -> None:
         self.notes[asked.path] = (
             f"it is taken, though it may be {before.path!r}, which was taken and is gone: then its "
             "rows are there twice"
@@ -89,11 +89,11 @@ class Moves:
 
 
 def gone_by_beginning(
-    taken: Mapping[str, SourceRange], sizes: Mapping[str, int]
-) -> Mapping[Beginning, Sequence[SourceRange]]:
+    taken: Mapping[str, FileRange], sizes: Mapping[str, int]
+) -> Mapping[Beginning, Sequence[FileRange]]:
     """Return what was taken and is gone, under all names that it had, by how it begins."""
     names = names_by_path(taken)
-    gone: dict[Beginning, list[SourceRange]] = {}
+    gone: dict[Beginning, list[FileRange]] = {}
     for path, found in taken.items():
         had = names.get(path, (path,))
         # Of no records, or of what was taken on under another name, none can be taken twice.
@@ -104,14 +104,12 @@ def gone_by_beginning(
     return gone
 
 
-def returned(
-    taken: Mapping[str, SourceRange], sizes: Mapping[str, int]
-) -> Mapping[str, SourceRange]:
+def returned(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> Mapping[str, FileRange]:
     """Return what is in of files that have a former name again, where more was taken since.
 
     Whether they go on as that did is looked at as of any file whose date is another.
     """
-    back: dict[str, SourceRange] = {}
+    back: dict[str, FileRange] = {}
     for path, had in names_by_path(taken).items():
         last = _last(had, taken)
         if path in sizes and last.path not in sizes and last.limit > taken[path].limit:
@@ -122,7 +120,7 @@ def returned(
     return back
 
 
-def names_by_path(taken: Mapping[str, SourceRange]) -> Mapping[str, Sequence[str]]:
+def names_by_path(taken: Mapping[str, FileRange]) -> Mapping[str, Sequence[str]]:
     """Return the names that files had which were moved, by each of them."""
     names: dict[str, list[str]] = {}
     for path, found in taken.items():
@@ -134,11 +132,11 @@ def names_by_path(taken: Mapping[str, SourceRange]) -> Mapping[str, Sequence[str
     return names
 
 
-def _last(names: Sequence[str], taken: Mapping[str, SourceRange]) -> SourceRange:
+def _last(names: Sequence[str], taken: Mapping[str, FileRange]) -> FileRange:
     """Return what was taken last of a file, under whichever of its names."""
     return max((taken[name] for name in names), key=lambda found: found.limit)
 
 
-def is_dated_so(asked: FileCandidate, before: SourceRange) -> bool:
+def is_dated_so(asked: FileCandidate, before: FileRange) -> bool:
     """Say whether a file has the date of one that was taken, or has grown since."""
     return asked.size_bytes > before.size_bytes or asked.e_tag == before.e_tag

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import are_blocks, covering
 from tidelog.errors import GoneError, ObjectNotFound, SourceRewritten
 from tidelog.store.port import Store, is_version
@@ -69,7 +69,7 @@ class BoundFile:
     """The file of a range that was bound: what is read of it, are the bytes that were bound."""
 
     file: OpenedFile
-    found: SourceRange
+    found: FileRange
 
     async def get(self, start: int, limit: int) -> tuple[int, bytes]:
         """Return bytes of the file in which ``[start, limit)`` lies, and where they begin.

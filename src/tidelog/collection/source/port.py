@@ -111,9 +111,9 @@ class RawSource(Protocol):
     ) -> tuple[AddressRange, bytes | pa.Table]:
         """Return what lies in a range, proven to be what the binding names.
 
-        Shape: bytes of a file, or rows with their addresses: see `tidelog.collection.decode` and
-            ``decode_rows``. Of a share of it: of its records that start in ``[low, high)``, as a
-            range of their own.
+        Shape: bytes of a file, or rows with their addresses: see
+            `tidelog.collection.source.messages`. Of a share of it: of its records that start in
+            ``[low, high)``, as a range of their own.
 
         Raises:
             SourceRewritten: there is something else. GoneError: it is gone.

@@ -6,10 +6,10 @@ import io
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.collection.json_arrays import ARRAY_FORMAT, array_lines, array_mark
-from tidelog.collection.lines import record_ends
-from tidelog.collection.source.inflate import READ_BYTES, open_inflater
-from tidelog.collection.source.packed import codec_of
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines, array_mark
+from tidelog.collection.formats.lines import record_ends
+from tidelog.collection.formats.packed.inflate import READ_BYTES, open_inflater
+from tidelog.collection.formats.packed.packed import codec_of
 from tidelog.errors import CorruptionError
 from tidelog.store.port import Entry, Store
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.clock import Clock
-from tidelog.collection.decode_csv import header_of
-from tidelog.collection.decode_parquet import footer_bytes, group_span, groups_between, read_footer
-from tidelog.collection.source.binding import SourceRange
+from tidelog.collection.formats.csv.decode import header_of
+from tidelog.collection.formats.packed.packed import decode_packed, is_packed
+from tidelog.collection.formats.parquet import footer_bytes, group_span, groups_between, read_footer
+from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import are_blocks, covering, sum_of
 from tidelog.collection.source.fetch import READ_ON_BYTES, read_footer_of
 from tidelog.collection.source.look import (
@@ -23,7 +24,6 @@ from tidelog.collection.source.look import (
     look_at_text,
 )
 from tidelog.collection.source.opened import OpenedFile
-from tidelog.collection.source.packed import decode_packed, is_packed
 from tidelog.collection.source.survey_packed import OpenTexts, check_packed, survey_packed
 from tidelog.collection.source.surveyed import (
     SHORTER,
@@ -147,7 +147,7 @@ async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -
         wanted *= 4
 
 
-async def is_unchanged(before: SourceRange, file: OpenedFile, *, format: str) -> bool:
+async def is_unchanged(before: FileRange, file: OpenedFile, *, format: str) -> bool:
     """Say whether a file, whose beginning is known to be that of ``before``, goes on as that did.
 
     Raises:
@@ -164,7 +164,7 @@ async def is_unchanged(before: SourceRange, file: OpenedFile, *, format: str) ->
     return True
 
 
-async def _check_unchanged(before: SourceRange, file: OpenedFile) -> None:
+async def _check_unchanged(before: FileRange, file: OpenedFile) -> None:
     """Check that a file of another version begins, and goes on, as it was taken before.
 
     Its first record and the last block that was taken are read again: so one that only grew costs

@@ -16,17 +16,17 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from tidelog.clock import Clock
-from tidelog.collection.json_arrays import ARRAY_FORMAT
-from tidelog.collection.source.binding import SourceRange
-from tidelog.collection.source.blocks import are_blocks, sum_of
-from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
-from tidelog.collection.source.opened import OpenedFile
-from tidelog.collection.source.packed import (
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
+from tidelog.collection.formats.packed.packed import (
     Packed,
     codec_of,
     decode_packed,
 )
-from tidelog.collection.source.packed_text import TORN_MEMBER, Extent, PackedText
+from tidelog.collection.formats.packed.text import TORN_MEMBER, Extent, PackedText
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.blocks import are_blocks, sum_of
+from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
+from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.surveyed import SHORTER, Keep, Surveyed, SurveyPiece
 from tidelog.errors import CorruptionError, SourceRewritten
 
@@ -162,7 +162,7 @@ class _Survey:
         return self.opened.raw.read(limit - start)
 
 
-async def read_packed(file: OpenedFile, found: SourceRange, *, clock: Clock) -> bytes:
+async def read_packed(file: OpenedFile, found: FileRange, *, clock: Clock) -> bytes:
     """Read the text of a range.
 
     Raises:
@@ -193,7 +193,7 @@ async def read_packed(file: OpenedFile, found: SourceRange, *, clock: Clock) -> 
             raise file.rewritten() from error
 
 
-async def check_packed(before: SourceRange, known: Packed, file: OpenedFile) -> None:
+async def check_packed(before: FileRange, known: Packed, file: OpenedFile) -> None:
     """Check that a file of another version begins, and goes on, as it was when some was taken.
 
     Raises:

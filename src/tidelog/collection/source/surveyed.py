@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tidelog.collection.source.binding import AddressRange, SourceRange
+from tidelog.collection.formats.packed.packed import PACKED_RATIO, Packed, codec_of, encode_packed
+from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.blocks import BLOCK_BYTES, sums_until
-from tidelog.collection.source.packed import PACKED_RATIO, Packed, codec_of, encode_packed
 
 SHORTER: Final = "it became shorter while it was read"
 WENT: Final = "it went away before what is new of it was taken"
@@ -41,7 +41,7 @@ class FileCandidate(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     size_bytes: int
     e_tag: str
-    before: SourceRange | None = None
+    before: FileRange | None = None
     checked: bool = False
     block_bytes: int = BLOCK_BYTES
 
@@ -171,7 +171,7 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     def range_until(
         self, place: CutPlace | None, *, late: int, time_max: int, reached: int
-    ) -> SourceRange:
+    ) -> FileRange:
         """Return the range up to a place, or all of it."""
         asked, found, before = self.candidate, self.found, self.candidate.before
         limit, rest = (self.limit, found.rest) if place is None else (place.offset, place.rest)
@@ -179,7 +179,7 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
         head, head_bytes = found.head, found.head_bytes
         if before is not None:
             head, head_bytes = before.head, before.head_bytes
-        return SourceRange(
+        return FileRange(
             path=asked.path,
             start=asked.start,
             limit=limit,

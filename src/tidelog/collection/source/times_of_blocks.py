@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidelog.collection.places import Int64s
+from tidelog.collection.formats.places import Int64s
 from tidelog.collection.source.surveyed import NO_TIME, Block, CutPlace
 
 RestUntil = Callable[[int], bytes]  # The sum of the part of a block before an offset.

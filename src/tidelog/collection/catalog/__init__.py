@@ -1,0 +1,1 @@
+"""What there is: collections, renditions, sources."""

@@ -1,0 +1,239 @@
+"""The catalog: what the controller knows, as a value, and the changes it may be put through.
+
+Shape: the controller's state is a shard of rows ``(kind, name, value)``; the value is JSON. A
+    collection names its renditions and which one is active; a rendition names its shards; a
+    source, the rendition that it feeds. Shards of what was dropped stay listed, as ``dropped``,
+    until they are collected.
+Does no I/O: see `tidelog.collection.catalog.controller`.
+Source: storage, "Renditions", "Controller".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection
+from tidelog.ids import ShardId
+from tidelog.persist.schema import ShardSchema, decode_schema, shard_schema
+
+CATALOG_SHARD: Final = ShardId("catalog")
+CATALOG_SCHEMA: Final = shard_schema(
+    pa.schema(
+        {
+            "kind": pa.string(),
+            "name": pa.string(),
+            "value": pa.string(),
+        }
+    ),
+    key=["kind", "name"],
+)
+_ERROR_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "file": pa.string(),
+    "offset": pa.int64(),
+    "reason": pa.string(),
+    "text": pa.string(),
+}
+ERRORS_SCHEMA: Final = shard_schema(pa.schema(_ERROR_COLUMNS), key=["file", "offset"])
+ERRORS_SUFFIX: Final = "_errors"
+
+
+class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A collection: what users name."""
+
+    name: str
+    active: str
+    renditions: tuple[str, ...]
+    created_us: int
+
+
+class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One complete version of a collection; its number of shards is fixed for life."""
+
+    id: str
+    collection: str
+    schema: bytes
+    shards: tuple[str, ...]
+    errors: str | None = None
+    remap: str | None = None
+    deletions: tuple[str, ...] = ()
+
+    @property
+    def data_schema(self) -> ShardSchema:
+        return decode_schema(self.schema)
+
+
+DAY_MS: Final = 86_400_000
+FILES: Final = "files"  # The kind of a source that reads files.
+
+
+class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A raw source and how its messages become a collection.
+
+    Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys; of a source
+        of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
+        SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie; upper is held back by
+        ``lateness_ms``. ``skipped`` are files that are passed over for good, and since when.
+    """
+
+    id: str
+    name: str
+    rendition: str
+    url: str
+    pattern: str
+    format: str
+    kind: str = FILES
+    settings: dict[str, str] = {}
+    envelope: str = "none"
+    key: tuple[str, ...] = ()
+    time_column: str | None = None
+    time_unit: str = "ms"
+    delete_when: str | None = None
+    max_ahead_ms: int | None = DAY_MS
+    lateness_ms: int = 0
+    csv: CsvDialect = CsvDialect()
+    skipped: dict[str, int] = {}
+    created_us: int = 0
+
+    @property
+    def dialect(self) -> CsvDialect | None:
+        """How the text of its files is cut into records, where that is not by lines alone."""
+        return self.csv if self.format == "csv" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Everything that is, by name or id."""
+
+    collections: Mapping[str, CollectionInfo] = field(default_factory=dict)
+    renditions: Mapping[str, RenditionInfo] = field(default_factory=dict)
+    sources: Mapping[str, SourceInfo] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+
+    def collection(self, name: str) -> CollectionInfo:
+        """Find a collection.
+
+        Raises:
+            NoSuchCollection: there is none; the message names those that there are.
+        """
+        _check_known(self.collections, name, "collection")
+        return self.collections[name]
+
+    def source(self, name: str) -> SourceInfo:
+        """Find a source; see `collection`."""
+        _check_known(self.sources, name, "source")
+        return self.sources[name]
+
+    def active(self, name: str) -> RenditionInfo:
+        """Return a collection's active rendition."""
+        return self.renditions[self.collection(name).active]
+
+    def errors_of(self, name: str) -> RenditionInfo | None:
+        """Return the rendition whose errors shard is read under ``name``, if there is one."""
+        owner = name.removesuffix(ERRORS_SUFFIX)
+        if owner == name or name in self.collections or owner not in self.collections:
+            return None
+        rendition = self.active(owner)
+        return rendition if rendition.errors is not None else None
+
+
+def _check_known(known: Mapping[str, object], name: str, what: str) -> None:
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none yet"
+        raise NoSuchCollection(f"there is no {what} {name!r}: there are {names}")
+
+
+Row = tuple[str, str, str]  # kind, name, value
+Change = tuple[Row, int]  # a row, and +1 or -1
+
+_KINDS: Final[dict[str, Any]] = {
+    "collection": CollectionInfo,
+    "rendition": RenditionInfo,
+    "source": SourceInfo,
+}
+
+
+def read_catalog(rows: Iterable[Row]) -> Catalog:
+    """Make a catalog of the controller's rows; kinds of a later version are passed over.
+
+    Raises:
+        CorruptionError: a row cannot be read.
+    """
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+    dropped: set[str] = set()
+    for kind, name, value in rows:
+        if kind == "dropped":
+            dropped.add(name)
+        elif kind in _KINDS:
+            try:
+                found[kind][name] = msgspec.json.decode(value, type=_KINDS[kind])
+            except msgspec.MsgspecError as error:
+                raise CorruptionError("the catalog cannot be read", kind=kind, name=name) from error
+    return Catalog(found["collection"], found["rendition"], found["source"], frozenset(dropped))
+
+
+def plan_create(
+    catalog: Catalog, collection: CollectionInfo, rendition: RenditionInfo, source: SourceInfo
+) -> list[Change]:
+    """Return the changes that make a source, with its collection and rendition, all at one time.
+
+    Raises:
+        NameTaken: the name, or one that it would shadow, exists.
+    """
+    name = collection.name
+    twin = (
+        name.removesuffix(ERRORS_SUFFIX) if name.endswith(ERRORS_SUFFIX) else name + ERRORS_SUFFIX
+    )
+    for taken in (name, twin):
+        if taken in catalog.collections or taken in catalog.sources:
+            raise NameTaken(
+                f"{taken!r} exists already: choose another name, or drop it with "
+                f"'tidelog source drop {taken}'"
+            )
+    return [(row_of(item), +1) for item in (collection, rendition, source)]
+
+
+def plan_drop(catalog: Catalog, name: str) -> list[Change]:
+    """Return the changes that drop a source with its collection; its shards are listed as dropped.
+
+    Raises:
+        NoSuchCollection: there is no such source.
+    """
+    source = catalog.source(name)
+    changes: list[Change] = [(row_of(source), -1)]
+    collection = catalog.collections[catalog.renditions[source.rendition].collection]
+    changes.append((row_of(collection), -1))
+    for rendition_id in collection.renditions:
+        rendition = catalog.renditions[rendition_id]
+        changes.append((row_of(rendition), -1))
+        shards = (*rendition.shards, *rendition.deletions, rendition.errors, rendition.remap)
+        changes.extend((("dropped", shard, "{}"), +1) for shard in shards if shard is not None)
+    return changes
+
+
+def plan_skip(catalog: Catalog, name: str, path: str, *, now_us: int) -> list[Change]:
+    """Return the changes by which a source passes a file over.
+
+    Raises:
+        NoSuchCollection: there is no such source.
+    """
+    source = catalog.source(name)
+    if path in source.skipped:
+        return []
+    skipped = {**source.skipped, path: now_us}
+    return [
+        (row_of(source), -1),
+        (row_of(msgspec.structs.replace(source, skipped=skipped)), +1),
+    ]
+
+
+def row_of(item: CollectionInfo | RenditionInfo | SourceInfo) -> Row:
+    """Return the row that stands for an item."""
+    kind = next(k for k, t in _KINDS.items() if isinstance(item, t))
+    name = item.id if isinstance(item, RenditionInfo) else item.name
+    return kind, name, msgspec.json.encode(item).decode()

@@ -1,0 +1,127 @@
+"""The controller: creates, lists, describes and drops; its state is a shard of its own.
+
+Each command is one compare_and_append: it lands whole or not at all, survives a crash at any
+moment, and two people at two terminals disturb nobody.
+Source: storage, "Controller".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.collection.catalog.catalog import (
+    CATALOG_SCHEMA,
+    CATALOG_SHARD,
+    Catalog,
+    Change,
+    CollectionInfo,
+    RenditionInfo,
+    SourceInfo,
+    plan_create,
+    plan_drop,
+    plan_skip,
+    read_catalog,
+)
+from tidelog.consensus.port import Consensus
+from tidelog.errors import ContentionError
+from tidelog.ids import new_writer_id
+from tidelog.persist.shard import Shard
+from tidelog.persist.transition import Verdict
+from tidelog.store.port import Store
+
+
+@dataclass(slots=True, kw_only=True)
+class Controller:
+    """Reads and changes the catalog of one location."""
+
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    attempts: int = 100
+    shard: Shard = field(init=False)
+    _read: tuple[int, Catalog] | None = None
+
+    def __post_init__(self) -> None:
+        self.shard = Shard(
+            id=CATALOG_SHARD,
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            schema=CATALOG_SCHEMA,
+        )
+
+    async def catalog(self) -> Catalog:
+        """Return the newest catalog; if nothing changed since the last call, one cheap request."""
+        await self.shard.refresh()
+        return await self._contents()
+
+    async def create_source(
+        self, collection: CollectionInfo, rendition: RenditionInfo, source: SourceInfo
+    ) -> None:
+        """Make a source with its collection.
+
+        Raises:
+            NameTaken: the name exists.
+        """
+        await self._change(lambda known: plan_create(known, collection, rendition, source))
+
+    async def drop_source(self, name: str) -> None:
+        """Drop a source and its collection.
+
+        Raises:
+            NoSuchCollection: there is no such source.
+        """
+        await self._change(lambda known: plan_drop(known, name))
+
+    async def skip_file(self, name: str, path: str) -> SourceInfo:
+        """Have a source pass a file over for good; return the source as it is then.
+
+        Raises:
+            NoSuchCollection: there is no such source.
+        """
+        now_us = self.clock.now_us()
+        await self._change(lambda known: plan_skip(known, name, path, now_us=now_us))
+        return (await self.catalog()).source(name)
+
+    async def _change(self, plan: Callable[[Catalog], list[Change]]) -> None:
+        token = (new_writer_id(self.clock), 0)
+        for attempt in range(self.attempts):
+            changes = plan(await self.catalog())
+            lower = self.shard.state.upper_frontier.time
+            time = max(lower, self.clock.now_us() // 1_000)
+            done = await self.shard.compare_and_append(
+                _updates(changes, time), lower, time + 1, token=token
+            )
+            if done.verdict is not Verdict.MISMATCH:
+                return
+            await self.clock.sleep(backoff_us(attempt, self.clock))
+        raise ContentionError("others change the catalog at every try: try again")
+
+    async def _contents(self) -> Catalog:
+        state = self.shard.state
+        if state.upper == 0:
+            return Catalog()
+        upper = state.upper_frontier.time
+        if self._read is None or self._read[0] != upper:
+            # A state that this handle has is complete below its upper: no waiting, no request.
+            table = await self.shard.snapshot_of(state, upper - 1).to_arrow()
+            columns = (table.column(n).to_pylist() for n in CATALOG_SCHEMA.names)
+            self._read = (upper, read_catalog(zip(*columns, strict=True)))
+        return self._read[1]
+
+
+def _updates(changes: list[Change], time: int) -> pa.Table:
+    return pa.table(
+        {
+            "kind": [row[0] for row, _ in changes],
+            "name": [row[1] for row, _ in changes],
+            "value": [row[2] for row, _ in changes],
+            "_time": [time] * len(changes),
+            "_diff": [diff for _, diff in changes],
+        },
+        schema=CATALOG_SCHEMA.updates,
+    )

@@ -1,0 +1,1 @@
+"""How rows lie in files, and how they are had out of them; pure."""

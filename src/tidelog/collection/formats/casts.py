@@ -1,0 +1,315 @@
+"""Casts: values of one type as another, exactly or not at all. Pure.
+
+What becomes of a value depends on it alone: a column is cast at once, but for the values that do
+not fit, each of which is tried alone. Nothing is rounded, cut or wrapped, and what does not fit
+inside of a list or a struct makes the whole of it unfit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.collection.formats.doubt_casts import as_mask, doubt_cast
+from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.sift import Sieve
+from tidelog.collection.formats.types import sql_type
+from tidelog.persist.duck import duck, text_literal
+
+Array: TypeAlias = "pa.Array[Any]"
+
+# What SQL reads as something else: it drops digits past the sixth of a second, the time of day of a
+# date, and the day or offset of a time; makes numbers that are too large infinite; and takes the
+# end of a day for its beginning.
+_INTEGER: Final = "[+-]?[0-9]+"
+_LOST_DIGITS: Final = r"[.][0-9]{6}[0-9]*[1-9]"
+_DAY: Final = r"[^:]*|.*[T ]00:00(:00([.]0*)?)?Z?"
+_TIME: Final = r"([01]?[0-9]|2[0-3]):[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
+_DAY_US: Final = 86_400_000_000
+_JOINED_BYTES_MAX: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A table of the wanted types, which rows fit, and by row the first column that does not."""
+
+    table: pa.Table
+    fits: Bools
+    misfit: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How dates and times are written, as strptime says it, if not as ISO 8601 alone."""
+
+    date: str | None = None
+    timestamp: str | None = None
+
+
+_ISO: Final = Formats()
+
+
+def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
+    """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
+    fits = np.ones(wire.num_rows, dtype=np.bool_)
+    misfit: dict[int, str] = {}
+    columns: list[pa.ChunkedArray[Any]] = []
+    for field in wanted:
+        column = wire.column(field.name)
+        if column.type != field.type or pa.types.is_time(field.type):
+            column = _joined(column)
+            cast = [cast_values(chunk, field.type, formats) for chunk in column.chunks]
+            column = pa.chunked_array([values for values, _ in cast], field.type)
+            unfit = np.concatenate([_no_values(), *(unfit for _, unfit in cast)])
+            misfit.update((row, field.name) for row in np.flatnonzero(unfit & fits).tolist())
+            fits &= ~unfit
+        columns.append(column)
+    return Fitted(pa.table(columns, schema=wanted), fits, misfit)
+
+
+def _joined(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Return a column in one piece, if that can be: each piece costs a query."""
+    if column.num_chunks <= 1 or column.nbytes > _JOINED_BYTES_MAX:
+        return column
+    return pa.chunked_array([pa.concat_arrays(column.chunks)])
+
+
+def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tuple[Array, Bools]:
+    """Return the values as ``dtype``, and say which of them do not fit: those become null."""
+    given = _plain(array)
+    if given.type == dtype:
+        return _checked(given, given)
+    if pa.types.is_string(given.type):
+        return _cast_text(given, dtype, formats)
+    if isinstance(given, pa.ListArray) and isinstance(dtype, pa.ListType):
+        return _cast_lists(given, dtype)
+    if isinstance(given, pa.StructArray) and isinstance(dtype, pa.StructType):
+        return _cast_structs(given, dtype)
+    if pa.types.is_nested(given.type) or pa.types.is_nested(dtype):
+        return _unfit_all(given, dtype)
+    if pa.types.is_temporal(dtype) and not pa.types.is_temporal(given.type):
+        return _unfit_all(given, dtype)  # A number does not say what it counts, nor since when.
+    if pa.types.is_time(dtype) and not pa.types.is_time(given.type):
+        return _unfit_all(given, dtype)  # Its day would be lost.
+    return _cast_exactly(given, dtype)
+
+
+def _plain(array: Array) -> Array:
+    """Return the same values without encodings and wide offsets."""
+    dtype = array.type
+    if pa.types.is_dictionary(dtype):
+        return _plain(array.cast(dtype.value_type))
+    if pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
+        return array.cast(pa.string())
+    if pa.types.is_large_binary(dtype) or pa.types.is_binary_view(dtype):
+        return array.cast(pa.binary())
+    if pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
+        return array.cast(pa.list_(pa.field("item", dtype.value_type)))
+    if pa.types.is_map(dtype):
+        entries = [("key", dtype.key_type), ("value", dtype.item_type)]
+        return array.cast(pa.list_(pa.field("item", pa.struct(entries))))
+    return array
+
+
+def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp(array.type.unit))  # The day of UTC, not of a zone's clock.
+    try:
+        return _checked(array, _cast(array, dtype))
+    except pa.ArrowNotImplementedError:
+        return _unfit_all(array, dtype)
+    except pa.ArrowInvalid:
+        return _cast_sifted(array, dtype)
+
+
+def _cast(array: Array, dtype: pa.DataType) -> Array:
+    """Cast values as Arrow does, but none to a decimal that it is not.
+
+    Raises:
+        pa.ArrowInvalid: one does not fit. pa.ArrowNotImplementedError: none ever does.
+    """
+    if not pa.types.is_decimal(dtype):
+        return array.cast(dtype)
+    if pa.types.is_integer(array.type):
+        # Arrow asks whether all numbers of the type fit, not whether these do.
+        array = array.cast(pa.decimal128(20, 0))
+    # With the digits of its scale, a number may be beyond 128 bits: Arrow does not always see that.
+    return array.cast(pa.decimal256(dtype.precision, dtype.scale)).cast(dtype)
+
+
+def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
+    """Find the values that Arrow casts though they do not fit."""
+    dtype = cast.type
+    unfit = np.zeros(len(array), dtype=np.bool_)
+    if pa.types.is_floating(dtype) and pa.types.is_floating(array.type):
+        # A narrower float rounds, as all floats do; but what it cannot hold is not infinite.
+        unfit = as_mask(pc.and_(pc.is_inf(cast), pc.is_finite(array)))
+    if pa.types.is_time(dtype):
+        # Parquet has whole numbers here: of a time that is past its day, or before it, as well.
+        numbers: Any = pc.fill_null(cast.cast(pa.int64()), pa.scalar(0))
+        ticks = numbers.to_numpy()
+        unfit = (ticks < 0) | (ticks >= _DAY_US)
+    if pa.types.is_boolean(dtype):
+        # Arrow takes all numbers but zero for true.
+        unfit = as_mask(pc.not_equal(cast.cast(array.type), array))
+    if pa.types.is_decimal(dtype) and pa.types.is_floating(array.type):
+        # Arrow rounds to the digits of a decimal. From text it reads the float that is nearest.
+        unfit = as_mask(pc.not_equal(cast.cast(pa.string()).cast(array.type), array))
+    if pa.types.is_date(dtype) and pa.types.is_timestamp(array.type):
+        # Arrow drops the time of day: that is no exact cast, but for midnights.
+        unfit = as_mask(pc.not_equal(cast.cast(pa.timestamp(array.type.unit)), array))
+    return _without(cast, unfit), unfit
+
+
+def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    """Cast values of which at least one does not fit."""
+    count = len(array)
+    if count == 1:
+        return _unfit_all(array, dtype)
+    doubtful = doubt_cast(array, dtype)
+
+    def cast_all(rows: Int64s) -> tuple[Array, Bools] | None:
+        some = array.take(rows)
+        try:
+            return _checked(some, _cast(some, dtype))
+        except pa.ArrowInvalid:
+            return None
+
+    def guess(rows: Int64s) -> Bools:
+        return doubtful[rows]
+
+    sieve = Sieve(cast_all, [guess], asked=guess)
+    sieve.take(np.arange(count, dtype=np.int64))
+    found, rows, _ = sieve.ordered()
+    unfit = np.ones(count, dtype=np.bool_)
+    unfit[rows] = np.concatenate([_no_values(), *(mask for _, mask in found)])
+    nothing: Array = pa.nulls(1, dtype)  # type: ignore[call-overload]
+    # Each value's place among those that were cast; of one that does not fit, that of the null.
+    places = np.zeros(count, dtype=np.int64)
+    places[rows] = np.arange(1, len(rows) + 1)
+    values: Array = pa.concat_arrays([nothing, *(values for values, _ in found)])
+    return values.take(places), unfit
+
+
+def _cast_text(array: Array, dtype: pa.DataType, formats: Formats) -> tuple[Array, Bools]:
+    if pa.types.is_nested(dtype):
+        text = _text_type(dtype)
+        parsed, unread = _parsed(array, text, f"TRY_CAST(x AS {sql_type(text)})")
+        cast, unfit = cast_values(parsed, dtype)
+        return cast, unread | unfit
+    if pa.types.is_decimal(dtype):
+        return _cast_exactly(pc.utf8_trim_whitespace(array), dtype)
+    if pa.types.is_date(dtype) and formats.date is None:
+        try:
+            return array.cast(dtype), np.zeros(len(array), dtype=np.bool_)
+        except pa.ArrowInvalid:
+            pass  # Arrow reads year-month-day alone, four times as fast.
+    return _parsed(array, dtype, _parsing(dtype, formats))
+
+
+def _parsed(array: Array, dtype: pa.DataType, sql: str) -> tuple[Array, Bools]:
+    """Read text by an expression over ``x`` that is null for what it cannot read."""
+    with duck() as connection:
+        connection.register("wire", pa.table({"x": array, "n": np.arange(len(array))}))
+        found: pa.Table = connection.sql(f"SELECT {sql} AS x FROM wire ORDER BY n").to_arrow_table()
+    read = found.column("x").cast(dtype)
+    values: Array = pa.concat_arrays([pa.array([], dtype), *read.chunks])
+    return values, as_mask(pc.and_(values.is_null(), array.is_valid()))
+
+
+def _parsing(dtype: pa.DataType, formats: Formats) -> str:
+    if pa.types.is_integer(dtype):
+        # SQL would round 1.5 and read 1e3: neither is what a whole number looks like.
+        return (
+            f"CASE WHEN regexp_full_match(trim(x), '{_INTEGER}') "
+            f"THEN TRY_CAST(trim(x) AS {sql_type(dtype)}) END"
+        )
+    if pa.types.is_timestamp(dtype):
+        # Cast to a plain timestamp, SQL would drop an offset such as +02:00; times without one are
+        # UTC.
+        moment = "TRY_CAST(x AS TIMESTAMPTZ)"
+        if formats.timestamp is not None:
+            moment = f"coalesce({_by_format(formats.timestamp)}::TIMESTAMPTZ, {moment})"
+        cut = f"regexp_matches(x, '{_LOST_DIGITS}')"
+        finite = f"CASE WHEN isfinite({moment}) AND NOT {cut} THEN {moment} END"
+        return finite if dtype.tz else f"({finite}) AT TIME ZONE 'UTC'"
+    if pa.types.is_date(dtype):
+        day = f"CASE WHEN regexp_full_match(trim(x), '{_DAY}') THEN TRY_CAST(x AS DATE) END"
+        if formats.date is not None:
+            day = f"coalesce({_by_format(formats.date)}::DATE, {day})"
+        return f"CASE WHEN isfinite({day}) THEN {day} END"
+    if pa.types.is_time(dtype):
+        return f"CASE WHEN regexp_full_match(trim(x), '{_TIME}') THEN TRY_CAST(trim(x) AS TIME) END"
+    if pa.types.is_floating(dtype):
+        number = f"TRY_CAST(x AS {sql_type(dtype)})"
+        bent = f"contains(x, '_') OR (isinf({number}) AND regexp_matches(x, '[0-9]'))"
+        return f"CASE WHEN NOT ({bent}) THEN {number} END"
+    return f"TRY_CAST(x AS {sql_type(dtype)})"
+
+
+def _by_format(form: str) -> str:
+    return f"try_strptime(x, {text_literal(form)})"
+
+
+def _text_type(dtype: pa.DataType) -> pa.DataType:
+    """Return the same shape with text for each value in it."""
+    if pa.types.is_list(dtype):
+        return pa.list_(pa.field("item", _text_type(dtype.value_type)))
+    if pa.types.is_struct(dtype):
+        return pa.struct([pa.field(f.name, _text_type(f.type)) for f in dtype])
+    return pa.string()
+
+
+def _cast_lists(array: pa.ListArray[Any], dtype: pa.ListType[Any]) -> tuple[Array, Bools]:
+    lists = pa.ListArray.from_arrays(
+        pa.array(_offsets_of(array), pa.int32()), array.flatten(), mask=array.is_null()
+    )
+    values, unfit_values = cast_values(lists.values, dtype.value_type)
+    unfit = np.zeros(len(array), dtype=np.bool_)
+    unfit[pc.list_parent_indices(lists).to_numpy()[unfit_values]] = True
+    cast = pa.ListArray.from_arrays(
+        lists.offsets, values, type=dtype, mask=pa.array(as_mask(array.is_null()) | unfit)
+    )
+    return cast, unfit
+
+
+def _offsets_of(array: pa.ListArray[Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    # What lies under a null list, or outside of a slice, is not among the flattened values.
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _cast_structs(array: pa.StructArray, dtype: pa.StructType) -> tuple[Array, Bools]:
+    there = {array.type.field(i).name for i in range(array.type.num_fields)}
+    unfit = np.zeros(len(array), dtype=np.bool_)
+    children: list[Array] = []
+    for field in dtype:
+        if field.name in there:
+            child, unfit_child = cast_values(pc.struct_field(array, field.name), field.type)
+            unfit |= unfit_child
+        else:
+            child = pa.nulls(len(array), field.type)
+        children.append(child)
+    mask = pa.array(as_mask(array.is_null()) | unfit)
+    return pa.StructArray.from_arrays(children, fields=list(dtype), mask=mask), unfit
+
+
+def _unfit_all(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+    nulls: Array = pa.nulls(len(array), dtype)  # type: ignore[call-overload]
+    return nulls, as_mask(array.is_valid())
+
+
+def _without(array: Array, unfit: Bools) -> Array:
+    if not unfit.any():
+        return array
+    kept: Array = pc.if_else(pa.array(unfit), pa.scalar(None, array.type), array)
+    return kept
+
+
+def _no_values() -> Bools:
+    return np.zeros(0, dtype=np.bool_)

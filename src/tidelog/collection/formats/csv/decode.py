@@ -1,0 +1,170 @@
+"""Csv, by a dialect. Pure.
+
+A field that is empty and not quoted is null; in quotes it is the empty string. Where records and
+fields begin and end is said by `csv_ends` and `csv_fields`; Arrow's reader, which is given only
+records that these find well formed, makes values of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pcsv
+
+from tidelog.collection.formats.csv.fields import (
+    QuotedFields,
+    count_fields,
+    find_fields,
+    split_fields,
+)
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.lines import are_text, record_ends, split_records
+from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
+from tidelog.collection.formats.sift import Sieve
+
+BLOCK_BYTES: Final = 1 << 22
+_MARK: Final = b"\xef\xbb\xbf"
+
+
+def header_names(header: bytes, dialect: CsvDialect) -> list[str]:
+    """Return the column names of a header line: as they stand, if in quotes, and trimmed, if not.
+
+    A column without a name is called by its place: column1, column2.
+
+    Raises:
+        ValueError: it is no record of csv.
+    """
+    fields = split_fields(header.removeprefix(_MARK), dialect)
+    names = [name if quoted else name.strip() for name, quoted in fields]
+    return [name or f"column{place + 1}" for place, name in enumerate(names)]
+
+
+def header_of(data: bytes, dialect: CsvDialect) -> bytes | None:
+    """Return the header line of a file that begins with ``data``; None if it is not whole yet."""
+    ends = record_ends(data, dialect, final=False)
+    return data[: int(ends[0])] if len(ends) else None
+
+
+def decode_csv(
+    data: bytes, wanted: pa.Schema, *, base: int, header: bytes, dialect: CsvDialect
+) -> Records:
+    """Parse the records of a range; one that starts at offset 0 begins with the header itself."""
+    names = header_names(header, dialect) if dialect.has_header else list(dialect.names)
+    skip = len(header) if dialect.has_header else len(_MARK) * data.startswith(_MARK)
+    skip = skip if base == 0 else 0
+    body = data[skip:]
+    starts, ends = split_records(body, dialect)
+    faults = np.flatnonzero(~are_text(body, ends)) if len(starts) else np.zeros(0, np.int64)
+    records = _Records(
+        body, starts, ends, len(names), dialect, find_fields(body, starts, ends, dialect)
+    )
+    sieve = Sieve(records.parse, [records.guess])
+    fit = np.ones(len(starts), dtype=np.bool_)
+    fit[faults] = False
+    fit[list(records.fields.faults)] = False
+    sieve.bad.extend(np.flatnonzero(~fit).tolist())
+    for rows in blocks_of(starts, np.flatnonzero(fit), BLOCK_BYTES):
+        sieve.take(rows)
+    parsed, rows = sifted(sieve, _empty(len(names)))
+    misfits = [
+        Misfit(base + skip + int(starts[row]), records.fault(row), shown(records.record(row)))
+        for row in sieve.bad
+    ]
+    table, dropped = _by_name(parsed, names, wanted)
+    return Records(
+        table,
+        base + skip + starts[rows],
+        lambda some: [shown(records.record(row)) for row in rows[some].tolist()],
+        misfits,
+        dropped,
+    )
+
+
+def _by_name(
+    parsed: pa.Table, names: list[str], wanted: pa.Schema
+) -> tuple[pa.Table, dict[str, int]]:
+    """Return the wanted columns, and how many values each other one has."""
+    # Of two columns of one name, the first is the one whose type was inferred under that name.
+    known = {n: i for i, n in reversed(list(enumerate(names)))}
+    nothing = pa.nulls(parsed.num_rows, pa.string())
+    columns = [parsed.column(known[f.name]) if f.name in known else nothing for f in wanted]
+    unknown = [n for n in names if n not in wanted.names]
+    counts = {n: parsed.num_rows - parsed.column(known[n]).null_count for n in unknown}
+    return pa.table(columns, names=wanted.names), {n: c for n, c in counts.items() if c}
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The records of a range, and how some of them are parsed, or doubted."""
+
+    data: bytes
+    starts: Int64s
+    ends: Int64s
+    columns: int
+    dialect: CsvDialect
+    fields: QuotedFields
+    _uneven: set[int] = field(default_factory=set)
+
+    def record(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.ends[row]]
+
+    def parse(self, rows: Int64s) -> pa.Table | None:
+        """Parse records at once; None if one of them is bad."""
+        if len(rows) == 1 and int(rows[0]) in self._uneven:
+            return None
+        chunk = gather(self.data, self.starts, self.ends, rows)
+        if chunk.startswith(_MARK):
+            chunk = _MARK + chunk  # Of what it reads, Arrow drops one at the beginning.
+        if not chunk.endswith(b"\n"):
+            chunk += b"\n"  # Arrow takes an empty field there for a quoted one, if one was before.
+        names = [str(i) for i in range(self.columns)]
+        try:
+            table = pcsv.read_csv(
+                pa.BufferReader(chunk),  # type: ignore[arg-type]
+                read_options=pcsv.ReadOptions(
+                    use_threads=False, block_size=len(chunk) + 1, column_names=names
+                ),
+                parse_options=pcsv.ParseOptions(
+                    delimiter=self.dialect.delimiter,
+                    quote_char=self.dialect.quote or False,
+                    newlines_in_values=True,
+                ),
+                convert_options=pcsv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()),
+                    null_values=["", *self.dialect.nulls],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        return table if table.num_rows == len(rows) else None
+
+    def guess(self, rows: Int64s) -> Bools:
+        """Doubt the records that have too few fields, or too many: these are bad for sure."""
+        starts, ends = self.starts[rows], self.ends[rows]
+        counts = count_fields(self.data, starts, ends, self.fields.toggles, self.dialect)
+        doubted: Bools = counts != self.columns
+        self._uneven.update(rows[doubted].tolist())
+        return doubted
+
+    def fault(self, row: int) -> str:
+        """Say what is wrong with a bad record, in words that do not change with a library."""
+        record = self.record(row)
+        try:
+            count = len(split_fields(record, self.dialect))
+        except UnicodeDecodeError:
+            return "the record is not UTF-8"
+        except ValueError as error:
+            return str(error)
+        if count != self.columns:
+            return f"the record has {count} fields, the header {self.columns}"
+        return "the record is not csv"
+
+
+def _empty(columns: int) -> pa.Table:
+    return pa.table({str(i): pa.array([], pa.string()) for i in range(columns)})

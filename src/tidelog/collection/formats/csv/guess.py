@@ -1,0 +1,256 @@
+"""Guessing how csv is written, from a sample of it. Pure.
+
+The sample is read by the rules that records are decoded by, for each way in which it may be
+written; the way that leaves the fewest bad records is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import duckdb
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.collection.formats.casts import Formats, cast_values
+from tidelog.collection.formats.csv.decode import decode_csv, header_names, header_of
+from tidelog.collection.formats.csv.fields import count_fields, find_fields
+from tidelog.collection.formats.csv.types import guess_formats, type_of
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.lines import record_ends, split_records
+from tidelog.errors import UsageError
+
+Array: TypeAlias = "pa.Array[Any]"
+
+DELIMITERS: Final = (",", ";", "\t", "|")
+NULLS: Final = ("NA", "N/A", "n/a", "NULL", "null", "None", "\\N", "-", "?")
+_JUDGED_BYTES: Final = 256 * 1024
+
+
+class CsvOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of csv when a source is created; what is None is guessed. See `CsvDialect`."""
+
+    delimiter: str | None = None
+    quote: str | None = None
+    nulls: tuple[str, ...] | None = None
+    date_format: str | None = None
+    timestamp_format: str | None = None
+    header: bool | None = None
+    multiline: bool | None = None
+
+    def dialect(self) -> CsvDialect:
+        """Return the dialect where there is nothing to guess from."""
+        said = {n: v for n in self.__struct_fields__ if (v := getattr(self, n)) is not None}
+        said.pop("header", None)
+        return CsvDialect(**said)
+
+
+def check_csv(options: CsvOptions) -> None:
+    """Check what is said of csv.
+
+    Raises:
+        UsageError: a mark is not one character, or is that of another; or a format is none.
+    """
+    for option, mark in (("--delimiter", options.delimiter), ("--quote", options.quote)):
+        empty = mark == "" and option == "--quote"
+        if mark is not None and not empty and (len(mark) != 1 or not 9 <= ord(mark) < 127):
+            raise UsageError(f"{option} is one ASCII character", given=repr(mark))
+        if mark in ("\n", "\r"):
+            raise UsageError(f"{option} cannot be a line end", given=repr(mark))
+    if (options.delimiter or ",") == (options.quote if options.quote is not None else '"'):
+        raise UsageError("--delimiter and --quote are two characters: change one of them")
+    for option, form in (
+        ("--date-format", options.date_format),
+        ("--timestamp-format", options.timestamp_format),
+    ):
+        if form is not None:
+            _check_format(option, form)
+
+
+def _check_format(option: str, form: str) -> None:
+    try:
+        if "%" not in form:
+            raise UsageError(f"{option} names no part of a date, such as %Y")
+        cast_values(pa.array(["x"]), pa.date32(), Formats(date=form))
+    except (duckdb.Error, UsageError) as error:
+        why = str(error).splitlines()[0]
+        raise UsageError(
+            f"{option} cannot be read: {why}; write it as strptime does: %d.%m.%Y %H:%M:%S",
+            given=repr(form),
+        ) from error
+
+
+Sample: TypeAlias = tuple[bytes, bool]  # How a file begins, and whether it goes on behind that.
+
+
+def guess_csv(
+    sample: bytes,
+    options: CsvOptions,
+    columns: pa.Schema | None,
+    *,
+    cut: bool = False,
+    others: Sequence[Sample] = (),
+) -> tuple[CsvDialect, pa.Schema]:
+    """Return the dialect of a sample, and the types of its columns.
+
+    ``columns``, if they are said, name those of files without a header. ``cut`` says that the
+    file goes on behind the sample. How ``others`` begin tells of types, of columns that come later,
+    and of line breaks in quotes; those of them that are something else tell nothing.
+
+    Raises:
+        ValueError: the sample's first line is no record of csv.
+    """
+    dialect = _guess_marks(sample, options)
+    if options.multiline is None and any(_is_multiline(one, dialect) for one in others):
+        dialect = msgspec.structs.replace(dialect, multiline=True)
+    sample = _whole(sample, dialect, cut=cut)
+    names = _header(sample, dialect)
+    body = _texts(sample, dialect, names)
+    if options.header is False or (options.header is None and _is_data(names, body, columns)):
+        known = () if columns is None else columns.names
+        named = [known[i] if i < len(known) else f"column{i + 1}" for i in range(len(names))]
+        dialect = msgspec.structs.replace(dialect, names=tuple(named))
+    wholes = [sample, *(_whole(one, dialect, cut=is_cut) for one, is_cut in others)]
+    body = _texts_of_all(wholes, dialect)
+    formats = guess_formats(
+        [without_nulls(column) if options.nulls is None else column for column in _columns(body)],
+        options.date_format,
+        options.timestamp_format,
+    )
+    dialect = msgspec.structs.replace(
+        dialect, date_format=formats.date, timestamp_format=formats.timestamp
+    )
+    if options.nulls is None:
+        dialect = msgspec.structs.replace(dialect, nulls=_guess_nulls(body, formats))
+        body = _texts_of_all(wholes, dialect)
+    kinds = [type_of(column, formats) for column in _columns(body)]
+    return dialect, pa.schema(list(zip(body.column_names, kinds, strict=True)))
+
+
+def _is_multiline(sample: Sample, dialect: CsvDialect) -> bool:
+    """Say whether a sample reads better with line breaks in quotes."""
+    if not dialect.quote or dialect.multiline:
+        return False
+    broken = msgspec.structs.replace(dialect, multiline=True)
+    wholes = [_whole(sample[0], one, cut=sample[1]) for one in (dialect, broken)]
+    return _badness(wholes[1], broken) < _badness(wholes[0], dialect)
+
+
+def _texts_of_all(samples: Sequence[bytes], dialect: CsvDialect) -> pa.Table:
+    """Return the records of samples as text; those of another kind than the first are left out.
+
+    Of a kind are files each of which has most of all their columns: others would not be taken.
+    """
+    first = list(dialect.names) or _header(samples[0], dialect)
+    found, known, least = [_texts(samples[0], dialect, first)], {*first}, len({*first})
+    for sample in samples[1:]:
+        try:
+            names = list(dialect.names) or _header(sample, dialect)
+        except ValueError:
+            continue
+        joined = known | {*names}
+        least_then = min(least, len({*names}))
+        if least_then * 2 > len(joined):
+            known, least = joined, least_then
+            found.append(_texts(sample, dialect, names))
+    return pa.concat_tables(found, promote_options="default")
+
+
+def _columns(table: pa.Table) -> list[Array]:
+    return [column.combine_chunks() for column in table.columns]
+
+
+def _guess_marks(sample: bytes, options: CsvOptions) -> CsvDialect:
+    """Guess delimiter and quote, and whether line ends stand in quotes."""
+    said = options.dialect()
+    delimiters = DELIMITERS if options.delimiter is None else (options.delimiter,)
+    found = [msgspec.structs.replace(said, delimiter=sign) for sign in delimiters]
+    if options.quote is None:
+        found = [
+            msgspec.structs.replace(one, quote="'") if _has_apostrophes(sample, one) else one
+            for one in found
+        ]
+    if options.multiline is None:
+        found = [
+            better
+            for one in found
+            for better in (one, msgspec.structs.replace(one, multiline=bool(one.quote)))
+        ]
+    # Of equals, the first one: commas, and a record a line.
+    return min(found, key=lambda one: _badness(sample, one))
+
+
+def _badness(sample: bytes, dialect: CsvDialect) -> tuple[bool, float, int]:
+    """Return how ill a dialect fits: how many records are bad, or have another number of fields."""
+    judged = _whole(sample[:_JUDGED_BYTES], dialect, cut=len(sample) > _JUDGED_BYTES)
+    starts, ends = split_records(judged, dialect)
+    if not len(starts):
+        return True, 1.0, 0
+    fields = find_fields(judged, starts, ends, dialect)
+    whole = np.ones(len(starts), dtype=np.bool_)
+    whole[list(fields.faults)] = False
+    counts = count_fields(judged, starts[whole], ends[whole], fields.toggles, dialect)
+    usual = int(np.bincount(counts).argmax()) if len(counts) else 0
+    return usual < 2, 1 - np.count_nonzero(counts == usual) / len(starts), -usual
+
+
+def _whole(sample: bytes, dialect: CsvDialect, *, cut: bool) -> bytes:
+    """Return a sample without the record that its end cuts."""
+    ends = record_ends(sample, dialect, final=False)
+    return sample[: int(ends[-1])] if cut and len(ends) else sample
+
+
+def _has_apostrophes(sample: bytes, dialect: CsvDialect) -> bool:
+    """Say whether fields stand in single quotes, as a rule, and none in double ones."""
+    if b'"' in sample:
+        return False
+    sign = re.escape(dialect.delimiter.encode())
+    quoted = re.findall(rb"(?m)(?:^|%b)'[^'\n]*'(?=%b|\r?$)" % (sign, sign), sample)
+    return len(quoted) * 2 >= max(1, sample.count(b"\n"))
+
+
+def _header(sample: bytes, dialect: CsvDialect) -> list[str]:
+    return header_names(header_of(sample, dialect) or sample, dialect)
+
+
+def _texts(sample: bytes, dialect: CsvDialect, names: list[str]) -> pa.Table:
+    """Return the sample's records as text; a name that comes twice stands for its first column."""
+    wanted = pa.schema([(n, pa.string()) for n in dict.fromkeys(names)])
+    header = (header_of(sample, dialect) or sample) if dialect.has_header else b""
+    return decode_csv(sample, wanted, base=0, header=header, dialect=dialect).table
+
+
+def _is_data(names: list[str], body: pa.Table, columns: pa.Schema | None) -> bool:
+    """Say whether a first line is a record: it fits the types of what follows, and these tell."""
+    if columns is not None and set(names) & set(columns.names):
+        return False
+    if len(set(names)) < len(names) or not body.num_rows:
+        return False
+    fits: list[bool] = []
+    for name in names:
+        values = body.column(name).combine_chunks()
+        kind = type_of(values)
+        if not pa.types.is_string(kind):
+            fits.append(type_of(pa.array([name, *values.to_pylist()], pa.string())) == kind)
+    return bool(fits) and all(fits)
+
+
+def _guess_nulls(body: pa.Table, formats: Formats) -> tuple[str, ...]:
+    """Return the texts that keep columns from having a type."""
+    found: set[str] = set()
+    for values in _columns(body):
+        there = {*NULLS} & {*values.unique().to_pylist()}
+        kinds = [type_of(some, formats) for some in (values, without_nulls(values))]
+        if pa.types.is_string(kinds[0]) and not pa.types.is_string(kinds[1]):
+            found |= there
+    return tuple(text for text in NULLS if text in found)
+
+
+def without_nulls(values: Array) -> Array:
+    """Return the texts that do not look like nulls."""
+    kept: Array = values.filter(pc.invert(pc.is_in(values, pa.array(NULLS))))
+    return kept

@@ -1,0 +1,1 @@
+"""Json, as lines and as arrays."""

@@ -1,0 +1,132 @@
+"""Json arrays: text whose records are the elements of one array, made into lines. Pure.
+
+Each byte stays where it is: what ends an element becomes a line end, and each line end a space. So
+offsets are those of the file, and whatever reads lines of json reads elements.
+
+What is not json spoils as little as can be: of a line with an odd number of quotes, the last one
+opens nothing; brackets within an object need not fit. Only an object that is never closed goes on
+to the end.
+
+Invariants: where elements end does not depend on what stands behind them, so that a text that is
+cut at their ends has the ends that it had whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tidelog.collection.formats.places import Bools, Bytes, Int64s
+
+ARRAY_FORMAT: Final = "json-array"
+ARRAY_MARK: Final = b"["  # What stands in a range's header, if its file is an array.
+PIECE_BYTES: Final = 1 << 16  # What stays in the processor's cache.
+_BYTE_ORDER: Final = b"\xef\xbb\xbf"
+_BLANK: Final = b" \t\r\n"
+_QUOTE, _ESCAPE, _LINE, _COMMA, _CLOSE, _SPACE = (ord(c) for c in '"\\\n,] ')
+_STRAY: Final = ord("'")  # What json allows nowhere but in a string.
+_MARKS: Final = np.zeros(256, np.bool_)
+_MARKS[list(b"[]{},")] = True
+_BRACES: Final = np.zeros(256, np.int64)
+_BRACES[ord("{")], _BRACES[ord("}")] = 1, -1
+_BRACKETS: Final = np.zeros(256, np.int64)
+_BRACKETS[ord("[")], _BRACKETS[ord("]")] = 1, -1
+
+
+def array_mark(data: bytes) -> bytes:
+    """Return the mark of a file that begins with ``data``: nothing, if it is no array."""
+    begin = data.removeprefix(_BYTE_ORDER).lstrip(_BLANK)
+    return ARRAY_MARK if begin.startswith(ARRAY_MARK) else b""
+
+
+def array_lines(data: bytes, *, inside: bool) -> bytes:
+    """Return elements as lines. ``inside`` says that ``data`` begins between two of them."""
+    out = np.frombuffer(data, np.uint8).copy()
+    if not inside:
+        out[data.index(ARRAY_MARK)] = _SPACE
+    strays = _stray_quotes(out)
+    scan = _Scan(strays)
+    for at, limit in _pieces(out):
+        scan.rewrite(out[at:limit], at)
+    out[strays] = _STRAY
+    return out.tobytes()
+
+
+def _pieces(raw: Bytes) -> Iterator[tuple[int, int]]:
+    """Yield where pieces begin and end; none ends behind an escape."""
+    at = 0
+    while at < len(raw):
+        limit = min(at + PIECE_BYTES, len(raw))
+        while limit < len(raw) and raw[limit - 1] == _ESCAPE:
+            limit += 1
+        yield at, limit
+        at = limit
+
+
+def _stray_quotes(raw: Bytes) -> Int64s:
+    """Return the last quote of each whole line that has an odd number of them."""
+    strays = [np.zeros(0, np.int64)]
+    carried, last = 0, -1
+    for at, limit in _pieces(raw):
+        quotes = _quotes(raw[at:limit])
+        lines = np.flatnonzero(raw[at:limit] == _LINE)
+        until = np.searchsorted(quotes, lines)
+        counts = np.diff(until, prepend=-carried)
+        lasts = np.append(last - at, quotes)[until]
+        strays.append(lasts[counts % 2 == 1] + at)
+        carried = len(quotes) - int(until[-1]) if len(lines) else carried + len(quotes)
+        last = int(quotes[-1]) + at if len(quotes) else last
+    return np.concatenate(strays)
+
+
+@dataclass(slots=True)
+class _Scan:
+    """How many objects and arrays are open, within an element, and whether a string is."""
+
+    strays: Int64s
+    objects: int = 0
+    arrays: int = 0
+    in_string: bool = False
+
+    def rewrite(self, raw: Bytes, at: int) -> None:
+        """Rewrite some bytes, which stand at an offset."""
+        quotes = _quotes(raw)
+        if len(self.strays):
+            quotes = quotes[~np.isin(quotes + at, self.strays)]
+        marks = np.flatnonzero(_MARKS[raw])
+        marks = marks[(np.searchsorted(quotes, marks) + self.in_string) % 2 == 0]
+        self.in_string = bool((len(quotes) + self.in_string) % 2)
+        kinds = raw[marks]
+        objects, _ = _levels(_BRACES[kinds], self.objects)
+        arrays, closing = _levels(np.where(objects == 0, _BRACKETS[kinds], 0), self.arrays)
+        if len(marks):
+            self.objects, self.arrays = int(objects[-1]), int(arrays[-1])
+        outside = (objects == 0) & (arrays == 0)
+        ends = marks[outside & ((kinds == _COMMA) | (closing & (kinds == _CLOSE)))]
+        raw[raw == _LINE] = _SPACE
+        raw[ends] = _LINE
+
+
+def _levels(steps: Int64s, before: int) -> tuple[Int64s, Bools]:
+    """Return the level behind each step, never less than 0, and which steps would go below."""
+    levels = before + np.cumsum(steps)
+    floor = np.minimum.accumulate(np.minimum(levels, 0)) if len(levels) else levels
+    below: Bools = np.diff(floor, prepend=0) < 0
+    return levels - floor, below
+
+
+def _quotes(raw: Bytes) -> Int64s:
+    """Return the places of quotes before which an even number of escapes stands."""
+    quotes = np.flatnonzero(raw == _QUOTE)
+    if not (raw == _ESCAPE).any():
+        return quotes
+    escaped = np.zeros(len(quotes), np.bool_)
+    left, at = np.arange(len(quotes)), quotes - 1
+    while len(left):
+        more = (at >= 0) & (raw[np.maximum(at, 0)] == _ESCAPE)
+        left, at = left[more], at[more] - 1
+        escaped[left] ^= True
+    return quotes[~escaped]

@@ -1,0 +1,196 @@
+"""Json lines: one object a line. Pure.
+
+Arrow's reader is given only lines that begin with ``{`` and end with ``}``: it crashes the process
+on a line that is a bare ``null``, and takes several objects in one line, or one over several
+lines, for rows. Nor is it asked to infer fields that the schema lacks: deep nesting in one of
+those crashes it too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from tidelog.collection.formats.json.doubt import (
+    Check,
+    doubt_lines,
+    fault_of,
+    has_infinity,
+    line_checkers,
+    overflows,
+)
+from tidelog.collection.formats.json.texts import FieldTexts, field_texts
+from tidelog.collection.formats.lines import are_text, outer_bytes, split_records
+from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
+from tidelog.collection.formats.sift import Guess, Sieve
+from tidelog.collection.formats.types import is_json, json_wire
+from tidelog.persist.duck import duck
+from tidelog.persist.schema import OWN_PREFIX
+
+BLOCK_BYTES: Final = 1 << 20
+STOP_ROWS: Final = 128
+_MARK: Final = b"\xef\xbb\xbf"  # What some editors put at the beginning of a file of UTF-8.
+# Signs of errors that are not those of unknown fields: without them a bad block is read twice.
+_BAD_ANYHOW: Final = (" in row ", "couldn't parse", "Failed to convert")
+_ROW: Final = re.compile(r" in row ([0-9]+)$")
+_NO_FIELD: Final = OWN_PREFIX + "none"
+_OPEN: Final = ord("{")
+_CLOSE: Final = ord("}")
+
+
+def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = True) -> Records:
+    """Parse the lines of a range that starts at offset ``base`` of its file.
+
+    ``counted`` asks for counts of the fields that ``wanted`` lacks.
+    """
+    if base == 0 and data.startswith(_MARK):
+        data = b" " * len(_MARK) + data[len(_MARK) :]
+    starts, ends = split_records(data)
+    wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
+    lines = _Lines(data, starts, ends, wanted, wire, {} if counted else None)
+    guesses = [lines.guess_by(check) for check in lines.checkers()]
+    sieve = Sieve(lines.parse, [*guesses, lines.guess_by_stops])
+    if len(starts):
+        first, last = outer_bytes(data, starts, ends)
+        whole = (first == _OPEN) & (last == _CLOSE) & are_text(data, ends)
+        sieve.bad.extend(np.flatnonzero(~whole).tolist())
+        for rows in blocks_of(starts, np.flatnonzero(whole), BLOCK_BYTES):
+            sieve.take(rows)
+    table, rows = sifted(sieve, wire.empty_table())
+    misfits = [
+        Misfit(base + int(starts[row]), lines.fault(row), shown(lines.line(row)))
+        for row in sieve.bad
+    ]
+    return Records(
+        table,
+        base + starts[rows],
+        lambda some: [shown(lines.line(row)) for row in rows[some].tolist()],
+        misfits,
+        lines.dropped or {},
+    )
+
+
+@dataclass(slots=True)
+class _Lines:
+    """The lines of a range, and how some of them are parsed, or doubted."""
+
+    data: bytes
+    starts: Int64s
+    ends: Int64s
+    wanted: pa.Schema
+    wire: pa.Schema
+    dropped: dict[str, int] | None
+    _plain: pa.Schema = field(init=False)
+    _texts: FieldTexts = field(init=False)
+    _has_unknown: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        texts = tuple(field.name for field in self.wanted if is_json(field))
+        self._texts = field_texts(texts)
+        self._plain = pa.schema([field for field in self.wire if field.name not in texts])
+        self._has_unknown = bool(texts)
+
+    def checkers(self) -> list[Check]:
+        """Return what says quickly that one line cannot be parsed; see `line_checkers`."""
+        return [*line_checkers(self._plain), *([self._texts.check] if self._texts.names else [])]
+
+    def line(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.ends[row]]
+
+    def parse(self, rows: Int64s) -> pa.Table | None:
+        """Parse lines at once; None if one is bad. Count the fields that the schema lacks."""
+        chunk = gather(self.data, self.starts, self.ends, rows)
+        if self.dropped is None or self._has_unknown:
+            found = _read(chunk, self._plain, unknown="ignore")
+        else:
+            # Most files have no unknown field, and those that do have it in most of their lines.
+            found = _read(chunk, self._plain, unknown="error")
+            if isinstance(found, str) and not any(sign in found for sign in _BAD_ANYHOW):
+                found = _read(chunk, self._plain, unknown="ignore")
+                self._has_unknown = not isinstance(found, str)
+        if isinstance(found, str) or found.num_rows != len(rows):
+            return None
+        # Of a number with many digits, or one that is too large for a float of 32 bits, Arrow makes
+        # infinity. Most lines have none, whether meant or not.
+        if any(map(has_infinity, found.columns)) and any(
+            overflows(self.line(row), self._plain) for row in rows.tolist()
+        ):
+            return None
+        table = self._with_texts(found, chunk, len(rows)) if self._texts.names else found
+        if table is not None and self.dropped is not None and self._has_unknown:
+            _count_unknown(chunk, self.wire, self.dropped)
+        return None if table is None else table.select(self.wire.names)
+
+    def _with_texts(self, found: pa.Table, chunk: bytes, rows: int) -> pa.Table | None:
+        columns = self._texts.read(chunk, rows)
+        if columns is None:
+            return None
+        for name, column in zip(self._texts.names, columns, strict=True):
+            found = found.append_column(name, column)
+        return found
+
+    def guess_by(self, check: Check) -> Guess:
+        """Doubt the lines that a parser of one line refuses: it is quick, but not Arrow's."""
+
+        def guess(rows: Int64s) -> Bools:
+            bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
+            return np.array(doubt_lines((self.data[a:b] for a, b in bounds), check), np.bool_)
+
+        return guess
+
+    def guess_by_stops(self, rows: Int64s) -> Bools:
+        """Doubt the lines at which the reader says that it stopped."""
+        doubted = np.zeros(len(rows), dtype=np.bool_)
+        at = 0
+        while at < len(rows):
+            few = rows[at : at + STOP_ROWS]
+            chunk = gather(self.data, self.starts, self.ends, few)
+            found = _read(chunk, self.wire, unknown="ignore")
+            stop = _ROW.search(found) if isinstance(found, str) else None
+            if stop is None:
+                at += STOP_ROWS
+                continue
+            # Two objects in one line before it would move it; but such lines are doubted already.
+            place = min(at + int(stop.group(1)), len(rows) - 1)
+            doubted[place] = True
+            at = place + 1
+        return doubted
+
+    def fault(self, row: int) -> str:
+        return fault_of(self.line(row), self.wanted, self.wire)
+
+
+def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"]) -> pa.Table | str:
+    """Parse lines; where one is bad, return what the reader says."""
+    if not wire.names:
+        # Without a column, a table has no rows.
+        wire = pa.schema([pa.field(_NO_FIELD, pa.bool_())])
+    try:
+        return pj.read_json(
+            pa.BufferReader(chunk),  # type: ignore[arg-type]
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
+            parse_options=pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior=unknown),
+        )
+    except pa.ArrowInvalid as error:
+        return str(error)
+
+
+def _count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> None:
+    """Count the fields of a chunk's objects that the schema lacks."""
+    lines = pa.table({"line": pa.array(chunk.split(b"\n"), pa.binary()).cast(pa.string())})
+    with duck() as connection:
+        connection.register("lines", lines)
+        # What is not strictly json (NaN) is not counted: the count informs, and decides nothing.
+        counted = connection.execute(
+            "SELECT name, count(*) FROM (SELECT unnest(json_keys(line)) AS name FROM lines "
+            "WHERE json_valid(line)) GROUP BY name"
+        ).fetchall()
+    for name, count in counted:
+        if name not in wire.names:
+            dropped[name] = dropped.get(name, 0) + count

@@ -1,0 +1,101 @@
+"""Lines: where the records of a text file end. Pure.
+
+A record ends at a line end; one of csv with line ends in quotes, as `csv_ends` says.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tidelog.collection.formats.csv_ends import multiline_ends
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.places import PIECE_BYTES, Bools, Bytes, Int64s, places_of
+
+_NEWLINE: Final = 10
+STEPS_MAX: Final = 16
+WHITE: Final = b" \t\r\n"
+_BLANK: Final = np.zeros(256, dtype=np.bool_)
+_BLANK[list(WHITE)] = True
+
+
+def record_ends(data: bytes, dialect: CsvDialect | None = None, *, final: bool = True) -> Int64s:
+    """Return the offsets right after each complete record's line end.
+
+    ``dialect`` is that of csv. ``final`` says that nothing follows ``data``: else a record whose
+    last line is not there yet ends nowhere.
+    """
+    if dialect is not None and dialect.multiline and dialect.quote:
+        return multiline_ends(data, dialect, final=final)
+    return places_of(_NEWLINE, data) + 1
+
+
+def split_records(data: bytes, dialect: CsvDialect | None = None) -> tuple[Int64s, Int64s]:
+    """Return where the records of a range start and end; blank ones are left out.
+
+    The last one may lack its line end: a range that was taken so ends with the file.
+    """
+    return split_at(data, record_ends(data, dialect))
+
+
+def split_at(data: bytes, ends: Int64s, *, start: int = 0) -> tuple[Int64s, Int64s]:
+    """Return where the records from ``start`` on start and end; all ends but the last are known.
+
+    Blank ones are left out.
+    """
+    ends = ends[np.searchsorted(ends, start, side="right") :]
+    if start < len(data) and (not ends.size or ends[-1] < len(data)):
+        ends = np.append(ends, len(data))
+    starts = np.concatenate([np.full(1, start, np.int64), ends[:-1]])[: ends.size]
+    first, _ = trim_records(data, starts, ends)
+    there = first < ends
+    return starts[there], ends[there]
+
+
+def outer_bytes(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Bytes]:
+    """Return the first and the last byte of each record that is not white space; none is blank."""
+    raw = np.frombuffer(data, dtype=np.uint8)
+    first, last = trim_records(data, starts, ends)
+    return raw[first], raw[last]
+
+
+def are_text(data: bytes, ends: Int64s) -> Bools:
+    """Say of each record whether it is UTF-8; what lies between records is blank."""
+    view = memoryview(data)
+    found = np.ones(len(ends), dtype=np.bool_)
+    at = 0
+    while at < len(data):
+        # In pieces: where one record is bad, what is behind it is begun anew.
+        last = min(int(np.searchsorted(ends, at + PIECE_BYTES)), len(ends) - 1)
+        limit = int(ends[last]) if last >= 0 and ends[last] > at else len(data)
+        try:
+            str(view[at:limit], "utf-8")
+            at = limit
+        except UnicodeDecodeError as error:
+            row = int(np.searchsorted(ends, at + error.start, side="right"))
+            found[row] = False
+            at = int(ends[row])
+    return found
+
+
+def trim_records(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
+    """Return where each record's first and last byte stand that are not white space.
+
+    Of a blank record, the first is its end, and the last lies before its start.
+    """
+    raw = np.frombuffer(data, dtype=np.uint8)
+    first, last = starts.copy(), ends - 1
+    for _ in range(STEPS_MAX):
+        # Each step moves only the records that still begin, or end, with white space: soon none.
+        low = np.flatnonzero((first < ends) & _BLANK[raw[np.minimum(first, len(raw) - 1)]])
+        high = np.flatnonzero((last >= starts) & _BLANK[raw[np.maximum(last, 0)]])
+        if not low.size and not high.size:
+            return first, last
+        first[low] += 1
+        last[high] -= 1
+    for row in range(len(starts)):
+        record = data[starts[row] : ends[row]]
+        first[row] = ends[row] - len(record.lstrip(WHITE))
+        last[row] = starts[row] + len(record.rstrip(WHITE)) - 1
+    return first, last

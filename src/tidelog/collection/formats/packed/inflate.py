@@ -1,0 +1,212 @@
+"""Inflating: what a compressed file holds, a piece at a time, from one of its members on.
+
+Everything here blocks, and reads a file of this process (see `packed_text`). A member that is whole
+is checked by the sum that it ends with; what it holds is given out before that.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from typing import BinaryIO, Final, Protocol
+
+import pyarrow as pa
+
+from tidelog.collection.formats.packed.packed import Codec
+from tidelog.errors import CorruptionError
+
+READ_BYTES: Final = 64 * 1024
+_GZIP: Final = 31  # A window of any size, with gzip's head and sum around it.
+_FRAME: Final = 0xFD2FB528
+_SKIPPED: Final = 0x184D2A50
+_HEAD_BYTES_MAX: Final = 18
+_RESERVED: Final = 3
+
+
+class Inflater(Protocol):
+    """Text, in order.
+
+    Shape: ``member`` is where the member begins, in the file and in the text, that is read next or
+        is being read; ``raw_at`` is how far the file was read; ``torn`` says that it ended within
+        a member.
+    """
+
+    member: tuple[int, int]
+    raw_at: int
+    torn: bool
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes of text, all of one member; none at the end of the file.
+
+        Raises:
+            CorruptionError: the file is damaged, or of another kind.
+        """
+        ...
+
+
+def open_inflater(raw: BinaryIO, codec: Codec, *, at: int, text_at: int) -> Inflater:
+    """Open what holds a file's bytes from ``at`` on, where a member begins."""
+    kind = GzipInflater if codec == "gzip" else ZstdInflater
+    return kind(raw, at=at, text_at=text_at)
+
+
+class GzipInflater:
+    """Members of gzip, and zeros behind them, as some tools leave them there."""
+
+    def __init__(self, raw: BinaryIO, *, at: int, text_at: int) -> None:
+        raw.seek(0)
+        self.member = at, text_at
+        self.raw_at = at
+        self.torn = False
+        self._raw, self._text_at = raw, text_at
+        self._data = b""
+        self._inflate: zlib._Decompress | None = None
+
+    def read(self, size: int) -> bytes:
+        while self._inflate is not None or self._begin():
+            found = self._inflated(size)
+            if found:
+                return found
+            if self._inflate is not None and not self._data and not self._read_on():
+                self.torn = True
+                return b""
+        return b""
+
+    def _inflated(self, size: int) -> bytes:
+        inflate = self._inflate
+        if inflate is None:
+            return b""
+        try:
+            found = inflate.decompress(self._data, size)
+        except zlib.error as error:
+            raise CorruptionError(f"it is no whole gzip: {_said(error)}") from error
+        self._text_at += len(found)
+        self._data = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+        if inflate.eof:
+            self._inflate = None
+            self.member = self.raw_at - len(self._data), self._text_at
+        return found
+
+    def _begin(self) -> bool:
+        """Begin the next member; say whether there is one."""
+        while self._data or self._read_on():
+            if self.member[0]:
+                self._data = self._data.lstrip(b"\0")
+            self.member = self.raw_at - len(self._data), self._text_at
+            if self._data:
+                self._inflate = zlib.decompressobj(_GZIP)
+                return True
+        return False
+
+    def _read_on(self) -> bool:
+        self._data = self._raw.read(READ_BYTES)
+        self.raw_at += len(self._data)
+        return bool(self._data)
+
+
+class ZstdInflater:
+    """Frames of zstd. Of one that the file ends in, what is there is given out too."""
+
+    def __init__(self, raw: BinaryIO, *, at: int, text_at: int) -> None:
+        self.member = at, text_at
+        self.raw_at = at
+        self.torn = False
+        self._raw, self._base, self._text_at = raw, at, text_at
+        self._size = raw.seek(0, os.SEEK_END)
+        self._window: _Window | None = None
+        self._stream: pa.CompressedInputStream | None = None
+
+    def read(self, size: int) -> bytes:
+        while self._stream is not None or self._begin():
+            found = self._inflated(size)
+            if found or self.torn:
+                return found
+            if self._window is not None:
+                self.member = self._base + self._window.limit, self._text_at
+            self._stream = None
+        return b""
+
+    def _inflated(self, size: int) -> bytes:
+        if self._stream is None or self._window is None:
+            return b""
+        try:
+            found: bytes = self._stream.read(size)
+        except (pa.ArrowException, OSError) as error:
+            if self._window.at == self._window.limit and self._window.torn:
+                self.torn = True
+                return b""
+            raise CorruptionError(f"it is no whole zstd: {_said(error)}") from error
+        finally:
+            self.raw_at = max(self.raw_at, self._base + self._window.at)
+        self._text_at += len(found)
+        self.torn = not found and self._window.torn
+        return found
+
+    def _begin(self) -> bool:
+        at = self.member[0] - self._base
+        if at >= self._size:
+            return False
+        end = frame_end(self._raw, at, self._size)
+        self._window = _Window(self._raw, at, self._size if end is None else end, end is None)
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._window, mode="r"), "zstd")
+        return True
+
+
+class _Window(io.RawIOBase):
+    """Some bytes of a file, as a file."""
+
+    def __init__(self, raw: BinaryIO, at: int, limit: int, torn: bool) -> None:
+        self._raw, self.at, self.limit, self.torn = raw, at, limit, torn
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = self.limit - self.at
+        self._raw.seek(self.at)
+        found = self._raw.read(left if size is None or size < 0 else min(size, left))
+        self.at += len(found)
+        return found
+
+
+def frame_end(raw: BinaryIO, at: int, size: int) -> int | None:
+    """Return where the frame of zstd ends that begins at ``at``; None if the file ends before.
+
+    Its blocks say how long they are, so that nothing is decompressed for it.
+
+    Raises:
+        CorruptionError: none begins there.
+    Source: RFC 8878, "Zstandard Frames".
+    """
+    raw.seek(at)
+    head = raw.read(_HEAD_BYTES_MAX)
+    magic = int.from_bytes(head[:4], "little")
+    if len(head) < 8:
+        return None
+    if magic & ~0xF == _SKIPPED:
+        end = at + 8 + int.from_bytes(head[4:8], "little")
+        return end if end <= size else None
+    if magic != _FRAME:
+        raise CorruptionError("it is no whole zstd: no frame begins where one should")
+    told = head[4]
+    is_single, is_summed = bool(told >> 5 & 1), bool(told >> 2 & 1)
+    at += 5 + (not is_single) + (0, 1, 2, 4)[told & 3] + (int(is_single), 2, 4, 8)[told >> 6]
+    is_last = False
+    while not is_last:
+        raw.seek(at)
+        block = raw.read(3)
+        if len(block) < 3:
+            return None
+        told = int.from_bytes(block, "little")
+        is_last, kind = bool(told & 1), told >> 1 & 3
+        if kind == _RESERVED:
+            raise CorruptionError("it is no whole zstd: a block is of no known kind")
+        at += 3 + (1 if kind == 1 else told >> 3)
+    end = at + 4 * is_summed
+    return end if end <= size else None
+
+
+def _said(error: Exception) -> str:
+    """Return what a library says, as one line."""
+    return str(error).partition("\n")[0]

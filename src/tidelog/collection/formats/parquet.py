@@ -1,0 +1,224 @@
+"""Parquet: a range is the row groups whose first byte lies in it. Pure.
+
+Shape: the bytes of a range are ``[footer length: 8 bytes little endian][footer][bytes of the row
+    groups]``, where the footer is the file's end from its metadata on, and the groups' bytes are
+    one span of the file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.collection.formats.apart import do_apart
+from tidelog.collection.formats.places import Int64s
+from tidelog.collection.formats.records import Misfit, Records
+from tidelog.errors import CorruptionError
+
+MAGIC = b"PAR1"
+_NO_GROUPS: Final = np.zeros(0, dtype=np.int64)
+
+
+def footer_bytes(tail: bytes) -> int:
+    """Return how long a file's footer is, magic and length included, from its last 8 bytes.
+
+    Raises:
+        CorruptionError: it is not a parquet file.
+    """
+    if len(tail) < 8 or tail[-4:] != MAGIC:
+        raise CorruptionError("the file is not parquet, or not written to its end")
+    return int.from_bytes(tail[-8:-4], "little") + 8
+
+
+def read_footer(footer: bytes) -> pq.FileMetaData:
+    """Read a file's metadata from its footer alone."""
+    try:
+        return pq.read_metadata(pa.BufferReader(MAGIC + footer))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError("the footer of a parquet file cannot be read") from error
+
+
+def group_span(metadata: pq.FileMetaData, start: int, limit: int) -> tuple[int, int]:
+    """Return the bytes ``[first, last)`` of a file that hold the row groups ``[start, limit)``."""
+    first, last = None, 0
+    for group in range(start, limit):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            begin = column.data_page_offset
+            if column.dictionary_page_offset is not None:
+                begin = min(begin, column.dictionary_page_offset)
+            first = begin if first is None else min(first, begin)
+            last = max(last, begin + column.total_compressed_size)
+    return first or 0, last
+
+
+def group_starts(metadata: pq.FileMetaData) -> Int64s:
+    """Return where each row group lies: at its first byte, and never before those before it."""
+    starts = [group_span(metadata, n, n + 1)[0] for n in range(metadata.num_row_groups)]
+    return np.maximum.accumulate(np.array(starts, dtype=np.int64)) if starts else _NO_GROUPS
+
+
+def groups_between(metadata: pq.FileMetaData, low: int, high: int) -> tuple[int, int]:
+    """Return which row groups ``[first, last)`` lie in ``[low, high)``."""
+    first, last = np.searchsorted(group_starts(metadata), [low, high]).tolist()
+    return first, max(first, last)
+
+
+def pack_range(footer: bytes, groups: bytes) -> bytes:
+    return len(footer).to_bytes(8, "little") + footer + groups
+
+
+def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Records:
+    """Read the row groups that lie in ``[low, high)``; offsets are row numbers within the file.
+
+    Raises:
+        CorruptionError: the footer cannot be read.
+    """
+    length = int.from_bytes(data[:8], "little")
+    footer, groups = data[8 : 8 + length], data[8 + length :]
+    metadata = read_footer(footer)
+    start, limit = groups_between(metadata, low, high)
+    first, last = group_span(metadata, start, limit)
+    size = max(last, first) + len(footer)
+    sparse = SparseFile({first: groups, size - len(footer): footer}, size)
+    files = [
+        pq.ParquetFile(
+            pa.PythonFile(sparse, mode="r"), metadata=metadata, coerce_int96_timestamp_unit=unit
+        )
+        for unit in ("us", "ns")
+    ]
+    wide = _wide_moments(metadata, wanted.names)
+    file, exact = files if wide else files[::-1]
+    present = [n for n in wanted.names if n in file.schema_arrow.names]
+    sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
+    begins = np.cumsum(sizes) - sizes
+
+    def read(first: int, last: int) -> tuple[pa.Table, Int64s, list[Misfit]]:
+        if first == last:
+            return file.schema_arrow.empty_table().select(present), begins[:0], []
+        numbers = np.arange(
+            begins[start + first], begins[start + last - 1] + sizes[start + last - 1]
+        )
+        wanted_groups = list(range(start + first, start + last))
+        found = file.read_row_groups(wanted_groups, columns=present, use_threads=False)
+        if not wide:
+            return found, numbers, []
+        nanos = exact.read_row_groups(wanted_groups, columns=wide, use_threads=False)
+        cut = _cut_moments(found, nanos, wide)
+        bad = np.array(sorted(cut), dtype=np.int64)
+        why = [f"column {cut[row]!r} does not fit its type" for row in bad.tolist()]
+        lost = map(Misfit, numbers[bad].tolist(), why, _texts(found.take(bad)))
+        kept = np.delete(np.arange(len(numbers)), bad)
+        return found.take(kept), numbers[kept], list(lost)
+
+    done, failed = do_apart(limit - start, read)
+    misfits = [
+        Misfit(
+            int(begins[start + group]),
+            f"the row group cannot be read: {name}",
+            f"{sizes[start + group]} rows from here on",
+        )
+        for group, name in failed.items()
+    ]
+    misfits += [misfit for *_, lost in done for misfit in lost]
+    tables = [one for one, *_ in done] or [file.schema_arrow.empty_table().select(present)]
+    table = pa.concat_tables(tables)
+    rows = table.num_rows
+    columns = [
+        table.column(f.name) if f.name in present else pa.nulls(rows, f.type) for f in wanted
+    ]
+    unknown = [n for n in file.schema_arrow.names if n not in wanted.names]
+    return Records(
+        pa.table(columns, names=wanted.names),
+        np.concatenate([begins[:0], *(numbers for _, numbers, _ in done)]),
+        lambda some: _texts(table.take(some)),
+        misfits,
+        {name: rows for name in unknown if rows},
+    )
+
+
+def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """Return the wanted columns that are moments of 96 bits; none where some lie within others.
+
+    Such a moment is nanoseconds of a day of any year: as nanoseconds since 1970, which is what
+    Arrow makes of it, it would be another one from the year 2262 on.
+    """
+    leaves = (metadata.schema.column(place) for place in range(metadata.num_columns))
+    paths = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    paths = [path for path in paths if path in names or path.split(".")[0] in names]
+    return paths if all(path in names for path in paths) else []
+
+
+def _cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dict[int, str]:
+    """Return the rows in which a moment has digits past the microsecond, and its column.
+
+    However often nanoseconds were wrapped around, so was their difference.
+    """
+    found: dict[int, str] = {}
+    for name in names:
+        low, high = (_numbers(one.column(name)) for one in (nanos, micros))
+        found.update(dict.fromkeys(np.flatnonzero(low - high * 1_000).tolist(), name))
+    return found
+
+
+def _numbers(column: pa.ChunkedArray[Any]) -> Int64s:
+    filled: Any = pc.fill_null(column.cast(pa.int64()), pa.scalar(0))
+    numbers: Int64s = filled.to_numpy()
+    return numbers
+
+
+def _texts(rows: pa.Table) -> list[str]:
+    """Return rows as a person may read them."""
+    try:
+        return [str(row) for row in rows.to_pylist()]
+    except (ValueError, OverflowError):
+        pass  # Arrow holds times that Python does not.
+    columns = [rows.column(name).cast(pa.string()).to_pylist() for name in rows.column_names]
+    return [
+        str(dict(zip(rows.column_names, row, strict=True))) for row in zip(*columns, strict=True)
+    ]
+
+
+class SparseFile(io.RawIOBase):
+    """A file of which only some spans are there; reading others is an error of ours."""
+
+    def __init__(self, spans: dict[int, bytes], size: int) -> None:
+        super().__init__()
+        self._spans = spans
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._size - self._at if size < 0 else size
+        for begin, data in self._spans.items():
+            if begin <= self._at and self._at + wanted <= begin + len(data):
+                found = data[self._at - begin : self._at - begin + wanted]
+                self._at += len(found)
+                return found
+        if wanted == 0 or self._at >= self._size:
+            return b""
+        raise OSError(f"bytes {self._at} to {self._at + wanted} were not fetched")

@@ -1,0 +1,1 @@
+"""The recipe: ticks, and runs of them."""

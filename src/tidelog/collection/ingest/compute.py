@@ -1,0 +1,291 @@
+"""Computing a tick: from the bytes of a binding's ranges to updates, shard by shard. Pure.
+
+Both engines run these functions: the local one on threads, Spark in its executors. What they give
+is a function of the messages, the binding, and the output as of ``lower - 1``; never of who runs
+it.
+Source: storage, "The recipe", steps 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.collection.catalog.catalog import DAY_MS, ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.formats.apart import do_apart
+from tidelog.collection.formats.places import Bools
+from tidelog.collection.formats.records import OFFSET, Misfit
+from tidelog.collection.formats.times import format_time, times_of
+from tidelog.collection.ingest.envelope import (
+    DELETE,
+    KeysBefore,
+    Updates,
+    apply_none,
+    apply_upsert,
+    current_rows,
+    deletions_schema,
+    messages_schema,
+    stamp_rows,
+)
+from tidelog.collection.predicate.expression import check_predicate
+from tidelog.collection.predicate.predicate import Predicate
+from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.decode import errors_table
+from tidelog.collection.source.kind import SourceKind
+from tidelog.collection.source.messages import decode_messages, required_columns
+from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
+from tidelog.frontier import Frontier
+from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
+from tidelog.persist.updates import check_updates
+from tidelog.rowhash import bucket_of, hash_rows
+
+# So long after its own time a deletion is remembered, by the times of the data.
+DELETIONS_KEPT_MS: Final = DAY_MS
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard to be written: what its parts need, and its parts so far, for feedback.
+
+    Shape: only keys of the ``bucket`` are written; see `Part`. ``deletions`` is the shard beside
+        it that keeps which of its keys were deleted when, where there is one.
+    """
+
+    shard: str
+    write_epoch: int
+    may_inline: bool
+    parts: tuple[Part, ...] = ()
+    bucket: tuple[int, int] = (1, 0)
+    deletions: Target | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One tick's work, as a plain value: any process can do it, or a share of it.
+
+    Shape: ``held`` are the places among ``ranges`` of those that were taken before, and of which
+        messages were held back. ``kind`` is the source's, where other processes would not find it
+        by its name. ``is_careful``: something fails at the rows, so that each is tried first.
+    """
+
+    source: SourceInfo
+    schema: bytes
+    lower: int
+    upper: int
+    ranges: tuple[AddressRange, ...]
+    shards: tuple[Target, ...]
+    errors: Target
+    held: frozenset[int] = frozenset()
+    kind: type[SourceKind] | None = None
+    is_careful: bool = False
+
+    @property
+    def data_schema(self) -> ShardSchema:
+        return decode_schema(self.schema)
+
+    @property
+    def deletions_schema(self) -> ShardSchema | None:
+        """Return the schema of the deletions beside a shard; without a time column none are."""
+        column = self.source.time_column
+        return None if column is None else deletions_schema(self.data_schema, column)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """The messages of a range, its bad records, and counts of fields that the schema lacks."""
+
+    messages: pa.Table
+    errors: pa.Table
+    dropped: Mapping[str, int]
+
+
+def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
+    """Decode a range, or a share of one, that is of this rank among the tick's; stamp its rows.
+
+    Raises:
+        InvariantError: what nobody foresaw, and is no row's fault.
+    """
+    try:
+        return _shape(data, found, rank, job)
+    except (TidelogError, MemoryError):
+        raise
+    except Exception as error:
+        raise unforeseen(error, f"the file {found.path!r} from {found.start} on") from error
+
+
+def _shape(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
+    source, schema = job.source, job.data_schema
+    required = required_columns(source, schema)
+    decoded = decode_messages(data, found, schema.data, source=source, required=required)
+    rows, errors, dropped = decoded.rows, decoded.errors, decoded.dropped
+    done, failed = do_apart(
+        rows.num_rows,
+        lambda start, limit: _stamped(rows.slice(start, limit - start), found, rank, job),
+    )
+    if rank in job.held:
+        # What is wrong with it was told when it was taken.
+        errors, dropped, failed = ERRORS_SCHEMA.data.empty_table(), {}, {}
+    messages = pa.concat_tables([messages_schema(schema).empty_table(), *(one for one, _ in done)])
+    out = [misfit for _, misfits in done for misfit in misfits]
+    out += _unusable(rows, failed)
+    if job.is_careful:
+        probed, failed = do_apart(
+            messages.num_rows,
+            lambda start, limit: _probe(messages.slice(start, limit - start), job),
+        )
+        out += _unusable(messages, failed)
+        messages = pa.concat_tables([messages.schema.empty_table(), *probed])
+    if out:
+        errors = pa.concat_tables([errors, errors_table(found.path, out)])
+    return Shaped(messages, errors, dropped)
+
+
+def _unusable(rows: pa.Table, failed: Mapping[int, str]) -> list[Misfit]:
+    offsets = rows.column(OFFSET)
+    return [
+        Misfit(offsets[row].as_py(), f"the row cannot be used: {name}", "")
+        for row, name in failed.items()
+    ]
+
+
+def _stamped(
+    rows: pa.Table, found: AddressRange, rank: int, job: Job
+) -> tuple[pa.Table, list[Misfit]]:
+    """Return the messages of some rows, and those of them that are bad."""
+    source, schema, was_held = job.source, job.data_schema, rank in job.held
+    stamps = stamp_rows(
+        rows,
+        source,
+        lower=job.lower,
+        upper=job.upper,
+        rank=rank,
+        time_max=found.time_max,
+        is_held=found.reached >= job.upper,
+        was_held=was_held,
+    )
+    if was_held:
+        none = np.zeros(0, np.int64)
+        stamps = replace(stamps, timeless=none, ahead=none)
+    stamped = stamps.rows
+    deletes, failing = _deletes(stamped, source, schema)
+    deleting = stamped.append_column(DELETE, pa.array(deletes)).filter(pa.array(~failing))
+    messages = deleting.select(messages_schema(schema).names).cast(messages_schema(schema))
+    time = f"column {source.time_column!r}"
+    late = f"{time} is later than {format_time(found.time_max)}, further ahead of the clock than"
+    reasons = (
+        (f"{time} is no time that can be kept", stamps.timeless),
+        (f"{late} --max-ahead allows", stamps.ahead),
+        ("--delete-when fails on the row", stamped.column(OFFSET).to_numpy()[failing]),
+    )
+    return messages, [
+        Misfit(offset, why, "") for why, offsets in reasons for offset in offsets.tolist()
+    ]
+
+
+def _probe(messages: pa.Table, job: Job) -> pa.Table:
+    """Do with messages whatever is done with them later, to see whether that can be done."""
+    bare = msgspec.structs.replace(job.shards[0], parts=(), deletions=None)
+    rows = updates_of(messages, bare, Feedback(), job).rows
+    hash_rows([rows.column(name) for name in rows.column_names], rows=rows.num_rows)
+    pq.write_table(rows, pa.BufferOutputStream())
+    return messages
+
+
+def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[Bools, Bools]:
+    """Say which rows delete, and which ones it cannot be said of."""
+    failing = np.zeros(rows.num_rows, dtype=np.bool_)
+    if source.delete_when is None:
+        return failing, failing
+    predicate = _checked(source.delete_when, encode_schema(schema))
+    data = rows.select(schema.names)
+    try:
+        return predicate.mask(data), failing
+    except ExpressionTooSlow:
+        raise  # It says nothing about the rows.
+    except UsageError:
+        failing = predicate.failing(data)
+        if not failing.any():
+            raise
+        deletes = np.zeros(rows.num_rows, dtype=np.bool_)
+        deletes[~failing] = predicate.mask(data.filter(pa.array(~failing)))
+        return deletes, failing
+
+
+@lru_cache(maxsize=16)
+def _checked(sql: str, schema: bytes) -> Predicate:
+    # Checking costs more than a small tick's rows do, and each tick brings the same expression.
+    data = decode_schema(schema).data
+    return check_predicate(sql, data, definite=True, what="--delete-when")
+
+
+def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the shard that each message's key belongs to; without a key, the whole row is one."""
+    schema = job.data_schema
+    names = schema.key or schema.names
+    hashes = hash_rows([messages.column(n) for n in names], rows=messages.num_rows)
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = bucket_of(hashes, len(job.shards))
+    return found
+
+
+def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:
+    """Return parts of the output, before ``lower``, that can hold the keys of these messages."""
+    if job.source.envelope != "upsert" or not messages.num_rows:
+        return []
+    schema = job.data_schema
+    box = key_box(messages, schema.key)
+    before = [p for p in target.parts if p.time_min < job.lower]
+    ours = [p for p in before if may_share_bucket(p.bucket, target.bucket)]
+    return [p for p in ours if may_overlap(p, box)]
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What parts of the output hold, and of the deletions beside it, of the keys of a tick."""
+
+    rows: Sequence[pa.Table] = ()
+    deleted: Sequence[pa.Table] = ()
+
+
+def updates_of(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> Updates:
+    """Return the updates of one shard, and of its deletions, ready to be written as parts."""
+    schema, source = job.data_schema, job.source
+    if source.envelope == "upsert":
+        before = _before(messages, target, feedback, job)
+        found = apply_upsert(messages, before, schema, time_column=source.time_column)
+    else:
+        found = Updates(apply_none(messages, schema))
+    lower, upper = Frontier.at(job.lower), Frontier.at(job.upper)
+    rows = check_updates(found.rows, schema, lower=lower, upper=upper)
+    kept = job.deletions_schema
+    if found.deleted is None or kept is None:
+        return Updates(rows)
+    return Updates(rows, check_updates(found.deleted, kept, lower=lower, upper=upper))
+
+
+def _before(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> KeysBefore:
+    schema, source, as_of = job.data_schema, job.source, job.lower - 1
+    rows = current_rows(feedback.rows, messages, schema, as_of=as_of)
+    kept = job.deletions_schema
+    if target.deletions is None or kept is None or source.time_column is None:
+        return KeysBefore(rows)
+    deleted = current_rows(feedback.deleted, messages, kept, as_of=as_of)
+    times, _ = times_of(deleted.column(source.time_column), source.time_unit)
+    kept_ms = max(DELETIONS_KEPT_MS, job.source.lateness_ms)
+    return KeysBefore(rows, deleted, times < job.lower - kept_ms)
+
+
+def error_updates(errors: pa.Table, job: Job) -> pa.Table:
+    """Return the updates of the errors shard: bad records come at the binding's last time."""
+    rows = errors.num_rows
+    stamped = errors.append_column(
+        TIME, pa.array(np.full(rows, job.upper - 1, dtype=np.int64))
+    ).append_column(DIFF, pa.array(np.ones(rows, dtype=np.int64)))
+    return check_updates(
+        stamped, ERRORS_SCHEMA, lower=Frontier.at(job.lower), upper=Frontier.at(job.upper)
+    )

@@ -1,0 +1,282 @@
+"""Engines: who does a tick's work. The local one does it in this process, on Arrow and DuckDB.
+
+An engine reads ranges, computes updates and writes parts; it never talks to consensus.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidelog.clock import Clock, run_all
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.ingest.compute import (
+    Feedback,
+    Job,
+    Shaped,
+    Target,
+    buckets_of,
+    error_updates,
+    feedback_parts,
+    shape_messages,
+    updates_of,
+)
+from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen
+from tidelog.ids import ShardId
+from tidelog.persist.part import Part
+from tidelog.persist.reader import PartReader
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.writer import PartWriter
+from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Usage
+
+TICK_BYTES: Final = 64 * 1024 * 1024
+SPARK_TICK_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The parts of one shard of the output, and of the deletions that are kept beside it."""
+
+    rows: Sequence[Part] = ()
+    deleted: Sequence[Part] = ()
+
+    def __add__(self, other: Written) -> Written:
+        return Written([*self.rows, *other.rows], [*self.deleted, *other.deleted])
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A tick's parts, written and not yet committed, and what there is to tell of it.
+
+    Shape: ``written`` is by shard of the output.
+    ``usage`` is what executors asked of the store, beside the driver's own requests.
+    """
+
+    written: Sequence[Written]
+    error_parts: Sequence[Part]
+    rows: int
+    bad: int
+    dropped: Mapping[str, int]
+    first_error: str | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+class Engine(Protocol):
+    """Does a tick's work."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tick_bytes(self) -> int:
+        """About how many bytes of the source make a tick that is worth its fixed costs."""
+        ...
+
+    async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
+        """Look into the pieces of files that may be taken next.
+
+        Raises:
+            SourceRewritten, GoneError, LocationError: of the source.
+        """
+        ...
+
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        """Make sure that ranges can be computed by this engine, before they are bound.
+
+        Raises:
+            UsageError: whoever does the work cannot; the sentence says why. LocationError: a store
+            failed.
+        """
+        ...
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        """Read the job's ranges, compute, and write parts.
+
+        Raises:
+            SourceRewritten, GoneError, LocationError: nothing was committed.
+        """
+        ...
+
+
+async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> Computed:
+    """Compute a job; where something fails that nobody foresaw, once more, row by row.
+
+    Raises:
+        InvariantError: that fails, too: it is no row's fault. TidelogError: see `Engine`.
+    """
+    try:
+        return await engine.compute(job, source)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, TidelogError) and not isinstance(error, InvariantError):
+            raise
+    careful = msgspec.structs.replace(job, is_careful=True)
+    first, last = job.ranges[0], job.ranges[-1]
+    try:
+        return await engine.compute(careful, source)
+    except (TidelogError, MemoryError):
+        raise
+    except Exception as error:
+        what = f"the files {first.path!r}, from {first.start} on, to {last.path!r}"
+        raise unforeseen(error, what) from error
+
+
+def nothing_computed(shards: int) -> Computed:
+    """Return what comes of no ranges."""
+    return Computed([Written()] * shards, [], rows=0, bad=0, dropped={})
+
+
+def rows_refused(computed: Computed) -> SourceRowsRefused:
+    """Return the error of rows that do not fit, where none may be."""
+    if computed.first_error is not None:
+        return SourceRowsRefused(
+            f"rows that do not fit were met ({computed.bad}), the first in {computed.first_error}; "
+            "correct the data, or ingest without --strict to have them in the errors collection"
+        )
+    names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
+    return SourceRowsRefused(
+        f"fields that the schema lacks were met: {names}; name them in --schema, or ingest without "
+        "--strict to drop them"
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalEngine:
+    """Works in this process; keeps the output's parts it read last, for feedback."""
+
+    store: Store
+    clock: Clock
+    cache_bytes: int = 256 * 1024 * 1024
+    reads: int = 4
+    _reader: PartReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reader = PartReader(store=self.store, clock=self.clock, cache_bytes=self.cache_bytes)
+
+    @property
+    def name(self) -> str:
+        return "local"
+
+    @property
+    def tick_bytes(self) -> int:
+        return TICK_BYTES
+
+    async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
+        return await survey_here(job, source, at_once=self.reads)
+
+    async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
+        """Do nothing: what this process reads and writes is what it binds."""
+
+    async def compute(self, job: Job, source: RawSource) -> Computed:
+        shaped = await self._shape(job, source)
+        messages = pa.concat_tables([s.messages for s in shaped])
+        errors = pa.concat_tables([s.errors for s in shaped])
+        buckets = await self.clock.offload(lambda: split_by_bucket(messages, job))
+        written = [
+            await self.write(bucket, target, job)
+            for bucket, target in zip(buckets, job.shards, strict=True)
+        ]
+        error_rows = await self.clock.offload(lambda: error_updates(errors, job))
+        error_writer = part_writer(self.store, self.clock, job.errors, ERRORS_SCHEMA)
+        error_parts = await error_writer.write(error_rows, inline=job.errors.may_inline)
+        return summarize(shaped, written, error_parts)
+
+    async def _shape(self, job: Job, source: RawSource) -> list[Shaped]:
+        async def one(rank: int) -> Shaped:
+            found, data = await source.read(job.ranges[rank])
+            return await self.clock.offload(lambda: shape_messages(data, found, rank, job))
+
+        work = [partial(one, rank) for rank in range(len(job.ranges))]
+        return await run_all(work, at_once=self.reads)
+
+    async def write(self, messages: pa.Table, target: Target, job: Job) -> Written:
+        """Compute one shard's updates out of its messages, and write their parts."""
+        schema, deletions, kept = job.data_schema, target.deletions, job.deletions_schema
+        feedback = Feedback(
+            rows=await self._fed_back(messages, target, schema, job),
+            deleted=await self._fed_back(messages, deletions, kept, job),
+        )
+        updates = await self.clock.offload(lambda: updates_of(messages, target, feedback, job))
+        return Written(
+            rows=await self._write(updates.rows, target, schema),
+            deleted=await self._write(updates.deleted, deletions, kept),
+        )
+
+    async def _fed_back(
+        self, messages: pa.Table, target: Target | None, schema: ShardSchema | None, job: Job
+    ) -> list[pa.Table]:
+        if target is None or schema is None:
+            return []
+        needed = await self.clock.offload(lambda: feedback_parts(messages, target, job))
+        return await self._reader.read(needed, schema)
+
+    async def _write(
+        self, updates: pa.Table | None, target: Target | None, schema: ShardSchema | None
+    ) -> list[Part]:
+        if updates is None or target is None or schema is None:
+            return []
+        writer = part_writer(self.store, self.clock, target, schema)
+        return await writer.write(updates, inline=target.may_inline)
+
+
+async def survey_here(job: SurveyJob, source: RawSource, *, at_once: int) -> SurveyResult:
+    """Look into the pieces of a survey in this process, some of them at once."""
+    work = [partial(source.survey, piece, job) for piece in job.pieces]
+    return SurveyResult(await run_all(work, at_once=at_once))
+
+
+def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema) -> PartWriter:
+    """Return what writes a target's parts."""
+    return PartWriter(
+        store=store,
+        clock=clock,
+        shard=ShardId(target.shard),
+        schema=schema,
+        write_epoch=target.write_epoch,
+        is_sorted=False,
+        bucket=target.bucket,
+    )
+
+
+def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
+    """Return each shard's messages."""
+    if len(job.shards) == 1:
+        return [messages]
+    buckets = buckets_of(messages, job)
+    return [messages.take(np.flatnonzero(buckets == index)) for index in range(len(job.shards))]
+
+
+def summarize(
+    shaped: Sequence[Shaped], written: Sequence[Written], error_parts: Sequence[Part]
+) -> Computed:
+    """Put together what was computed."""
+    dropped: Counter[str] = Counter()
+    for share in shaped:
+        dropped.update(share.dropped)
+    first = next((s.errors for s in shaped if s.errors.num_rows), None)
+    return Computed(
+        written,
+        error_parts,
+        rows=sum(s.messages.num_rows for s in shaped),
+        bad=sum(s.errors.num_rows for s in shaped),
+        dropped=dict(dropped),
+        first_error=None if first is None else describe_error(first),
+    )
+
+
+def describe_error(errors: pa.Table) -> str:
+    """Say what is wrong with the first bad record."""
+    row = errors.slice(0, 1).to_pylist()[0]
+    return f"{row['file']} at {row['offset']}: {row['reason']}"

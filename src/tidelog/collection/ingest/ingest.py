@@ -1,0 +1,372 @@
+"""The ingester: one tick of the recipe after another, for one source.
+
+Each tick mints a binding, or finds one that stands beyond the output; obeys what is recorded;
+computes what lies between; and commits it to each shard. Any number of ingesters may do so at
+once, and each may die at any point: the shards alone say where to go on, and all compute the same.
+Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from tidelog.collection.catalog.catalog import FILES
+from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.ingest.compute import Job, Target
+from tidelog.collection.ingest.engine import (
+    Computed,
+    Engine,
+    compute_carefully,
+    nothing_computed,
+    rows_refused,
+)
+from tidelog.collection.ingest.source_shards import INGEST_HOLD, SourceShards, same_as_theirs
+from tidelog.collection.source.binding import (
+    AddressRange,
+    Binding,
+    FileRange,
+    Standing,
+    Taken,
+    advance,
+)
+from tidelog.collection.source.kinds import registered_kind, release_source
+from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
+from tidelog.errors import (
+    AsOfBeforeSince,
+    ContentionError,
+    DataDiffers,
+    GoneError,
+    SourceDropped,
+)
+from tidelog.frontier import Frontier
+from tidelog.metrics import observe_tick
+from tidelog.persist.part import Part
+from tidelog.persist.reader import parts_until
+from tidelog.persist.schema import encode_schema
+from tidelog.persist.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.transition import Verdict
+from tidelog.store.wrappers.metered import Usage
+
+TRIES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick did. ``won`` counts our own commits; the head has ``left_bytes`` more.
+
+    ``exhausted``: nothing of the head was left to be taken. ``computed`` is None where none was.
+    """
+
+    lower: int
+    upper: int
+    rows: int = 0
+    bad: int = 0
+    late: int = 0
+    size_bytes: int = 0
+    left_bytes: int = 0
+    won: int = 0
+    unchecked: int = 0
+    exhausted: bool = False
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    computed: Computed | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Ingester(SourceShards):
+    """Ticks one source. ``strict`` stops at rows that do not fit, before they are committed.
+
+    ``final`` says that nothing more comes: what is held back for ``--lateness`` comes in.
+    ``surveyed`` is what other processes asked of stores so far for its surveys.
+    Units: a tick takes about ``bytes_max`` of the source.
+    """
+
+    engine: Engine
+    controller: Controller
+    bytes_max: int = 64 * 1024 * 1024
+    strict: bool = False
+    final: bool = False
+    surveyed: Usage = field(default_factory=Usage)
+    _is_held: bool = False
+    _skipped: frozenset[str] = frozenset()
+    _left: tuple[SourceHead, Taken, int] | None = None
+
+    async def tick(self, head: SourceHead, *, may_idle: bool = True) -> Tick | None:
+        """Do one tick; None if there is nothing to do up to ``head``.
+
+        With times from the clock, an idle tick moves upper on, where it ``may_idle``; with times
+        from the data, it is None.
+
+        Raises:
+            SourceDropped: the source is gone from the catalog. SourceRewritten, GoneError: a file
+            is. SourceRowsRefused: ``strict``, and rows do not fit. DataDiffers: another ingester
+            computes other data; stop, and find out which is wrong. LocationError: the store failed.
+        """
+        await self._check_there()
+        start_us = self.clock.monotonic_us()
+        if not self._is_held:
+            await self._begin_to_hold()
+            self._is_held = True
+        for _ in range(TRIES_MAX):
+            reached = self.upper
+            try:
+                done = await self._tick(head, may_idle=may_idle)
+            except AsOfBeforeSince:
+                # Other ingesters went on while we knew no more than an earlier state.
+                await self.refresh()
+                continue
+            except GoneError:
+                # What others have taken already, the source may let go of.
+                await self.refresh()
+                if self.upper <= reached:
+                    raise
+                continue
+            if done is not None:
+                await self._hold(make=False)
+                seconds = (self.clock.monotonic_us() - start_us) / 1e6
+                observe_tick(self.info.name, seconds, done.rows)
+            return done
+        raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
+
+    async def _begin_to_hold(self) -> None:
+        await self._hold(make=True)
+        if self.info.kind == FILES:
+            return  # Of which nothing is held.
+        try:
+            await self._check_there()
+        except SourceDropped:
+            # Who dropped it may have let go of it before this was made, which would last for ever.
+            await release_source(self.info, store=self.store, clock=self.clock)
+            raise
+
+    async def _hold(self, *, make: bool) -> None:
+        """Tell the source up to where all that it has is in."""
+        for _ in range(TRIES_MAX):
+            upper = self.upper
+            if upper.is_empty or self.remap.state.upper_frontier < upper:
+                return
+            try:
+                standing = await self.standing(upper.time)
+            except AsOfBeforeSince:
+                await self.refresh()  # Other ingesters went on, as in a tick.
+                continue
+            await self.source.hold(standing.needed, make=make)
+            return
+        raise ContentionError("other ingesters are ahead at every try", source=self.info.name)
+
+    async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
+        lower = self.upper.time
+        if self.remap.state.upper_frontier < self.upper:
+            # Commits were met whose bindings this handle has not seen: others are ticks ahead.
+            await self.remap.refresh()
+        plan: Plan | None = None
+        ready: tuple[Binding, Computed] | None = None
+        if self.remap.state.upper == lower:
+            plan = await self.plan(head, lower)
+            # With times from the data, a plan without ranges lets in what was held back.
+            if plan is None or not (plan.ranges or may_idle or plan.upper is not None):
+                return None
+            upper = self._upper_of(plan, lower)
+            if plan.ranges:
+                await self.engine.prepare(self.info, plan.ranges)
+            if self.strict and plan.ranges:
+                # Rows that are refused must leave no binding: it would hold files to their bytes.
+                planned = Binding(lower, upper, plan.ranges)
+                ready = planned, await self._compute(planned)
+            await self._mint(plan, lower, upper)
+        exhausted = plan is not None and not plan.ranges
+        binding = await self._binding(lower)
+        # Before the commit, as it fails where others went on, and a tick is counted once.
+        standing = await self.standing(lower)
+        if not binding.ranges and not standing.held:
+            idle, _ = await self._commit(binding, nothing_computed(len(self.outputs)))
+            self._standing = binding.upper, standing
+            return Tick(lower, binding.upper, won=idle, exhausted=exhausted)
+        before = standing.taken
+        if ready is None or ready[0] != binding:
+            ready = binding, await self._compute(binding)
+        computed = ready[1]
+        won, unchecked = await self._commit(binding, computed)
+        left = self._left_bytes(head, before)
+        after = advance(standing, binding)
+        left_after = head.left_after(left, before, binding.ranges)
+        self._standing, self._left = (binding.upper, after), (head, after.taken, left_after)
+        return Tick(
+            lower=lower,
+            upper=binding.upper,
+            rows=computed.rows,
+            bad=computed.bad,
+            late=late_in(binding, before),
+            size_bytes=left - left_after,
+            left_bytes=left_after,
+            won=won,
+            unchecked=unchecked,
+            exhausted=exhausted,
+            dropped=computed.dropped,
+            computed=computed,
+        )
+
+    def _left_bytes(self, head: SourceHead, taken: Taken) -> int:
+        """Return what a head has beyond a frontier; known where a tick of ours ended there."""
+        known = self._left
+        if known is not None and known[0] is head and known[1] is taken:
+            return known[2]
+        return head.left_bytes(taken)
+
+    async def _compute(self, binding: Binding) -> Computed:
+        standing = await self.standing(binding.lower)
+        job, skipped = self.job_of(binding, standing), self._lost(binding, standing)
+        computed = nothing_computed(len(self.outputs))
+        if job.ranges:
+            computed = await compute_carefully(self.engine, job, self.source)
+        if self.strict and (computed.bad or computed.dropped):
+            raise rows_refused(computed)
+        if skipped:
+            from tidelog.collection.ingest.skip import write_skipped
+
+            return await write_skipped(computed, skipped, job, store=self.store, clock=self.clock)
+        return computed
+
+    async def _check_there(self) -> None:
+        known = (await self.controller.catalog()).sources.get(self.info.name)
+        if known is None or known.id != self.info.id:
+            raise SourceDropped(
+                f"the source {self.info.name!r} was dropped while it was ingested: create it again "
+                "to go on"
+            )
+        self._skipped = frozenset(known.skipped)
+        self.source.pass_over(self._skipped)
+
+    def _lost(self, binding: Binding, standing: Standing) -> list[AddressRange]:
+        """Return the ranges that would be all in with a binding, but that were skipped."""
+        there = (*standing.held, *binding.ranges)
+        done = (found for found in there if found.reached < binding.upper)
+        return [found for found in done if found.path in self._skipped]
+
+    async def plan(
+        self, head: SourceHead, lower: int, *, taken: Taken | None = None
+    ) -> Plan | None:
+        """Choose what the next binding takes; with times from the clock, maybe nothing.
+
+        ``taken`` is the frontier, unless it is that of the output.
+        """
+        standing = await self.standing(lower)
+        taken = standing.taken if taken is None else taken
+        plan = await self.source.plan(
+            taken, head, lower=lower, bytes_max=self.bytes_max, survey=self._survey
+        )
+        if plan is not None:
+            await self._check_held(plan, standing)
+        if plan is None and self.final and standing.held:
+            return Plan((), max(found.reached for found in standing.held) + 1)
+        if plan is None and self.info.time_column is None:
+            return Plan((), None)
+        return plan
+
+    async def _check_held(self, plan: Plan, standing: Standing) -> None:
+        """Check that no file was moved of which rows are held back: they are read by its old name.
+
+        Raises:
+            GoneError: one was. It is to be put back before what was appended to it is bound.
+        """
+        moved = {found.moved for found in plan.ranges if isinstance(found, FileRange)}
+        for found in standing.held:
+            if found.path in moved - self._skipped:
+                await self.source.read(found)
+
+    async def _survey(self, job: SurveyJob) -> SurveyResult:
+        done = await self.engine.survey(job, self.source)
+        self.surveyed = self.surveyed + done.usage
+        return done
+
+    def _upper_of(self, plan: Plan, lower: int) -> int:
+        if plan.upper is not None:
+            return plan.upper
+        return max(self.clock.now_us() // 1_000, lower) + 1
+
+    def job_of(self, binding: Binding, standing: Standing) -> Job:
+        """Return what has to be computed for a binding, where so much is in before it."""
+        upsert = self.info.envelope == "upsert"
+        there = (r for r in (*standing.held, *binding.ranges) if r.path not in self._skipped)
+        ranges = sorted((r for r in there if r.is_read), key=lambda r: (r.path, r.start))
+        held = {(r.path, r.start) for r in standing.held}
+        return Job(
+            source=self.info,
+            schema=encode_schema(self.schema),
+            lower=binding.lower,
+            upper=binding.upper,
+            ranges=tuple(ranges),
+            held=frozenset(n for n, r in enumerate(ranges) if (r.path, r.start) in held),
+            shards=tuple(
+                self._target(shard, binding, feedback=upsert, deletions=beside)
+                for shard, beside in zip_longest(self.outputs, self.deletions)
+            ),
+            errors=self._target(self.errors, binding, feedback=False),
+            kind=registered_kind(self.info.kind),
+        )
+
+    def _target(
+        self, shard: Shard, binding: Binding, *, feedback: bool, deletions: Shard | None = None
+    ) -> Target:
+        state = shard.state
+        parts = parts_until(state, binding.lower - 1) if feedback else []
+        return Target(
+            shard=shard.id,
+            write_epoch=state.write_epoch,
+            may_inline=state.inline_bytes < INLINE_STATE_BYTES_MAX,
+            parts=tuple(parts),
+            deletions=None
+            if deletions is None
+            else self._target(deletions, binding, feedback=True),
+        )
+
+    def parts_of(self, computed: Computed) -> list[Sequence[Part]]:
+        """Return the parts that were computed, by the shards that are `written`."""
+        rows = [one.rows for one in computed.written]
+        deleted = [one.deleted for one in computed.written[: len(self.deletions)]]
+        return [*rows, *deleted, computed.error_parts]
+
+    async def _commit(self, binding: Binding, computed: Computed) -> tuple[int, int]:
+        """Commit to each shard not past the binding; count those that were ours, and unchecked."""
+        won = unchecked = 0
+        lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
+        holds = {INGEST_HOLD: Frontier.at(max(binding.lower - 1, 0))}
+        for shard, parts in zip(self.written, self.parts_of(computed), strict=True):
+            done = None
+            if shard.state.upper_frontier <= lower:
+                done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
+            if done is not None and done.verdict is not Verdict.MISMATCH:
+                won += 1
+            elif upper <= shard.state.upper_frontier:
+                skipped = self._skipped
+                unchecked += not await self._same(binding, shard, parts)
+                if self._skipped != skipped:
+                    # The other one went on without a file. What we have computed of it must not
+                    # stand beside that: a key's row, and its deletion. The next tick leaves it out.
+                    break
+            # Otherwise another ingester moved an idle interval's upper in between; the next tick,
+            # which starts from what the shards say, goes on from there.
+        return won, unchecked
+
+    async def _same(self, binding: Binding, shard: Shard, parts: Sequence[Part]) -> bool:
+        """Compare what we computed with what another ingester committed, as `_same_as_theirs`.
+
+        Raises:
+            DataDiffers: it is other data.
+        """
+        try:
+            return same_as_theirs(shard, parts, *map(Frontier.at, (binding.lower, binding.upper)))
+        except DataDiffers:
+            # One of the two may have gone on without a file that the other one still had.
+            await self._check_there()
+            held = (await self.standing(binding.lower)).held
+            if all(found.path not in self._skipped for found in (*binding.ranges, *held)):
+                raise
+            return False
+
+
+def late_in(binding: Binding, before: Taken) -> int:
+    """Return how many rows of a binding came after their time was complete."""
+    return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)

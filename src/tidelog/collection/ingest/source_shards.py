@@ -1,0 +1,171 @@
+"""The shards of one source: what it brought, what was bound of it, and so where it stands.
+
+Where to go on is said by shards alone: the output's upper is how far all is in, and the remap
+shard has what was bound up to there, and perhaps a binding beyond it, which whoever ticks obeys.
+Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.clock import Clock
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
+from tidelog.collection.ingest.envelope import deletions_schema
+from tidelog.collection.source.binding import (
+    Binding,
+    Standing,
+    Taken,
+    next_binding,
+    plan_updates,
+    remap_schema,
+    standing_at,
+)
+from tidelog.collection.source.port import Plan, RawSource
+from tidelog.consensus.port import Consensus
+from tidelog.errors import DataDiffers, require
+from tidelog.frontier import Frontier, meet
+from tidelog.ids import ShardId
+from tidelog.persist.part import Part
+from tidelog.persist.reader import parts_between
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.shard import Shard
+from tidelog.persist.transition import difference
+from tidelog.persist.updates import consolidate
+from tidelog.rowhash import RowSum
+from tidelog.store.port import Store
+
+HISTORY_HOLD = "history"  # Keeps all times readable until somebody moves it.
+INGEST_HOLD = "ingest"
+
+
+@dataclass(slots=True, kw_only=True)
+class SourceShards:
+    """Handles on the shards of a source's rendition, and what they say of it."""
+
+    info: SourceInfo
+    rendition: RenditionInfo
+    source: RawSource
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    schema: ShardSchema = field(init=False)
+    outputs: list[Shard] = field(init=False)
+    deletions: list[Shard] = field(init=False)
+    errors: Shard = field(init=False)
+    remap: Shard = field(init=False)
+    _standing: tuple[int, Standing] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.schema = self.rendition.data_schema
+        history = {HISTORY_HOLD: Frontier.at(0)}
+        self.outputs = [self._shard(s, self.schema, history) for s in self.rendition.shards]
+        self.deletions, column = [], self.info.time_column
+        if column is not None:
+            kept = deletions_schema(self.schema, column)
+            self.deletions = [self._shard(s, kept, {}) for s in self.rendition.deletions]
+        require(
+            self.rendition.errors and self.rendition.remap, "a source's rendition has no shards"
+        )
+        self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
+        self.remap = self._shard(self.rendition.remap or "", self._remap_schema, {})
+
+    @property
+    def _remap_schema(self) -> ShardSchema:
+        return remap_schema(self.source.range_type)
+
+    def _shard(self, shard_id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
+        return Shard(
+            id=ShardId(shard_id),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            schema=schema,
+            first_holds=holds,
+            # Remap rows are read at each tick, by whichever binding is next.
+            cache_bytes=16 * 1024 * 1024,
+        )
+
+    @property
+    def written(self) -> list[Shard]:
+        """Return the shards that a tick writes, errors last."""
+        return [*self.outputs, *self.deletions, self.errors]
+
+    @property
+    def upper(self) -> Frontier:
+        """Return how far the collection is complete, as known here: the meet of its shards."""
+        return meet([shard.state.upper_frontier for shard in self.written])
+
+    async def refresh(self) -> None:
+        """Read where the shards stand."""
+        for shard in (*self.written, self.remap):
+            await shard.refresh()
+
+    async def taken(self, upper: int) -> Taken:
+        """Return the frontier of the source at an upper that the remap shard has reached."""
+        return (await self.standing(upper)).taken
+
+    async def standing(self, upper: int) -> Standing:
+        """Return what of the source is in at an upper that the remap shard has reached."""
+        if self._standing is not None and self._standing[0] == upper:
+            return self._standing[1]
+        if upper == 0:
+            return Standing()
+        rows = await self.remap.snapshot_of(self.remap.state, upper - 1).to_arrow()
+        found = standing_at(rows, self.source.range_type, upper)
+        self._standing = upper, found
+        return found
+
+    async def pending(self) -> Binding | None:
+        """Return the binding that stands beyond the output, if one does."""
+        lower = self.upper.time
+        if self.remap.state.upper_frontier.time <= lower:
+            return None
+        return await self._binding(lower)
+
+    async def _mint(self, plan: Plan, lower: int, upper: int) -> None:
+        """Propose a binding; whoever was first, what stands then is read back and obeyed."""
+        standing = await self.standing(lower)
+        updates = plan_updates(standing, plan.ranges, self.source.range_type, upper=upper)
+        # Nobody reads the frontier below what the output has reached: this is bounded input
+        # reliance.
+        holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
+        await self.remap.compare_and_append(
+            updates if updates.num_rows else None, lower, upper, holds=holds
+        )
+
+    async def _binding(self, lower: int) -> Binding:
+        state = self.remap.state
+        reached = state.upper_frontier.time
+        require(reached > lower, "a binding stands beyond the output", remap=reached, lower=lower)
+        parts = parts_between(state, lower - 1, reached - 1)
+        schema = self._remap_schema
+        tables = await self.remap.reader.read(parts, schema)
+        updates = await self.clock.offload(
+            lambda: consolidate(tables, schema, after=lower - 1, until=reached - 1)
+        )
+        return next_binding(updates, lower, reached, self.source.range_type)
+
+
+def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier) -> bool:
+    """Compare what we computed with what another ingester committed; False if it cannot be told.
+
+    Raises:
+        DataDiffers: it is other data.
+    """
+    theirs = difference(shard.state, lower, upper)
+    if theirs is None:
+        return False
+    ours = RowSum.zero()
+    for part in parts:
+        ours = ours + part.t
+    if ours != theirs:
+        raise DataDiffers(
+            "another ingester of this source computed other data for the same times: stop both, "
+            "and compare their versions",
+            shard=shard.id,
+            lower=lower,
+            upper=upper,
+        )
+    return True

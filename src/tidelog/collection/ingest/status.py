@@ -1,0 +1,114 @@
+"""The status of a source: how far it has come, what it has left, and how its last run went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from tidelog.collection.catalog.catalog import FILES
+from tidelog.collection.ingest.health import Health, decode_health, health_path
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.source.binding import FileRange, Taken
+from tidelog.collection.source.moves import names_by_path
+from tidelog.errors import (
+    AsOfBeforeSince,
+    ContentionError,
+    ObjectNotFound,
+    TidelogError,
+)
+from tidelog.frontier import Frontier
+
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """Where a source stands.
+
+    Units: ``upper`` is in milliseconds; ``left_bytes`` is what it has and was not taken, None where
+        the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
+        something was taken, None of a source that reads no files, which ``reached`` an address of
+        each path; ``skipped`` are files that are passed over, and since when; ``late`` and ``bad``
+        count rows since the beginning.
+    """
+
+    name: str
+    upper: int | None
+    left_bytes: int | None
+    files: int | None
+    reached: Mapping[str, int]
+    late: int
+    bad: int
+    skipped: Mapping[str, int]
+    trouble: str | None
+    run: Health | None
+
+
+async def source_status(ingester: Ingester) -> SourceStatus:
+    """Ask the source, the shards, and the health that the last run left; writes nothing.
+
+    Raises:
+        LocationError: the location's store failed.
+    """
+    known = (await ingester.controller.catalog()).source(ingester.info.name)
+    ingester.source.pass_over(frozenset(known.skipped))
+    upper, taken = await taken_now(ingester)
+    left, trouble, is_files = None, None, ingester.info.kind == FILES
+    try:
+        left = (await ingester.source.head()).left_bytes(taken)
+    except TidelogError as error:
+        # A source that cannot be reached is when its status is asked for.
+        trouble = str(error)
+    return SourceStatus(
+        name=ingester.info.name,
+        upper=None if upper.is_empty else upper.time,
+        left_bytes=left,
+        files=count_files(taken) if is_files else None,
+        reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
+        late=sum(found.late for found in taken.values()),
+        bad=ingester.errors.state.diffs,
+        skipped=known.skipped,
+        trouble=trouble,
+        run=await load_health(ingester),
+    )
+
+
+def count_files(taken: Taken) -> int:
+    """Return how many files there are of which something was taken, whatever they were called."""
+    files = cast("Mapping[str, FileRange]", taken)  # The caller has asked for these.
+    families = {id(names): names for names in names_by_path(files).values()}
+    return len(taken) - sum(len(names) - 1 for names in families.values())
+
+
+async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
+    """Return how far the collection is complete, and what of the source that is.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    for _ in range(_TRIES):
+        upper = ingester.upper
+        if ingester.remap.state.upper_frontier < upper:
+            # Commits were met whose bindings this handle has not seen: others are ticks ahead.
+            await ingester.remap.refresh()
+        try:
+            return upper, {} if upper.is_empty else await ingester.taken(upper.time)
+        except AsOfBeforeSince:
+            # An ingester went on between our reading of the output and of the bindings.
+            await ingester.refresh()
+    raise ContentionError(
+        "ingesters go on too fast to be read: try again", source=ingester.info.name
+    )
+
+
+async def load_health(ingester: Ingester) -> Health | None:
+    """Return the health that the source's last run left, if it can be read.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    try:
+        return decode_health((await ingester.store.get(health_path(ingester.info.id))).data)
+    except ObjectNotFound:
+        return None

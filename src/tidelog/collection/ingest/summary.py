@@ -1,0 +1,77 @@
+"""What a run of an ingester tells of itself, as it goes and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.collection.ingest.ingest import Tick
+from tidelog.errors import TidelogError
+from tidelog.store.wrappers.metered import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run did, so far or in all. Where several run at once, each counts what it computed.
+
+    Units: ``late`` and ``bad`` are rows, ``dropped`` counts values by field, ``won`` the commits
+        that were ours; ``size_bytes`` is what was taken of the source and ``left_bytes`` what its
+        head still has; ``store`` is what driver and executors asked of the location's store and
+        the source's; ``upper`` is None before the first tick; ``waiting`` are files that cannot be
+        taken yet, by path, and why, and ``notes`` say what else there is to tell of files (those
+        that were moved). ``driver_read_bytes`` is what this process read of both: on
+        Spark, a small part of what executors did.
+    """
+
+    ticks: int = 0
+    rows: int = 0
+    late: int = 0
+    bad: int = 0
+    won: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    size_bytes: int = 0
+    left_bytes: int = 0
+    duration_us: int = 0
+    upper: int | None = None
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    store: Usage = field(default_factory=Usage)
+    driver_read_bytes: int = 0
+
+    @property
+    def dollars(self) -> float:
+        return self.store.dollars
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as ``tidelog ingest --json`` prints them."""
+        return {
+            "ticks": self.ticks,
+            "rows": self.rows,
+            "late": self.late,
+            "bad": self.bad,
+            "won": self.won,
+            "dropped": dict(self.dropped),
+            "seconds": round(self.duration_us / 1e6, 3),
+            "bytes": self.size_bytes,
+            "left_bytes": self.left_bytes,
+            "upper": self.upper,
+            "waiting": dict(self.waiting),
+            "notes": dict(self.notes),
+            "store": self.store.to_dict(),
+            "driver_read_bytes": self.driver_read_bytes,
+            "dollars": round(self.dollars, 9),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """What a run tells: as it starts, after each tick, and when the store fails and is tried again.
+
+    ``tick`` is None but after a tick; ``trouble`` is what is waited out, for ``pause_us``.
+    """
+
+    so_far: Summary
+    tick: Tick | None = None
+    trouble: TidelogError | None = None
+    pause_us: int = 0

@@ -1,0 +1,311 @@
+"""Expressions that users write to choose rows, in DuckDB's dialect, made safe and definite.
+
+An expression is checked once, where it is written: it is one boolean expression over the columns of
+one row, whatever text it consists of, and stays one when put in parentheses into a statement. A
+*definite* one is a pure function of the row: the same in every process, on every retry, for ever.
+
+Each use opens a DuckDB of its own that can reach neither files nor network, nor be talked into it,
+and whose time zone is UTC: results depend on no machine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from tidelog.collection.predicate.expression_tree import Json, Kind, Use, uses_of, without_places
+from tidelog.collection.predicate.predicate import (
+    ROWS,
+    Predicate,
+    filter_table,
+    open_sandbox,
+    told_by,
+)
+from tidelog.errors import UsageError
+
+__all__ = ["Predicate", "check_predicate", "filter_table"]
+
+_SCHEMAS = frozenset({"main", "system", "pg_catalog"})
+# Bare words that DuckDB takes for calls where no column has that name.
+_CALLS_WITHOUT_PARENTHESES = frozenset(
+    {
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "user",
+    }
+)
+# Called stable by DuckDB, and yet: the clock, the version, or a result that versions change.
+_NOT_DEFINITE_EITHER = frozenset(
+    {
+        "age",
+        "current_localtime",
+        "current_localtimestamp",
+        "current_setting",
+        "getvariable",
+        "hash",
+        "icu_sort_key",
+        "version",
+    }
+)
+# Other collations follow the version of ICU.
+_DEFINITE_COLLATIONS = frozenset({"binary", "c", "nfc", "noaccent", "nocase", "posix"})
+_NOT_OF_ONE_ROW = {
+    "DEFAULT": "DEFAULT",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a column's number",
+    "STAR": "a star",
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+}
+
+
+def check_predicate(
+    sql: str, schema: pa.Schema, *, definite: bool, what: str = "the expression"
+) -> Predicate:
+    """Check that ``sql`` is one boolean expression over a row of ``schema``.
+
+    Args:
+        definite: also refuse what is not a pure function of the row.
+        what: what users know the expression by, such as "--where"; messages begin with it.
+
+    Raises:
+        UsageError: it is not; the message says why and what to do.
+    """
+    text = sql.strip()
+    if not text:
+        raise UsageError(f"{what} is empty: write a condition such as \"country = 'DE'\"")
+    with open_sandbox() as connection:
+        check = _Check(connection, text, schema, what, definite)
+        try:
+            return check.predicate()
+        except RecursionError as error:
+            raise check.refusal("is nested too deeply: simplify it") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The check of one expression."""
+
+    connection: duckdb.DuckDBPyConnection
+    sql: str
+    schema: pa.Schema
+    what: str
+    definite: bool
+
+    def predicate(self) -> Predicate:
+        tree = self._expression()
+        uses = list(uses_of(tree))
+        self._check_parts(uses)
+        read = self._columns(uses)
+        self._check_functions(uses)
+        if self._parse(self.sql)[0] != tree:
+            raise self.refusal("is not one expression: check its parentheses and commas")
+        schema = pa.schema(
+            [(name, self.schema.field(name).type) for name in self.schema.names if name in read]
+        )
+        self._check_type(schema)
+        predicate = Predicate(self.sql, schema, self.what)
+        # A row of nulls finds constants that cannot be computed, and so would fail on every row.
+        nulls = pa.table([pa.nulls(1, field.type) for field in schema], schema.names)
+        predicate.mask_in(self.connection, nulls)
+        return predicate
+
+    def _expression(self) -> Json:
+        """Parse the expression within parentheses, on one line, as it will be used."""
+        if "\0" in self.sql or not _is_unicode(self.sql):
+            raise self.refusal("contains a zero byte, or half a character: remove it")
+        tree, complaint = self._parse(f"({self.sql})")
+        if complaint and not self._parse(f"({self.sql}\n)")[1]:
+            raise self.refusal("ends with a comment: remove it")
+        if complaint:
+            raise self.refusal(f"is not one SQL expression: {complaint}{self._hint_at_quotes()}")
+        return tree
+
+    def _hint_at_quotes(self) -> str:
+        """Return the commonest remedy where a column is called like a word of SQL."""
+        rows = self.connection.execute(
+            "SELECT lower(keyword_name) FROM duckdb_keywords() "
+            "WHERE keyword_category IN ('reserved', 'type_function')"
+        )
+        keywords = {keyword for (keyword,) in rows.fetchall()}
+        words = set(re.findall(r"\w+", self.sql.lower()))
+        names = [name for name in self.schema.names if name.lower() in keywords & words]
+        told = " and ".join(f'"{name}"' for name in names)
+        return f"; write the column {told} in double quotes" if names else ""
+
+    def _parse(self, expression: str) -> tuple[Json, str]:
+        """Return the tree of ``expression``, or why it is not exactly one."""
+        frame, complaint = self._parse_query(expression)
+        if complaint:
+            return None, complaint
+        selected = frame.pop("select_list")
+        plain, _ = self._parse_query("true")
+        plain.pop("select_list")
+        if frame != plain or not isinstance(selected, list) or len(selected) != 1:
+            return None, "it goes on after its end"
+        return selected[0], ""
+
+    def _parse_query(self, expression: str) -> tuple[dict[str, Json], str]:
+        query = f"SELECT {expression} AS p FROM {ROWS}"
+        try:
+            rows = self.connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+            parsed: Json = without_places(json.loads(rows[0][0]))
+        except duckdb.Error as error:
+            return {}, told_by(error)
+        match parsed:
+            case {"statements": [{"node": dict() as node}]} if "select_list" in node:
+                return node, ""
+            case {"error_type": "parser", "error_message": str(told)}:
+                return {}, told
+            case _:
+                return {}, "write one condition, and no statements"
+
+    def _check_parts(self, uses: Iterable[Use]) -> None:
+        for use in uses:
+            if use.kind is Kind.REFUSED:
+                part = _NOT_OF_ONE_ROW.get(use.name, f"DuckDB's {use.name}")
+                raise self.refusal(f"contains {part}: use columns of one row and constants only")
+            if use.kind is Kind.SIZE:
+                raise self.refusal(
+                    f"calls {use.name}(), whose result may be of any length: give it a number of "
+                    "up to four digits, not an expression"
+                )
+            if not self.definite:
+                continue
+            if use.kind is Kind.COLLATION and use.name.lower() not in _DEFINITE_COLLATIONS:
+                raise self.refusal(
+                    f"uses the collation {use.name}, which changes with versions of DuckDB: "
+                    "use NOCASE or NOACCENT"
+                )
+            if use.kind is Kind.AGGREGATE and use.name.lower() in ("", "reservoir_quantile"):
+                raise self.refusal(
+                    "aggregates a list in a way that is random or not known: name another aggregate"
+                )
+
+    def _columns(self, uses: Iterable[Use]) -> set[str]:
+        """Return the columns that are read, and refuse names that are none."""
+        read: set[str] = set()
+        for use in uses:
+            first = use.path[0].lower()
+            same = [name for name in self.schema.names if name.lower() == first]
+            if use.kind is Kind.FUNCTION and (len(use.path) == 1 or first in _SCHEMAS):
+                continue
+            if use.kind not in (Kind.NAME, Kind.PARAMETER, Kind.FUNCTION):
+                continue
+            if len(same) > 1:
+                raise self.refusal(
+                    f"reads {use.path[0]!r}, and columns {' and '.join(map(repr, same))} differ "
+                    "in case only: rename one"
+                )
+            if not same:
+                self._check_other_name(use)
+            read.update(same)
+        return read
+
+    def _check_other_name(self, use: Use) -> None:
+        """Check a name that is not a column's."""
+        if use.path[-1].lower() in _CALLS_WITHOUT_PARENTHESES and len(use.path) == 1:
+            if self.definite:
+                raise self._not_definite(use.name)
+            return
+        if use.kind is Kind.PARAMETER:
+            return
+        name = use.path[0]
+        near = difflib.get_close_matches(name.lower(), map(str.lower, self.schema.names), 1)
+        hint = next((n for n in self.schema.names if [n.lower()] == near), None)
+        advice = (
+            f"did you mean {hint!r}?"
+            if hint
+            else f"the columns are {', '.join(map(repr, self.schema.names)) or 'none'}"
+        )
+        raise self.refusal(f"reads {name!r}, which is not a column: {advice}")
+
+    def _check_functions(self, uses: Iterable[Use]) -> None:
+        for name in sorted({use.name.lower() for use in uses if use.kind is Kind.FUNCTION}):
+            kinds = {kind for kind, _, _, _ in self._functions(name)}
+            if "aggregate" in kinds:
+                raise self.refusal(
+                    f"calls {name}(), which aggregates many rows: use columns of one row only"
+                )
+            if kinds and not kinds & {"scalar", "macro"}:
+                raise self.refusal(f"calls {name}(), which does not give one value for one row")
+            if self.definite and not self._is_definite(name, frozenset()):
+                raise self._not_definite(name)
+
+    def _is_definite(self, name: str, seen: frozenset[str]) -> bool:
+        """Say whether a function depends on its arguments only; macros are looked into."""
+        if name in _NOT_DEFINITE_EITHER:
+            return False
+        for kind, stability, parameters, definition in self._functions(name):
+            if kind == "scalar" and stability != "CONSISTENT":
+                return False
+            if kind == "macro" and (
+                name in seen or not self._is_definite_macro(definition, parameters, seen | {name})
+            ):
+                return False
+        return True
+
+    def _is_definite_macro(
+        self, definition: str, parameters: Iterable[str], seen: frozenset[str]
+    ) -> bool:
+        tree, complaint = self._parse(f"({definition})")
+        scope = frozenset(parameter.lower() for parameter in parameters)
+        return not complaint and all(
+            use.kind is Kind.PARAMETER
+            or (use.kind is Kind.AGGREGATE and use.name not in ("", "reservoir_quantile"))
+            or (use.kind is Kind.FUNCTION and self._is_definite(use.name.lower(), seen))
+            for use in uses_of(tree, scope)
+        )
+
+    def _functions(self, name: str) -> list[tuple[str, str, list[str], str]]:
+        """Return kind, stability, parameters and definition of each function of that name."""
+        return self.connection.execute(
+            "SELECT function_type, stability, parameters, macro_definition FROM duckdb_functions() "
+            "WHERE lower(function_name) = ?",
+            [name],
+        ).fetchall()
+
+    def _check_type(self, schema: pa.Schema) -> None:
+        rows = Predicate(self.sql, schema, self.what).rows(pa.Table.from_batches([], schema))
+        try:
+            self.connection.register(ROWS, rows)
+            described = self.connection.execute(f"DESCRIBE SELECT ({self.sql}) AS p FROM {ROWS}")
+            found = described.fetchall()[0][1]
+        except duckdb.Error as error:
+            raise self.refusal(f"cannot be computed: {told_by(error)}") from error
+        if found != "BOOLEAN":
+            raise self.refusal(
+                f"is not a condition, as its type is {found}: compare it with something"
+            )
+
+    def _not_definite(self, name: str) -> UsageError:
+        return self.refusal(
+            f"calls {name}, whose result does not follow from the row alone, "
+            "and so would differ from run to run: use columns and constants only"
+        )
+
+    def refusal(self, reason: str) -> UsageError:
+        return UsageError(f"{self.what} {reason}", expression=self.sql)
+
+
+def _is_unicode(text: str) -> bool:
+    """Say whether ``text`` can be written as UTF-8: no lone surrogate stands in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

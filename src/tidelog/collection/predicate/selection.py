@@ -1,0 +1,172 @@
+"""What a reader asks of a collection, and which of the rows that were read it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from tidelog.collection.predicate.expression import check_predicate
+from tidelog.collection.predicate.predicate import Predicate, open_sandbox
+from tidelog.collection.predicate.pushdown import box_of
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.persist.bounds import Box
+from tidelog.persist.part import int64_of
+from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.updates import consolidate
+
+BLOCK_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSelection:
+    """Which rows and columns are asked for: all, unless told.
+
+    Shape: ``where`` is a condition in DuckDB's dialect. ``what`` is what the caller knows options
+        by: ``--where`` is the command line's.
+    """
+
+    columns: Sequence[str] | None = None
+    where: str | None = None
+    limit: int | None = None
+    what: str = ""
+
+    def check(self, schema: ShardSchema) -> CheckedSelection:
+        """Check it against a collection's columns.
+
+        Raises:
+            UsageError: a column is not there, the condition is none, or the limit is negative.
+        """
+        if self.limit is not None and self.limit < 0:
+            raise UsageError(f"{self.what}limit is 0 or more", given=self.limit)
+        names = schema.names
+        columns = names if self.columns is None else [_known(name, names) for name in self.columns]
+        if not columns or len(set(columns)) != len(columns):
+            raise UsageError(
+                f"{self.what}columns names no column, or one twice: name each once", given=columns
+            )
+        where = self.where
+        predicate = None
+        if where is not None:
+            told = f"{self.what}where"
+            predicate = check_predicate(where, schema.data, definite=False, what=told)
+        return CheckedSelection(columns=tuple(columns), predicate=predicate, limit=self.limit)
+
+
+def _known(name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise UsageError(f"there is no column {name!r}: the columns are {', '.join(names)}")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSelection:
+    """A selection that fits its collection."""
+
+    columns: tuple[str, ...]
+    predicate: Predicate | None
+    limit: int | None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Return the columns that have to be read."""
+        read = () if self.predicate is None else self.predicate.schema.names
+        return tuple(dict.fromkeys([*self.columns, *read]))
+
+    @contextmanager
+    def sandbox(self) -> Iterator[duckdb.DuckDBPyConnection | None]:
+        """Yield what the condition is computed in; None if there is none, for it takes 30 ms."""
+        if self.predicate is None:
+            yield None
+            return
+        with open_sandbox() as opened:
+            yield opened
+
+    def box(self, sandbox: duckdb.DuckDBPyConnection | None) -> Box:
+        """Return bounds outside of which no row is asked for."""
+        if self.predicate is None or sandbox is None:
+            return {}
+        return box_of(self.predicate.sql, self.predicate.schema, sandbox)
+
+    def chosen(
+        self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, name: str
+    ) -> pa.Table:
+        """Return those of some rows that are asked for, in their order, with ``_diff``.
+
+        Raises:
+            UsageError: the condition fails on a row. CorruptionError: one is there less than no
+            times.
+        """
+        if self.predicate is not None and sandbox is not None and rows.num_rows:
+            rows = rows.filter(self.predicate.mask_in(sandbox, rows))
+        check_multiplicity(rows, name)
+        return rows.select([*self.columns, DIFF])
+
+    def chosen_changes(
+        self, updates: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, data: pa.Schema
+    ) -> pa.Table:
+        """Return those of some updates that are asked for, in their order; see `chosen`."""
+        if self.predicate is None or sandbox is None:
+            return updates.select([*self.columns, TIME, DIFF])
+        found = updates.filter(self.predicate.mask_in(sandbox, updates))
+        if set(self.needed) == set(self.columns):
+            return found.select([*self.columns, TIME, DIFF])
+        # Without the columns that the condition reads, updates may cancel or be the same.
+        narrow = ShardSchema(pa.schema([data.field(n) for n in self.columns]), 0)
+        return consolidate([found], narrow)
+
+
+def check_multiplicity(contents: pa.Table, name: str) -> None:
+    """Refuse contents in which something is there less than no times.
+
+    Raises:
+        CorruptionError: so it is.
+    """
+    diffs = int64_of(contents, DIFF)
+    if len(diffs) and diffs.min() < 0:
+        raise CorruptionError("a row of the collection has a negative multiplicity", name=name)
+
+
+def first_rows(contents: pa.Table, count: int) -> pa.Table:
+    """Return the first ``count`` rows of contents, each counted as often as it is there."""
+    ends = np.cumsum(int64_of(contents, DIFF))
+    if not len(ends) or ends[-1] <= count:
+        return contents
+    whole = int(np.searchsorted(ends, count, side="left")) + (1 if count else 0)
+    kept = contents.slice(0, whole)
+    if not whole:
+        return kept
+    diffs = int64_of(kept, DIFF).copy()
+    diffs[-1] -= ends[whole - 1] - count
+    position = kept.schema.get_field_index(DIFF)
+    return kept.set_column(position, kept.schema.field(position), _array(diffs))
+
+
+def _array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
+
+
+def rows_count(contents: pa.Table) -> int:
+    """Return how many rows contents stand for."""
+    return int(int64_of(contents, DIFF).sum())
+
+
+def repeated(contents: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows, each as often as its ``_diff`` says, without it; never many more than there are.
+
+    A row can be there a billion times.
+    """
+    diffs = int64_of(contents, DIFF)
+    rows = contents.drop_columns([DIFF])
+    if (diffs == 1).all():
+        yield rows
+        return
+    ends = np.cumsum(diffs)
+    for start in range(0, int(ends[-1]), BLOCK_ROWS):
+        places = np.arange(start, min(int(ends[-1]), start + BLOCK_ROWS))
+        yield rows.take(np.searchsorted(ends, places, side="right"))

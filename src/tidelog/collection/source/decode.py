@@ -1,0 +1,207 @@
+"""Decoding: from the bytes of a range to good rows, and to what is wrong with the others. Pure.
+
+What becomes of a record depends on that record alone, never on its neighbours: a whole range is
+parsed at once, but for its bad records. One at which a library fails, however, is a bad record too.
+Shape: rows have the schema's columns and ``_offset`` (int64: byte offset of the record in its
+    file, or row number in a parquet file); errors are as `catalog.ERRORS_SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
+from tidelog.collection.formats.apart import do_apart
+from tidelog.collection.formats.casts import Formats, fit
+from tidelog.collection.formats.csv.decode import decode_csv
+from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines
+from tidelog.collection.formats.json.decode import decode_json
+from tidelog.collection.formats.lines import record_ends, split_at
+from tidelog.collection.formats.parquet import decode_parquet
+from tidelog.collection.formats.places import Int64s
+from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
+from tidelog.collection.source.binding import FileRange
+from tidelog.errors import CorruptionError, InvariantError, TidelogError
+
+TEXT_MAX: Final = 4_096
+_COMMAS: Final = CsvDialect()
+_ISO: Final = Formats()
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The good rows of a range, its bad ones, and counts of fields that the schema lacks."""
+
+    rows: pa.Table
+    errors: pa.Table
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+def decode_range(
+    data: bytes,
+    found: FileRange,
+    wanted: pa.Schema,
+    *,
+    format: str,
+    dialect: CsvDialect = _COMMAS,
+    required: Sequence[str] = (),
+    counted: bool = True,
+) -> Decoded:
+    """Decode the bytes of a range. A row in which a ``required`` column is null is bad.
+
+    ``counted`` False spares counting the fields that ``wanted`` lacks, where that takes time.
+    """
+    if format == ARRAY_FORMAT and found.header:
+        data = array_lines(data, inside=found.start > 0)
+        found = msgspec.structs.replace(found, header=b"")
+    decode = partial(
+        _decode, wanted=wanted, format=format, dialect=dialect, required=required, counted=counted
+    )
+    nothing = wanted.append(pa.field(OFFSET, pa.int64())).empty_table()
+    try:
+        return decode(data, found)
+    except CorruptionError as error:
+        # It was bound unseen, and is what it was then: it never will be anything else.
+        return Decoded(nothing, _unreadable(found, error.sentence))
+    except (TidelogError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a file does to a library, it is bad rows
+        if format == "parquet":
+            return Decoded(nothing, _unreadable(found, f"the file: {type(error).__name__}"))
+        apart = _decode_apart(data, found, dialect if format == "csv" else None, decode)
+        return replace(apart, rows=apart.rows if apart.rows.num_columns else nothing)
+
+
+def _decode_apart(
+    data: bytes,
+    found: FileRange,
+    dialect: CsvDialect | None,
+    decode: Callable[[bytes, FileRange], Decoded],
+) -> Decoded:
+    """Decode text of which some record makes a library fail."""
+    head = len(found.header) if found.start == 0 else 0
+    starts, ends = split_at(data, record_ends(data, dialect), start=head)
+
+    def some(start: int, limit: int) -> Decoded:
+        low = int(starts[start]) if start else 0
+        high = int(ends[limit - 1]) if limit else head
+        at = found.start + low
+        return decode(
+            data[low:high], msgspec.structs.replace(found, start=at, limit=found.start + high)
+        )
+
+    done, failed = do_apart(len(starts), some)
+    misfits = [
+        Misfit(found.start + int(starts[row]), _failure(name), shown(data[starts[row] : ends[row]]))
+        for row, name in failed.items()
+    ]
+    dropped: Counter[str] = Counter()
+    for one in done:
+        dropped.update(one.dropped)
+    return Decoded(
+        pa.concat_tables([one.rows for one in done]) if done else pa.table({}),
+        pa.concat_tables([*(one.errors for one in done), errors_table(found.path, misfits)]),
+        dict(dropped),
+    )
+
+
+def _unreadable(found: FileRange, why: str) -> pa.Table:
+    """Return the one bad row of a file that cannot be read, however many ranges it is cut into."""
+    return errors_table(found.path, [Misfit(0, why, "")] if found.start == 0 else [])
+
+
+def _failure(name: str) -> str:
+    return f"the record cannot be decoded: {name}"
+
+
+def _decode(
+    data: bytes,
+    found: FileRange,
+    *,
+    wanted: pa.Schema,
+    format: str,
+    dialect: CsvDialect,
+    required: Sequence[str],
+    counted: bool,
+) -> Decoded:
+    if format in ("json", ARRAY_FORMAT):
+        records = decode_json(data, wanted, base=found.start, counted=counted)
+    elif format == "csv":
+        records = decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)
+    elif format == "parquet":
+        records = decode_parquet(data, wanted, low=found.start, high=found.limit)
+    else:
+        raise InvariantError("a format that was checked at creation is unknown", format=format)
+    formats = _ISO
+    if format == "csv":
+        formats = Formats(dialect.date_format, dialect.timestamp_format)
+    return fit_records(records, found.path, wanted, required=required, formats=formats)
+
+
+def fit_records(
+    records: Records,
+    path: str,
+    wanted: pa.Schema,
+    *,
+    required: Sequence[str],
+    formats: Formats = _ISO,
+) -> Decoded:
+    """Fit what a parser gave to the types that are wanted, and tell what does not fit."""
+    table, places, reasons = _fit(records.table.select(wanted.names), wanted, formats)
+    offsets = records.offsets
+    good = ~np.isin(places, np.fromiter(reasons, np.int64, len(reasons)))
+    for name in required:
+        there = np.asarray(table.column(name).is_valid().to_numpy(), dtype=np.bool_)
+        reasons.update((row, f"column {name!r} is null") for row in places[good & ~there].tolist())
+        good &= there
+    bad = np.fromiter(reasons, np.int64, len(reasons))
+    texts = records.texts(bad) if reasons else []
+    misfits = [
+        *records.misfits,
+        *map(Misfit, offsets[bad].tolist(), reasons.values(), texts),
+    ]
+    rows = table.append_column(OFFSET, pa.array(offsets[places], pa.int64()))
+    if reasons:
+        rows = rows.filter(pa.array(good))
+    return Decoded(rows, errors_table(path, misfits), records.dropped)
+
+
+def _fit(
+    table: pa.Table, wanted: pa.Schema, formats: Formats
+) -> tuple[pa.Table, Int64s, dict[int, str]]:
+    """Return a table of the wanted types, its rows' places in ``table``, and why some are bad."""
+    done, failed = do_apart(
+        table.num_rows,
+        lambda start, limit: (start, fit(table.slice(start, limit - start), wanted, formats)),
+    )
+    reasons = {row: _failure(name) for row, name in failed.items()}
+    for start, fitted in done:
+        for row, name in fitted.misfit.items():
+            reasons[start + row] = f"column {name!r} does not fit its type"
+    places = [np.arange(start, start + one.table.num_rows) for start, one in done]
+    tables = [one.table for _, one in done] or [wanted.empty_table()]
+    nothing = np.zeros(0, dtype=np.int64)
+    return pa.concat_tables(tables), np.concatenate([nothing, *places]), reasons
+
+
+def errors_table(path: str, misfits: Sequence[Misfit]) -> pa.Table:
+    """Return bad records as rows of the errors shard; their text is cut at 4,096 characters."""
+    ordered = sorted(misfits, key=lambda m: m.offset)
+    return pa.table(
+        {
+            "file": [path] * len(ordered),
+            "offset": [m.offset for m in ordered],
+            "reason": [m.reason for m in ordered],
+            "text": [m.text[:TEXT_MAX] for m in ordered],
+        },
+        schema=ERRORS_SCHEMA.data,
+    )

@@ -1,0 +1,54 @@
+"""Decoding what was read of a range, whatever kind of source it is of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.source.binding import AddressRange, FileRange
+from tidelog.collection.source.decode import Decoded, decode_range
+from tidelog.collection.source.decode_rows import decode_rows
+from tidelog.errors import InvariantError
+from tidelog.persist.schema import ShardSchema
+
+
+def required_columns(source: SourceInfo, schema: ShardSchema) -> list[str]:
+    """Return the columns without which a row is a bad one."""
+    key = schema.key if source.envelope == "upsert" else []
+    time = [] if source.time_column is None else [source.time_column]
+    return list(dict.fromkeys([*key, *time]))
+
+
+def decode_messages(
+    data: bytes | pa.Table,
+    found: AddressRange,
+    wanted: pa.Schema,
+    *,
+    source: SourceInfo,
+    required: Sequence[str] = (),
+    counted: bool = True,
+) -> Decoded:
+    """Decode what was read of a range, bytes of a file or rows of another source."""
+    if isinstance(data, pa.Table):
+        return decode_rows(
+            data,
+            found,
+            wanted,
+            format=source.format,
+            dialect=source.csv,
+            required=required,
+            counted=counted,
+        )
+    if not isinstance(found, FileRange):
+        raise InvariantError("bytes were read of what is no file", path=found.path)
+    return decode_range(
+        data,
+        found,
+        wanted,
+        format=source.format,
+        dialect=source.csv,
+        required=required,
+        counted=counted,
+    )
