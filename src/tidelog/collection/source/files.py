@@ -144,6 +144,12 @@ class FilesSource:
         named = (entry for entry in found if entry.key not in nameless)
         return FilesHead(tuple(each_once(sorted(named, key=lambda e: e.key))))
 
+    async def look_again(self, head: SourceHead) -> SourceHead:
+        if not isinstance(head, FilesHead) or not self._has_versions():
+            return head  # Files of a disk are read before they are bound.
+        now = await self.head()
+        return FilesHead(tuple(entry for entry in now.entries if entry.key in head.sizes))
+
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
     ) -> Plan | None:
@@ -273,16 +279,18 @@ class FilesSource:
             self._kept_bytes += len(data)
 
     def _job(self, lower: int) -> SurveyJob:
-        versioned = self.is_versioned
         return SurveyJob(
             source=self.info,
             schema=encode_schema(self.schema),
             lower=lower,
             time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=self.final,
-            is_versioned=keeps_versions(self.info.url) if versioned is None else versioned,
+            is_versioned=self._has_versions(),
             pieces=(),
         )
+
+    def _has_versions(self) -> bool:
+        return keeps_versions(self.info.url) if self.is_versioned is None else self.is_versioned
 
     async def _look(
         self,
