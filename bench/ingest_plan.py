@@ -25,7 +25,7 @@ LINE = b'{"id": %10d, "at": %d, "note": "' + b"x" * 80 + b'"}\n'
 FIRST = 1_700_000_000_000
 FILE_BYTES = 64 * 1024 * 1024
 FILES = (100, 10_000)
-RUNS = (10, 100)
+RUNS = (10, 100, 1_000)
 T = TypeVar("T")
 
 

@@ -192,7 +192,8 @@ class Ingester(SourceShards):
         left = self._left_bytes(head, before)
         after = advance(standing, binding)
         left_after = head.left_after(left, before, binding.ranges)
-        self._standing, self._left = (binding.upper, after), (head, after.taken, left_after)
+        await self._stand_at(binding.upper, after)
+        self._left = head, after.taken, left_after
         return Tick(
             lower=lower,
             upper=binding.upper,

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
+from tidelog.collection.ingest.checkpoint import Checkpoints, parts_since, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
     Binding,
@@ -28,11 +31,11 @@ from tidelog.errors import DataDiffers, require
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
-from tidelog.persist.reader import parts_between
+from tidelog.persist.reader import parts_between, parts_until
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import difference
-from tidelog.persist.updates import consolidate
+from tidelog.persist.updates import accumulate, consolidate
 from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
 
@@ -55,6 +58,7 @@ class SourceShards:
     deletions: list[Shard] = field(init=False)
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
+    checkpoints: Checkpoints = field(init=False)
     _standing: tuple[int, Standing] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -70,6 +74,12 @@ class SourceShards:
         )
         self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
         self.remap = self._shard(self.rendition.remap or "", self._remap_schema, {})
+        self.checkpoints = Checkpoints(
+            store=self.store,
+            clock=self.clock,
+            shard=self.remap.id,
+            kind=self.source.range_type,
+        )
 
     @property
     def _remap_schema(self) -> ShardSchema:
@@ -112,10 +122,25 @@ class SourceShards:
             return self._standing[1]
         if upper == 0:
             return Standing()
-        rows = await self.remap.snapshot_of(self.remap.state, upper - 1).to_arrow()
-        found = standing_at(rows, self.source.range_type, upper)
+        found = standing_at(await self._remap_rows(upper - 1), self.source.range_type, upper)
         self._standing = upper, found
         return found
+
+    async def _remap_rows(self, as_of: int) -> pa.Table:
+        """Return the remap shard's contents, from the newest checkpoint on where there are many."""
+        parts = self.remap.snapshot_of(self.remap.state, as_of).parts
+        schema = self._remap_schema
+        checkpoint = await self.checkpoints.find(parts, as_of + 1)
+        read = await self.remap.reader.read(parts_since(parts, checkpoint), schema)
+        return await self.clock.offload(
+            lambda: accumulate(tables_of(checkpoint, read), schema, as_of=as_of)
+        )
+
+    async def _stand_at(self, upper: int, standing: Standing) -> None:
+        """Know where the source stands, and keep that beside the remap shard now and then."""
+        self._standing = upper, standing
+        if self.checkpoints.are_due(parts_until(self.remap.state, upper - 1)):
+            await self.checkpoints.write(standing, upper)
 
     async def pending(self) -> Binding | None:
         """Return the binding that stands beyond the output, if one does."""

@@ -1,0 +1,151 @@
+"""A restart reads a bounded number of objects of the remap shard, and knows the same as ever."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kit.sources import make_source, run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.source.binding import Standing
+from tidelog.collection.source.files import FilesSource
+from tidelog.errors import LocationError
+from tidelog.location import Location
+from tidelog.persist import part
+from tidelog.store.local.store import LocalStore
+from tidelog.store.wrappers.metered import usage_of
+
+EVERY = 3
+NEVER = 10**9
+
+
+@pytest.fixture(autouse=True)
+def _objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each part be an object, as it is where a shard has many."""
+    monkeypatch.setattr(part, "INLINE_BYTES", -1)
+
+
+async def ingester_of(location: Location, every: int) -> Ingester:
+    ingester = await location.ingester("c", bytes_max=120)
+    assert isinstance(ingester.source, FilesSource)
+    ingester.source.block_bytes = 64
+    ingester.checkpoints.every = every
+    return ingester
+
+
+async def standing_of(location: Location, every: int) -> Standing:
+    ingester = await ingester_of(location, every)
+    return await ingester.standing(ingester.upper.time)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    return sorted((folder / "lake" / "shard").glob("*/standing/*"))
+
+
+async def location_of(folder: Path, **asked: str) -> Location:
+    (folder / "in").mkdir()
+    spec = SourceSpec(name="c", files=str(folder / "in"), schema="n bigint, at bigint", **asked)
+    return await make_source(folder / "lake", spec)
+
+
+def change(folder: Path, dice: random.Random, step: int) -> None:
+    """Have a file come, another one grow, and now and then one be renamed."""
+    files = sorted((folder / "in").iterdir())
+    grown = dice.choice(files) if files and dice.random() < 0.5 else folder / "in" / f"{step}.jsonl"
+    with grown.open("a") as sink:
+        for n in range(dice.randrange(1, 9)):
+            at = 1_000 * step + dice.randrange(-3_000, 3_000)
+            sink.write(f'{{"n": {n}, "at": {max(0, at)}}}\n')
+    if files and dice.random() < 0.2:
+        moved = dice.choice(files)
+        moved.rename(moved.with_name(f"{step}-{moved.name}"))
+
+
+@pytest.mark.parametrize("asked", [{}, {"time_column": "at"}])
+@pytest.mark.parametrize("seed", range(3))
+async def test_from_a_checkpoint_on_a_source_stands_where_all_parts_say(
+    tmp_path: Path, asked: dict[str, str], seed: int
+) -> None:
+    """Ranges that were moved, and that hold rows which wait, too; by whoever goes on from it."""
+    dice = random.Random(seed)
+    location = await location_of(tmp_path, **asked)
+    kept = await ingester_of(location, EVERY)
+    for step in range(12):
+        change(tmp_path, dice, step)
+        await run_once(kept if dice.random() < 0.5 else await ingester_of(location, EVERY))
+        await kept.refresh()
+
+        found = await standing_of(location, EVERY)
+        assert found == await standing_of(location, NEVER)
+    assert 0 < len(checkpoints(tmp_path)) <= 2
+
+
+async def test_held_rows_are_known_from_a_checkpoint_on(tmp_path: Path) -> None:
+    """What waits for its time is read again by its range."""
+    location = await location_of(tmp_path, time_column="at", lateness="5s")
+    for step in range(12):
+        lines = (f'{{"n": {step}, "at": {1_000 * step + n}}}\n' for n in (0, 1))
+        (tmp_path / "in" / f"{step:02d}.jsonl").write_text("".join(lines))
+        await run_once(await ingester_of(location, EVERY))
+
+        found = await standing_of(location, EVERY)
+        assert found == await standing_of(location, NEVER)
+        assert found.held
+    assert checkpoints(tmp_path)
+
+
+async def test_a_restart_reads_few_objects_after_many_runs(tmp_path: Path) -> None:
+    """However many there were: each would be a request, and the oldest are of years ago."""
+    location, read = await location_of(tmp_path), []
+    for step in range(40):
+        (tmp_path / "in" / f"{step:02d}.jsonl").write_text('{"n": 1, "at": 1}\n')
+        await run_once(await ingester_of(location, EVERY))
+        before = usage_of(location.store)
+        await standing_of(location, EVERY)
+        read.append((usage_of(location.store) - before).get_count)
+
+    assert max(read[20:]) == max(read[:20])
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed", "empty"])
+async def test_a_checkpoint_that_is_damaged_is_passed_over(tmp_path: Path, damage: str) -> None:
+    """It was never more than a saving."""
+    location = await location_of(tmp_path)
+    for step in range(9):
+        change(tmp_path, random.Random(step), step)
+        await run_once(await ingester_of(location, EVERY))
+    expected = await standing_of(location, NEVER)
+    for path in checkpoints(tmp_path):
+        body = path.read_bytes()
+        if damage == "gone":
+            path.unlink()
+        else:
+            middle = len(body) // 2
+            flipped = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+            path.write_bytes({"cut": body[:-1], "changed": flipped, "empty": b""}[damage])
+
+    assert await standing_of(location, EVERY) == expected
+
+
+async def test_a_checkpoint_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it would have said is in the remap shard."""
+    put = LocalStore.put
+
+    async def refuse(store: LocalStore, key: str, data: bytes, **how: object) -> str:
+        if "/standing/" in key:
+            raise LocationError("no", key=key)
+        return await put(store, key, data, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LocalStore, "put", refuse)
+    location = await location_of(tmp_path)
+    for step in range(9):
+        change(tmp_path, random.Random(step), step)
+        await run_once(await ingester_of(location, EVERY))
+
+    assert not checkpoints(tmp_path)
+    assert await standing_of(location, EVERY) == await standing_of(location, NEVER)
