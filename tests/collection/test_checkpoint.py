@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((folder / "lake" / "shard").glob("*/standing/*"))
 
 
-async def location_of(folder: Path, **asked: str) -> Location:
+async def location_of(folder: Path, **asked: Any) -> Location:
     (folder / "in").mkdir()
     spec = SourceSpec(name="c", files=str(folder / "in"), schema="n bigint, at bigint", **asked)
     return await make_source(folder / "lake", spec)
@@ -67,7 +68,7 @@ def change(folder: Path, dice: random.Random, step: int) -> None:
 @pytest.mark.parametrize("asked", [{}, {"time_column": "at"}])
 @pytest.mark.parametrize("seed", range(3))
 async def test_from_a_checkpoint_on_a_source_stands_where_all_parts_say(
-    tmp_path: Path, asked: dict[str, str], seed: int
+    tmp_path: Path, asked: dict[str, Any], seed: int
 ) -> None:
     """Ranges that were moved, and that hold rows which wait, too; by whoever goes on from it."""
     dice = random.Random(seed)
