@@ -7,6 +7,7 @@ of the nine groups it belongs to (a stable word, for metrics, exit codes and HTT
 from __future__ import annotations
 
 import enum
+import errno
 from typing import ClassVar
 
 
@@ -223,10 +224,21 @@ class InvariantError(TidelogError):
     kind = "invariant"
 
 
-def unforeseen(error: Exception, what: str) -> InvariantError:
+# What a machine lacks, not what somebody did wrong: room, open files, rights.
+_OF_THE_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE}
+)
+
+
+def unforeseen(error: Exception, what: str) -> TidelogError:
     """Return what to raise for an error that nobody foresaw, met at ``what``."""
     said = str(error).strip().partition("\n")[0]
     named = type(error).__name__ + (f": {said}" if said else "")
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return LocationError(
+            f"this machine failed at {what}: {said}; make room where TMPDIR is, or raise its "
+            "limits, and try again"
+        )
     return InvariantError(f"tidelog failed at {what}: {named}")
 
 

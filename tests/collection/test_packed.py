@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import random
+import tempfile
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +29,7 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.packed import text as packed_text
 from tidelog.collection.formats.packed.inflate import frame_end
 from tidelog.collection.formats.packed.text import TORN_MEMBER
-from tidelog.errors import SourceRewritten, UsageError
+from tidelog.errors import LocationError, SourceRewritten, UsageError
 
 SUFFIXES = (".gz", ".zst")
 
@@ -256,3 +258,35 @@ async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: s
 
     assert (summary.rows, summary.bad) == (3, 0)
     assert list(summary.waiting) == [f"a{suffix}"]
+
+
+@pytest.mark.parametrize("where", ["survey", "read"])
+async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It is the machine's: nothing is lost, and the next run goes on."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl.gz").write_bytes(packed(lines(range(9)), ".gz", (20,)))
+    location = await make_source(tmp_path / "lake", spec_of(tmp_path / "in"))
+    opened = tempfile.SpooledTemporaryFile
+    calls = []
+
+    def full(**how: int) -> object:
+        calls.append(how)
+        if where == "survey" or len(calls) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(**how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "SpooledTemporaryFile", full)
+        ingester = await location.ingester("c")
+        if where == "survey":
+            assert "this machine failed" in (await run_once(ingester)).waiting["a.jsonl.gz"]
+        else:
+            plan = await ingester.plan(await ingester.source.head(), 0)
+            assert plan is not None
+            await ingester._mint(plan, 0, 1_000)
+            with pytest.raises(LocationError, match="this machine failed .* No space left"):
+                await run_once(await location.ingester("c"))
+    await ingest_files(location)
+    assert len(await contents(location)) == 9

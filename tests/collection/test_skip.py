@@ -150,3 +150,24 @@ async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Pat
 
     with pytest.raises(DataDiffers):
         await early._commit(binding, wrong)
+
+
+async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Path) -> None:
+    """What is bound of it under that name is never read: it is in, and nothing waits for it."""
+    first = write(tmp_path, "a.jsonl", 1, 2)
+    location = await made(tmp_path)
+    await ingested(tmp_path)
+    first.rename(tmp_path / "b.jsonl")
+    write(tmp_path, "c.jsonl", 3)
+    ingester = await location.ingester("c")
+    lower = ingester.upper.time
+    plan = await ingester.plan(await ingester.source.head(), lower)
+    assert plan is not None
+    assert {found.path for found in plan.ranges} == {"b.jsonl", "c.jsonl"}
+    await ingester._mint(plan, lower, lower + 1_000)
+    (tmp_path / "b.jsonl").unlink()
+
+    with pytest.raises(UsageError, match="keeps nothing from being taken"):
+        await location.skip_file("c", "b.jsonl")
+    await ingested(tmp_path)
+    assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 3}"]

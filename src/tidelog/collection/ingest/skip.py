@@ -63,7 +63,7 @@ async def why_stuck(ingester: Ingester, path: str) -> str | None:
         standing = await ingester.standing(upper.time)
         bound = binding.ranges if binding is not None else ()
         for found in (*standing.held, *bound):
-            if found.path == path:
+            if found.path == path and found.is_read:
                 share, data = await ingester.source.read(found)
                 if binding is not None:
                     job = ingester.job_of(binding, standing)
