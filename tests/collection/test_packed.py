@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -268,10 +269,10 @@ async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl.gz").write_bytes(packed(lines(range(9)), ".gz", (20,)))
     location = await make_source(tmp_path / "lake", spec_of(tmp_path / "in"))
-    opened = tempfile.SpooledTemporaryFile
-    calls = []
+    opened: Any = tempfile.SpooledTemporaryFile
+    calls: list[Any] = []
 
-    def full(**how: int) -> object:
+    def full(**how: Any) -> Any:
         calls.append(how)
         if where == "survey" or len(calls) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -286,7 +287,7 @@ async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
             plan = await ingester.plan(await ingester.source.head(), 0)
             assert plan is not None
             await ingester._mint(plan, 0, 1_000)
-            with pytest.raises(LocationError, match="this machine failed .* No space left"):
+            with pytest.raises(LocationError, match=r"this machine failed .* No space left"):
                 await run_once(await location.ingester("c"))
     await ingest_files(location)
     assert len(await contents(location)) == 9
