@@ -7,6 +7,7 @@
 #   make chaos    the long form of tests/chaos (CHAOS_ARGS="--engine spark --kills 20")
 #   make cluster-demo   the demo on a Spark cluster made for it, its processes killed in turn
 #   make fuzz     the long form of tests/fuzz (FUZZ_ARGS="--seed 7 --cases 20000")
+#   make schedules  the long form of tests/schedules (SCHEDULES_ARGS="--first 100 --seeds 500")
 #   make clean    remove what the others made, except .venv (make distclean removes that too)
 
 PYTHON ?= python3
@@ -18,6 +19,7 @@ PYTEST_WORKERS ?= -n 4 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 FUZZ_ARGS ?=
+SCHEDULES_ARGS ?=
 DEMO_ARGS ?=
 CLUSTER_ARGS ?=
 
@@ -28,7 +30,7 @@ DEV := $(VENV)/.installed-dev
 # What the tests need includes what the demo needs.
 DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 
-.PHONY: demo test check bench chaos cluster-demo fuzz clean distclean
+.PHONY: demo test check bench chaos cluster-demo fuzz schedules clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)
@@ -46,6 +48,9 @@ bench: $(DEV)
 
 fuzz: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)
+
+schedules: $(DEV)
+	@PYTHONPATH=tests:. $(BIN)/python -m schedules $(SCHEDULES_ARGS)
 
 chaos: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)

@@ -1,0 +1,54 @@
+"""Whatever is drawn, each row is in once, and what is complete never changes.
+
+More of them: ``make schedules SCHEDULES_ARGS="--first 1000 --seeds 500"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from schedules.play import play
+from tidelog.collection.ingest import source_shards
+from tidelog.collection.source import files
+from tidelog.collection.source.binding import AddressRange, Binding, next_binding
+
+SEEDS = 20
+CAUGHT_IN = 12  # Seeds, in which each fault below is found.
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_row_is_in_once(seed: int) -> None:
+    """While files grow, are torn, packed, renamed and copied, and ingesters die."""
+    play(seed)
+
+
+def forgetful(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:
+    """Forget a range of a binding of several."""
+    found = next_binding(updates, lower, upper, kind)
+    kept = found.ranges[:-1] if len(found.ranges) > 1 else found.ranges
+    return Binding(found.lower, found.upper, kept)
+
+
+def blind(*_: object) -> Mapping[object, object]:
+    """Know no file again that has another name."""
+    return {}
+
+
+@pytest.mark.parametrize("fault", ["a range is forgotten", "a renamed file is not known"])
+def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: rows that are lost, and rows that come twice."""
+    if fault == "a range is forgotten":
+        monkeypatch.setattr(source_shards, "next_binding", forgetful)
+    else:
+        monkeypatch.setattr(files, "gone_by_beginning", blind)
+
+    for seed in count():
+        assert seed < CAUGHT_IN, "nothing was found"
+        try:
+            play(seed)
+        except AssertionError:
+            return
