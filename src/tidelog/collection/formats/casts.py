@@ -31,6 +31,8 @@ _LOST_DIGITS: Final = r"[.][0-9]{6}[0-9]*[1-9]"
 _DAY: Final = r"[^:]*|.*[T ]00:00(:00([.]0*)?)?Z?"
 _TIME: Final = r"([01]?[0-9]|2[0-3]):[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
 _DAY_US: Final = 86_400_000_000
+# SQL takes words for times, such as 'epoch'; read by a format, each of them is a day of 1900.
+_IS_WRITTEN: Final = "regexp_matches(x, '[0-9]')"
 _JOINED_BYTES_MAX: Final = 1 << 30
 
 
@@ -236,13 +238,13 @@ def _parsing(dtype: pa.DataType, formats: Formats) -> str:
         if formats.timestamp is not None:
             moment = f"coalesce({_by_format(formats.timestamp)}::TIMESTAMPTZ, {moment})"
         cut = f"regexp_matches(x, '{_LOST_DIGITS}')"
-        finite = f"CASE WHEN isfinite({moment}) AND NOT {cut} THEN {moment} END"
+        finite = f"CASE WHEN {_IS_WRITTEN} AND isfinite({moment}) AND NOT {cut} THEN {moment} END"
         return finite if dtype.tz else f"({finite}) AT TIME ZONE 'UTC'"
     if pa.types.is_date(dtype):
         day = f"CASE WHEN regexp_full_match(trim(x), '{_DAY}') THEN TRY_CAST(x AS DATE) END"
         if formats.date is not None:
             day = f"coalesce({_by_format(formats.date)}::DATE, {day})"
-        return f"CASE WHEN isfinite({day}) THEN {day} END"
+        return f"CASE WHEN {_IS_WRITTEN} AND isfinite({day}) THEN {day} END"
     if pa.types.is_time(dtype):
         return f"CASE WHEN regexp_full_match(trim(x), '{_TIME}') THEN TRY_CAST(trim(x) AS TIME) END"
     if pa.types.is_floating(dtype):
