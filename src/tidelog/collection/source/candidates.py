@@ -38,7 +38,7 @@ class Known:
         if survey.is_empty and found.waits is None and asked.start < asked.limit:
             # The listing is older than what was taken: the next one will know.
             self.stalled[asked.path] = asked.start, asked.e_tag, ""
-        elif found.waits is not None and survey.sees_the_end:
+        elif found.waits is not None and survey.knows_all:
             # From where the next survey would begin, of the same bytes, it would find the same.
             self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
 

@@ -100,10 +100,13 @@ def greatest_time(source: SourceInfo, *, now_us: int, lower: int) -> int:
     return max(LAST_TIME if ahead_ms is None else now_us // 1_000 + ahead_ms, lower)
 
 
-def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: bytes) -> Surveyed:
+def look_at_text(
+    data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: bytes, lead: bytes | None = None
+) -> Surveyed:
     """Return what a piece of a text file is, whose bytes from ``piece.low`` on are ``data``.
 
     Shape: they go on behind the piece, to the end of its last record, where that is looked at.
+        ``lead`` is how the record begins in which the piece does, where that is known.
 
     Raises:
         HeaderDiffers: the file's header lacks most of the source's columns.
@@ -117,15 +120,19 @@ def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: byt
         header = data if found is None else found
         check_header(header, job.data_schema.names, dialect, path=asked.path)
     text, header = text_of(data, piece.low, job.source, header)
-    whole = _whole_bytes(text, piece, job, at_end=at_end)
+    is_array = bool(header) and job.source.format == ARRAY_FORMAT
+    lead = b"" if piece.is_first else lead
+    whole = _whole_bytes(text, piece, job, at_end=at_end, lead=lead, is_array=is_array)
     limit = piece.low + whole if whole else None
     ink = _first_ink(text, piece, header)
     summed = data[:whole] if piece.is_last else data[: piece.high - piece.low]
-    torn = TORN_ARRAY if header and job.source.format == ARRAY_FORMAT else TORN
+    torn = TORN_ARRAY if is_array else TORN
     head = b""
-    if asked.start == 0 and piece.is_first and whole:
+    # A first record that is longer than the piece is whole if anything of the file is taken.
+    known = whole if piece.is_last else whole or piece.high - piece.low
+    if asked.start == 0 and piece.is_first and known:
         line = data.find(b"\n", 0 if ink is None else ink)
-        head = data[: min(HEAD_BYTES, whole, line + 1 if line >= 0 else whole)]
+        head = data[: min(HEAD_BYTES, known, line + 1 if line >= 0 else known)]
     return Surveyed(
         sums=b"" if job.is_versioned else sum_blocks(summed, piece.low, asked.block_bytes),
         limit=limit,
@@ -135,8 +142,14 @@ def look_at_text(data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: byt
         head=sum_of(head) if head else b"",
         head_bytes=len(head),
         header=header,
-        torn=torn if piece.is_last and at_end and whole < len(data) else "",
+        # What lies behind a part of a file that was asked for was not asked for.
+        torn=torn if at_end and whole < len(data) and _is_asked(piece, whole) else "",
     )
+
+
+def _is_asked(piece: SurveyPiece, whole: int) -> bool:
+    """Say whether a file's end was asked for, or a record that only that could end."""
+    return piece.is_last and (piece.candidate.ends_the_file or not whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +167,15 @@ class _Rests:
         return sum_of_rest(self.data, self.piece.low, offset, block_bytes)
 
 
-def _whole_bytes(data: bytes, piece: SurveyPiece, job: SurveyJob, *, at_end: bool) -> int:
+def _whole_bytes(
+    data: bytes,
+    piece: SurveyPiece,
+    job: SurveyJob,
+    *,
+    at_end: bool,
+    lead: bytes | None,
+    is_array: bool,
+) -> int:
     """Return how many of the bytes are whole records; of all pieces but the last, how many end."""
     span = piece.high - piece.low
     if not is_divisible(job.source):
@@ -170,9 +191,11 @@ def _whole_bytes(data: bytes, piece: SurveyPiece, job: SurveyJob, *, at_end: boo
         return whole
     if job.source.format == ARRAY_FORMAT and not data[whole:].strip(WHITE):
         return len(data)
-    # Where the last record begins in another piece, it is not known here whether it is whole.
-    known = whole or piece.is_first
-    is_whole = job.is_final or (known and _stands_alone(data[whole:], job.source.format))
+    if is_array:
+        return len(data) if job.is_final else whole  # Its end is its bracket, not an object's.
+    last = data[whole:] if whole else (lead or b"") + data
+    known = whole or lead is not None
+    is_whole = job.is_final or (known and _stands_alone(last, job.source.format))
     return len(data) if is_whole else whole
 
 

@@ -105,7 +105,8 @@ async def _survey_text(
         data = await _read_on(data, piece, job, file)
     if keep is not None:
         keep(asked.path, piece.low, data)
-    return await clock.offload(partial(look_at_text, data, piece, job, header=header))
+    lead = await _read_back(data, piece, job, file)
+    return await clock.offload(partial(look_at_text, data, piece, job, header=header, lead=lead))
 
 
 async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: OpenedFile) -> bytes:
@@ -122,6 +123,22 @@ async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: Opened
             break
         data, more = data + next_, more * 4
     return data
+
+
+async def _read_back(
+    data: bytes, piece: SurveyPiece, job: SurveyJob, file: OpenedFile
+) -> bytes | None:
+    """Return how a last record of json begins, if that is in other pieces: so it may be whole."""
+    asked, low = piece.candidate, piece.low
+    at_end = piece.is_last and low + len(data) >= asked.size_bytes
+    if not at_end or piece.is_first or job.source.dialect is not None or b"\n" in data:
+        return None
+    lead, more = b"", READ_ON_BYTES
+    while low > asked.start and b"\n" not in lead:
+        start = max(asked.start, low - more)
+        lead = await file.get(start, low) + lead
+        low, more = start, more * 4
+    return lead[lead.rfind(b"\n") + 1 :]
 
 
 async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -> bytes:

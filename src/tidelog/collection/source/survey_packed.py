@@ -124,9 +124,8 @@ class _Survey:
         data = data[: max(0, extent.text_bytes - asked.start)]
         packed = self._packed(extent, raw_limit)
         limit = min(asked.limit, extent.text_bytes)
-        torn = TORN_MEMBER if extent.torn and limit == extent.text_bytes else ""
         if limit <= asked.start:
-            return data, Surveyed(waits=torn or None, packed=packed)
+            return data, Surveyed(waits=TORN_MEMBER if extent.torn else None, packed=packed)
         # Behind what is whole there is more to come: its last line may go on there.
         size = extent.text_bytes + extent.torn
         of_text = msgspec.structs.replace(asked, limit=limit, size_bytes=size)
@@ -135,6 +134,12 @@ class _Survey:
         header = before.header if before is not None else b""
         found = look_at_text(data, piece, self.job, header=header)
         head = self._raw(0, min(HEAD_BYTES, extent.whole_bytes)) if before is None else b""
+        # A record that does not end in what is whole is looked for to the end, however little of
+        # the file was asked for.
+        sees_all = limit == extent.text_bytes or (
+            found.limit is None and asked.start + len(data) == extent.text_bytes
+        )
+        torn = TORN_MEMBER if extent.torn and sees_all else ""
         return data, msgspec.structs.replace(
             found, packed=packed, torn=torn or found.torn, head=sum_of(head), head_bytes=len(head)
         )

@@ -169,6 +169,14 @@ class FileSurvey(msgspec.Struct, frozen=True, kw_only=True):
         asked, packed = self.candidate, self.found.packed
         return asked.ends_the_file if packed is None else packed.text_bytes <= asked.limit
 
+    @property
+    def knows_all(self) -> bool:
+        """Say whether to look at more of the file would find no more that can be taken.
+
+        A compressed file is read on, however little is asked for, until a record ends.
+        """
+        return self.sees_the_end or (self.is_empty and self.found.packed is not None)
+
     def range_until(
         self, place: CutPlace | None, *, late: int, time_max: int, reached: int
     ) -> FileRange:
