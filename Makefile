@@ -8,6 +8,7 @@
 #   make cluster-demo   the demo on a Spark cluster made for it, its processes killed in turn
 #   make fuzz     the long form of tests/fuzz (FUZZ_ARGS="--seed 7 --cases 20000")
 #   make schedules  the long form of tests/schedules (SCHEDULES_ARGS="--first 100 --seeds 500")
+#   make messy    the long form of tests/messy (MESSY_ARGS="--seed 1000 --cases 5000 --engine local")
 #   make clean    remove what the others made, except .venv (make distclean removes that too)
 
 PYTHON ?= python3
@@ -20,6 +21,7 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?=
 FUZZ_ARGS ?=
 SCHEDULES_ARGS ?=
+MESSY_ARGS ?=
 DEMO_ARGS ?=
 CLUSTER_ARGS ?=
 
@@ -30,7 +32,7 @@ DEV := $(VENV)/.installed-dev
 # What the tests need includes what the demo needs.
 DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 
-.PHONY: demo test check bench chaos cluster-demo fuzz schedules clean distclean
+.PHONY: demo test check bench chaos cluster-demo fuzz messy schedules clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)
@@ -51,6 +53,9 @@ fuzz: $(DEV)
 
 schedules: $(DEV)
 	@PYTHONPATH=tests:. $(BIN)/python -m schedules $(SCHEDULES_ARGS)
+
+messy: $(DEV)
+	@PYTHONPATH=tests:. $(BIN)/python -m messy $(MESSY_ARGS)
 
 chaos: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)

@@ -1,0 +1,140 @@
+"""The model: what has to be in the collection, in `_errors`, and waiting. It decodes nothing.
+
+It is told what there is: files, by name, with the units of their texts and how much of them is
+there. It knows of no ticks, bindings, ranges, dialects or types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from messy.records import Row, Unit
+from messy.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file as it is now, under the name by which it is taken.
+
+    Shape: so many bytes of its text are ``visible``; ``is_torn`` says that half of a compressed
+        member lies behind them, ``is_stuck`` that nothing new of it can be taken. Of parquet,
+        offsets are numbers of rows.
+    """
+
+    id: int
+    path: str
+    units: Sequence[Unit]
+    visible: int
+    is_torn: bool = False
+    is_stuck: bool = False
+    by_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRow:
+    """A row, when it was taken, and from where."""
+
+    row: Row
+    step: int
+    path: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A bad row: its offset may be said anywhere in ``[offset, offset + slack]``."""
+
+    path: str
+    offset: int
+    slack: int
+    note: str
+
+
+@dataclass(slots=True)
+class Model:
+    """What has been taken so far."""
+
+    settings: Settings
+    rows: list[TakenRow] = field(default_factory=list)
+    bad: list[BadRow] = field(default_factory=list)
+    waiting: set[str] = field(default_factory=set)
+    may_wait: set[str] = field(default_factory=set)
+    done: Counter[int] = field(default_factory=Counter)
+
+    def take(self, files: Sequence[Seen], *, step: int, final: bool) -> None:
+        """Take what can be taken of the files that there are, in the order of their names."""
+        self.waiting, self.may_wait = set(), set()
+        for file in sorted(files, key=lambda one: one.path):
+            if file.is_stuck:
+                self.waiting.add(file.path)
+            else:
+                self._take_file(file, step, final=final)
+
+    def _take_file(self, file: Seen, step: int, *, final: bool) -> None:
+        offset = 0
+        if file.is_torn:
+            self.waiting.add(file.path)
+        for number, unit in enumerate(file.units):
+            there = file.visible - offset
+            if there <= 0:
+                break
+            if number >= self.done[file.id]:
+                ended = unit.ends is not None and there >= unit.ends
+                if unit.opens and not (final and not file.is_torn):
+                    self.waiting.add(file.path)
+                    break
+                if not ended and not self._is_whole(unit, there, file, final=final):
+                    break
+                self.done[file.id] = number + 1
+                # Half of a record that nobody goes on with is a bad one.
+                half = not ended and there < unit.body
+                self._keep(file, unit, number if file.by_rows else offset, step, half=half)
+            elif there < len(unit.text):
+                self.may_wait.add(file.path)  # A line end of which half is there.
+            offset += len(unit.text)
+
+    def _is_whole(self, unit: Unit, there: int, file: Seen, *, final: bool) -> bool:
+        """Say whether a last unit is taken, though it has no end."""
+        if not file.is_torn and (final or (unit.alone and there >= unit.body)):
+            return True
+        is_nothing = unit.row is None and not unit.is_bad and not unit.is_header
+        (self.may_wait if is_nothing else self.waiting).add(file.path)
+        return False
+
+    def _keep(self, file: Seen, unit: Unit, offset: int, step: int, *, half: bool) -> None:
+        if unit.is_bad or (half and unit.row is not None):
+            self.bad.append(BadRow(file.path, offset, unit.slack, unit.note))
+        elif unit.row is not None:
+            self.rows.append(TakenRow(unit.row, step, file.path, offset))
+
+    def contents(self) -> Counter[str]:
+        """Return all rows, without a key."""
+        return Counter(shown(one.row) for one in self.rows)
+
+    def newest(self) -> dict[str, set[str]]:
+        """Return what may stand under each key: most often one row, or the empty text for none."""
+        by_key: dict[str, list[TakenRow]] = {}
+        for one in self.rows:
+            key = shown({name: one.row[name] for name in self.settings.keys})
+            by_key.setdefault(key, []).append(one)
+        return {key: {self._left(one) for one in self._last(rows)} for key, rows in by_key.items()}
+
+    def _last(self, rows: Sequence[TakenRow]) -> Sequence[TakenRow]:
+        if self.settings.time is not None:
+            most = max(one.row["at"] for one in rows)
+            rows = [one for one in rows if one.row["at"] == most]
+        last = max(rows, key=lambda one: (one.step, one.path, one.offset))
+        if not self.settings.is_held:
+            return [last]
+        # Those of one time that were held back count together, by their addresses: or one was late.
+        return [last, max(rows, key=lambda one: (one.path, one.offset))]
+
+    def _left(self, one: TakenRow) -> str:
+        return "" if self.settings.deletes and one.row["gone"] is True else shown(one.row)
+
+
+def shown(row: Row) -> str:
+    """Return a row as text, by which rows are compared: nulls, too."""
+    return repr(sorted(row.items()))
