@@ -26,7 +26,8 @@ from tidelog.store.memory import MemoryStore
 
 EngineOf = Callable[[Location], Engine]
 BYTES_MAX = (1, 30, 300, *[10**8] * 4)
-# Where no row group begins, a tick takes bytes and no rows: of one byte each, thousands of them.
+# Of row groups, and of objects of the cloud, a tick takes bytes, though no row begins in them: of
+# one byte each, there would be thousands of ticks.
 GROUPS_MAX = (500, 3_000, *[10**8] * 4)
 
 
@@ -121,7 +122,8 @@ class _Run:
         """Take all that there is."""
         dice, last = self.dice, self.last
         way = dice.choice(["new", "new", "new", "new", "on", "two", "dies"])
-        sizes = GROUPS_MAX if self.settings.format == "parquet" else BYTES_MAX
+        by_bytes = self.settings.format == "parquet" or self.settings.is_versioned
+        sizes = GROUPS_MAX if by_bytes else BYTES_MAX
         bytes_max = dice.choice(sizes)
         if way == "on" and last is not None and last.final == final:
             last.bytes_max = bytes_max
