@@ -57,6 +57,23 @@ async def test_those_who_wait_for_room_are_served_in_order() -> None:
     assert all(work.done.result() == 1 for work in works)
 
 
+async def test_what_is_under_way_takes_room_as_well() -> None:
+    """All of it lies in memory until it is answered, and several puts are under way at once."""
+    queue = queue_of(2)
+    sent = []
+    for _ in range(2):
+        queue.add(TEN)
+        sent.append(queue.take())
+
+    with pytest.raises(BusyError):
+        queue.add(TEN, wait=False)
+    late = queue.add(TEN)
+
+    assert not len(queue)
+    queue.settle(sent[0], 1)
+    assert queue.take() == [late]
+
+
 async def test_who_stops_waiting_in_line_was_never_there() -> None:
     """But what had room is written, whoever waits for it."""
     queue = queue_of(1)

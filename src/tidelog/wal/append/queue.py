@@ -260,8 +260,8 @@ class Queue:
         return closed() if self.ended_by is None else copy_of(self.ended_by)
 
     def _is_full(self, size: int) -> bool:
-        # One that is larger than the limit goes alone.
-        return bool(self._waiting) and self._bytes + size > self.batching.pending_bytes
+        # One that is larger than the limit goes alone: also what is under way lies in memory.
+        return bool(self._unsettled) and self._bytes + size > self.batching.pending_bytes
 
     def _enter(self, work: Work) -> None:
         self._waiting.append(work)
