@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.persist.transition import Verdict
+from tidelog.portal import Portal
 from tidelog.wal.log import LOG_RECORDS
 from tidelog.wal.read.limits import Limits
 
@@ -205,6 +208,66 @@ def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> Non
         lake.collections()
     assert threading.active_count() == before
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_thread_that_waits_is_told_that_another_closed_the_connection(tmp_path: Path) -> None:
+    """By an error of tidelog's, as whoever comes later is; a cancelled future tells nothing."""
+    lake = tidelog.connect(tmp_path.as_uri(), create=True)
+    log = lake.create_log("events")
+    log.append([b"one"])
+    told = list[HandleError]()
+    is_following = threading.Event()
+
+    def follow() -> None:
+        try:
+            for _ in log.follow():
+                is_following.set()
+        except HandleError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    assert is_following.wait(10)
+    lake.close()
+    thread.join(10)
+
+    assert [error.kind for error in told] == ["handle"]
+
+
+def test_a_call_that_comes_while_a_connection_is_closed_ends() -> None:
+    """Nobody would run its work any more, nor end it: whoever waits for it would do so for ever."""
+    portal, told = Portal(), list[str]()
+    is_held, is_late = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        is_held.set()
+        try:
+            await asyncio.Event().wait()
+        finally:  # The connection is being closed, and is not yet.
+            late.start()
+            await asyncio.to_thread(is_late.wait, 10)
+
+    async def come() -> None:
+        is_late.set()
+        await asyncio.Event().wait()
+
+    def call(work: Coroutine[Any, Any, None]) -> None:
+        try:
+            portal.run(work)
+        except HandleError as error:
+            told.append(error.kind)
+        finally:
+            is_late.set()
+
+    late = threading.Thread(target=lambda: call(come()), daemon=True)
+    held = threading.Thread(target=lambda: call(hold()), daemon=True)
+    held.start()
+    assert is_held.wait(10)
+    portal.close()
+    late.join(5)
+    held.join(5)
+
+    assert told == ["handle", "handle"]
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])

@@ -9,9 +9,10 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from tidelog.errors import HandleError
+from tidelog.errors import HandleError, Outcome
 
 T = TypeVar("T")
 
@@ -22,6 +23,9 @@ class Portal:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._process = os.getpid()
+        self._is_closing = False
+        self._door = threading.Lock()  # Whoever comes in before it is closed is ended, or answered.
+        self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
         self._thread.start()
 
@@ -29,18 +33,27 @@ class Portal:
         """Run a coroutine in the loop and wait for it; interrupting the wait cancels it.
 
         Raises:
-            HandleError: the connection was closed, or is another process's. Whatever ``work``
-            raises.
+            HandleError: the connection was closed, or is another process's; UNKNOWN if it was
+            closed meanwhile. Whatever ``work`` raises.
         """
         if os.getpid() != self._process:
             work.close()
             raise HandleError("the connection is that of the process before a fork: connect again")
-        if self._loop.is_closed():
-            work.close()
-            raise HandleError("the connection is closed: connect again")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._door:
+            if self._is_closing:
+                work.close()
+                raise HandleError("the connection is closed: connect again")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError as error:
+            if not self._is_closing:
+                raise
+            raise HandleError(
+                "the connection was closed by another thread meanwhile: connect again, and look "
+                "what became of it",
+                outcome=Outcome.UNKNOWN,
+            ) from error
         except BaseException:
             future.cancel()
             raise
@@ -50,12 +63,17 @@ class Portal:
 
         Closing again does nothing, nor does closing what was opened before a fork.
         """
-        if self._loop.is_closed() or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        with self._door:
+            self._is_closing = True
+        with self._ending:
+            if self._loop.is_closed():
+                return
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     async def _end(self) -> None:
         own = asyncio.current_task()
