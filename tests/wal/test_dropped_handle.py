@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kit.clocks import SwiftClock
-from tidelog.errors import LogSealed
+from tidelog.errors import HandleError, LogSealed
 from tidelog.store.memory import MemoryStore
+from tidelog.wal.append.batching import Batching
 from tidelog.wal.log import Log
 from tidelog.wal.opening import create_log, open_log
 
@@ -70,3 +71,21 @@ async def test_a_log_that_is_sealed_keeps_no_task() -> None:
             with pytest.raises(LogSealed):
                 await log.append([b"late"])
     await log.close()
+
+
+def test_a_log_that_another_loop_writes_says_so() -> None:
+    """It would wait for what nobody in this loop is woken for, and then blame the store."""
+    store, clock, ours = MemoryStore(), SwiftClock(), asyncio.new_event_loop()
+    batching = Batching(patience_us=1_000_000)
+    made = create_log(store, name="x", clock=clock, writer="w", batching=batching)
+    log = ours.run_until_complete(made)
+    ours.run_until_complete(log.append([b"one"]))
+
+    with pytest.raises(HandleError, match="another event loop"):
+        asyncio.run(asyncio.wait_for(log.append([b"two"]), 5))
+    with pytest.raises(HandleError, match="another event loop"):
+        asyncio.run(log.close())
+
+    assert ours.run_until_complete(log.append([b"three"])) == 2
+    ours.run_until_complete(log.close())
+    ours.close()

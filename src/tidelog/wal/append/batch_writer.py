@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.errors import LocationError, Outcome
+from tidelog.errors import HandleError, LocationError, Outcome
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.closing import Closing
 from tidelog.wal.append.queue import LOOKS, Queue
@@ -50,9 +50,10 @@ class BatchWriter(Closing):
 
         Raises:
             LocationError: so it ended, or an append came to nothing whose caller had stopped
-            waiting; UNKNOWN if anything was sent and not answered. Whatever ended the writer, if
-            it was no other writer.
+            waiting; UNKNOWN if anything was sent and not answered. HandleError: another event loop
+            writes the log. Whatever ended the writer, if it was no other writer.
         """
+        self._refuse_other_loop()
         self._queue.close()
         if self._task is None:
             return
@@ -87,6 +88,7 @@ class BatchWriter(Closing):
         wait: bool = True,
     ) -> int:
         """Queue records, and wait for the position of the first; see `Queue.add`."""
+        self._refuse_other_loop()
         work = self._queue.add(
             bodies, timestamp_us=timestamp_us, stream=stream, control=control, wait=wait
         )
@@ -99,6 +101,21 @@ class BatchWriter(Closing):
         except asyncio.CancelledError:
             self._queue.withdraw(work)
             raise
+
+    def _refuse_other_loop(self) -> None:
+        """Refuse a call in another loop than that of the task: nothing there would be woken.
+
+        Raises:
+            HandleError: it is one.
+        """
+        task = self._task
+        if task is None or task.done():
+            return
+        if task.get_loop() is not asyncio.get_running_loop():
+            raise HandleError(
+                "the log is written in another event loop: open it once more in this one, which "
+                "takes it over, or share what 'import tidelog' opens among threads"
+            )
 
     def _look_later(self) -> None:
         if self._look_due is None:
