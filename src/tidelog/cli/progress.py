@@ -150,7 +150,7 @@ def end_line(source: str, engine: str, summary: Summary) -> str:
     told.append(
         f"{store.get_count:,} get, {store.put_count:,} put, {store.list_count:,} list, "
         f"{store.delete_count:,} delete, {bytes_text(store.read_bytes)} read, "
-        f"{bytes_text(store.written_bytes)} written, ${store.dollars:.4f}"
+        f"{bytes_text(store.written_bytes)} written, ${store.dollars:.6f}"
     )
     return "; ".join(told)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Create, list, describe, watch and drop sources.",
+    help="Create, list, describe, watch, unblock (skip) and drop sources.",
 )
 
 
@@ -279,9 +279,16 @@ def times_text(found: dict[str, Any]) -> str:
     """Say where the times of a source's rows come from."""
     if found["time_column"] is None:
         return "the clock"
-    text = f"{found['time_column']} (integers in {found['time_unit']})"
-    held_ms = found["lateness_ms"]
-    return f"{text}, held back by {held_ms / 1_000:g} s" if held_ms else text
+    from tidelog.collection.formats.times import duration_text
+
+    name = found["time_column"]
+    types = {column["name"]: column["type"] for column in found["schema"]}
+    has_unit = types[name].startswith(("TIMESTAMP", "DATE"))
+    text = name if has_unit else f"{name} (integers in {found['time_unit']})"
+    held_ms, ahead_ms = found["lateness_ms"], found["max_ahead_ms"]
+    held = f", held back by {duration_text(held_ms)} (--lateness)" if held_ms else ""
+    ahead = "any" if ahead_ms is None else duration_text(ahead_ms)
+    return f"{text}{held}, --max-ahead {ahead}"
 
 
 def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
@@ -307,6 +314,7 @@ def _status_object(found: SourceStatus) -> dict[str, Any]:
         "upper": found.upper,
         "complete_to": _complete_to(found.upper),
         "lag_bytes": found.left_bytes,
+        "lateness_ms": found.lateness_ms,
         "files": found.files,
         "reached": dict(found.reached),
         "late": found.late,
@@ -344,6 +352,7 @@ def _status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
         ("complete to", _complete_to(found.upper) or "nothing yet"),
         ("lag", lag),
         *_reached_fields(found),
+        *_held_fields(found),
         ("late rows", f"{found.late:,}"),
         ("bad rows", bad),
         ("skipped", [f"{path} (since {_iso(at)})" for path, at in sorted(found.skipped.items())]),
@@ -351,6 +360,16 @@ def _status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
         ("noted", waiting_lines({} if found.run is None else found.run.notes)),
         ("last run", _run_lines(found)),
     ]
+
+
+def _held_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+    if not found.lateness_ms:
+        return []
+    from tidelog.collection.formats.times import duration_text
+
+    lateness = duration_text(found.lateness_ms)
+    until = f"until rows come that are {lateness} newer, or by: tidelog ingest {found.name} --final"
+    return [("held back", f"what is newer than 'complete to', {until}")]
 
 
 def _reached_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:

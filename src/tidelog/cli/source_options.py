@@ -97,7 +97,7 @@ Columns = Annotated[
         metavar="COLUMNS", help="'flight int, day date'; by default inferred from the files."
     ),
 ]
-Shards = Annotated[int, typer.Option(help="How many shards the rows are spread over.")]
+Shards = Annotated[int, typer.Option(metavar="N", help="How many shards the rows are spread over.")]
 
 
 def what_is_read(

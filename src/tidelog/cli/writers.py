@@ -60,7 +60,7 @@ Where = Annotated[
     str | None,
     typer.Option(metavar="SQL", help="A condition on the columns, in DuckDB's dialect."),
 ]
-Limit = Annotated[int | None, typer.Option(min=0, help="At most so many rows.")]
+Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many rows.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,12 @@ class Collection:
         first = parse_time(since, what="since")
         last = await self.resolve_as_of(until, what="until")
         self._check_since(first)
+        if last < first and until is None:
+            raise UsageError(
+                "nothing after that time is complete yet: ask from an earlier one, or ingest more",
+                since=format_time(first),
+                complete_to=format_time(last),
+            )
         if last < first:
             raise UsageError(
                 "the changes end before they begin: give --until a later time than --since",

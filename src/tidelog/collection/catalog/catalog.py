@@ -191,6 +191,11 @@ def plan_create(
     )
     for taken in (name, twin):
         if taken in catalog.collections or taken in catalog.sources:
+            if taken != name:
+                raise NameTaken(
+                    f"{name!r} cannot stand beside {taken!r}: one would be the other's bad rows; "
+                    "choose another name"
+                )
             raise NameTaken(
                 f"{taken!r} exists already: choose another name, or drop it with "
                 f"'tidelog source drop {taken}'"

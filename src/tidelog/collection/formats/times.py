@@ -105,6 +105,13 @@ def parse_duration_ms(text: str, *, what: str) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
+def duration_text(duration_ms: int) -> str:
+    """Write a duration as `parse_duration_ms` reads it, in the largest unit that is exact."""
+    units = sorted(_UNITS_MS.items(), key=lambda unit: -unit[1])
+    name, size_ms = next(unit for unit in units if duration_ms % unit[1] == 0)
+    return f"{duration_ms // size_ms}{name}"
+
+
 def format_time(time: int) -> str:
     """Write a time as ISO 8601 in UTC, with milliseconds only where there are any."""
     if time > _ISO_MAX_MS:

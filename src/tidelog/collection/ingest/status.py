@@ -30,7 +30,7 @@ class SourceStatus:
         the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
         something was taken, None of a source that reads no files, which ``reached`` an address of
         each path; ``skipped`` are files that are passed over, and since when; ``late`` and ``bad``
-        count rows since the beginning.
+        count rows since the beginning. What came within ``lateness_ms`` is taken, and held back.
     """
 
     name: str
@@ -38,6 +38,7 @@ class SourceStatus:
     left_bytes: int | None
     files: int | None
     reached: Mapping[str, int]
+    lateness_ms: int
     late: int
     bad: int
     skipped: Mapping[str, int]
@@ -66,6 +67,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         left_bytes=left,
         files=count_files(taken) if is_files else None,
         reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
+        lateness_ms=known.lateness_ms,
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.diffs,
         skipped=known.skipped,

@@ -232,6 +232,9 @@ class _Check:
             if hint
             else f"the columns are {', '.join(map(repr, self.schema.names)) or 'none'}"
         )
+        if not hint and f'"{name}"' in self.sql:
+            text = name.replace("'", "''")
+            advice += f"; a text stands in single quotes: '{text}'"
         raise self.refusal(f"reads {name!r}, which is not a column: {advice}")
 
     def _check_functions(self, uses: Iterable[Use]) -> None:

@@ -45,6 +45,10 @@ class RowSelection:
         if self.limit is not None and self.limit < 0:
             raise UsageError(f"{self.what}limit is 0 or more", given=self.limit)
         names = schema.names
+        if isinstance(self.columns, str):  # Its letters would be taken for columns.
+            raise UsageError(
+                f"{self.what}columns is a list of names, not one text: [{self.columns!r}]"
+            )
         columns = names if self.columns is None else [_known(name, names) for name in self.columns]
         if not columns or len(set(columns)) != len(columns):
             raise UsageError(

@@ -56,7 +56,8 @@ class Generator(SourceKind):
         settings, whole = opening.settings, opening.whole
         self.shape = settings.get("shape", SHAPES[0])
         if self.shape not in SHAPES:
-            raise UsageError(f"--generator {self.shape!r} is not known: it is one of {SHAPES}")
+            known = ", ".join(SHAPES)
+            raise UsageError(f"--generator {self.shape!r} is not known: it is one of {known}")
         if self.shape == "counter" and (wrong := {"keys", "skew", "seed"} & set(settings)):
             raise UsageError(f"--set {min(wrong)} goes with --generator key-value")
         self.paced = "rate" in settings

@@ -64,7 +64,9 @@ class Usage:
         return self._combine(other, -1)
 
     def to_dict(self) -> dict[str, int | float]:
-        return {**asdict(self), "requests_count": self.requests_count, "dollars": self.dollars}
+        # To a thousandth of the cheapest request: sums of floats have digits that say nothing.
+        dollars = round(self.dollars, 10)
+        return {**asdict(self), "requests_count": self.requests_count, "dollars": dollars}
 
     def _combine(self, other: Usage, sign: int) -> Usage:
         sums = {

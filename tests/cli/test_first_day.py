@@ -1,0 +1,83 @@
+"""What a newcomer meets on the first day: what is shown of times, of costs, and of mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+import tidelog
+from cli.conftest import Cli
+from tidelog.errors import UsageError
+
+DAY = ({"k": 1, "at": "2025-03-01T00:00:00Z"}, {"k": 2, "at": "2025-03-01T05:00:00Z"})
+
+
+@pytest.fixture
+def days(cli: Cli) -> Iterator[Cli]:
+    """A source of days, whose rows may come two hours late; filled."""
+    cli.write_lines("days/1.jsonl", *DAY)
+    made = ("source", "create", "days", "--files", cli.folder / "days")
+    cli.done(*made, "--time-column", "at", "--lateness", "120m")
+    cli.ingest("days")
+    # What people read is printed as on a terminal.
+    with patch("tidelog.cli.source.choose_format", return_value="table"):
+        yield cli
+
+
+def test_times_are_told_as_they_were_asked_for(days: Cli) -> None:
+    """A moment has no unit, durations are written as options take them, defaults are in sight."""
+    made = ("source", "create", "ms", "--files", days.folder / "days", "--schema", "k int, at int")
+    days.done(*made, "--time-column", "at", "--max-ahead", "any")
+
+    said = days.done("source", "describe", "days").out
+    assert "at, held back by 2h (--lateness), --max-ahead 1d" in said
+    assert "at (integers in ms), --max-ahead any" in days.done("source", "describe", "ms").out
+
+
+def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
+    """They were taken, so nothing is left; and they are not in the collection."""
+    said = " ".join(days.done("source", "status", "days").out.split())
+
+    assert "nothing is left" in said
+    assert "held back what is newer than 'complete to'" in said
+    assert "2h newer, or by: tidelog ingest days --final" in said
+    with patch("tidelog.cli.source.choose_format", return_value="json"):
+        assert days.done("source", "status", "days").object["lateness_ms"] == 7_200_000
+
+
+def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
+    """No run is free, and a sum of floats has no more digits than its prices have."""
+    from tidelog.cli.progress import end_line
+    from tidelog.collection.ingest.summary import Summary
+    from tidelog.store.wrappers.metered import Usage
+
+    used = Usage(get_count=5, put_count=4, list_count=1)
+
+    assert end_line("s", "local", Summary(store=used)).endswith("$0.000027")
+    assert str(used.to_dict()["dollars"]) == "2.7e-05"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("changes", "days", "--since", "2030-01-01"), "nothing after that time is complete yet"),
+        (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
+        (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
+        (("source", "create", "days_errors", "--generator", "counter"), "beside 'days'"),
+    ],
+)
+def test_a_mistake_is_told_as_it_was_made(days: Cli, arguments: tuple[str, ...], told: str) -> None:
+    """With what was written, and not with an option or a name that was not."""
+    said = days(*arguments)
+
+    assert (said.status, told in said.err) == (2, True), said.err
+
+
+def test_a_text_is_no_list_of_columns(days: Cli) -> None:
+    """Its letters are not looked for one by one, even if each is a column."""
+    told = r"columns is a list of names.*\['k'\]"
+
+    with tidelog.connect(days.location) as lake, pytest.raises(UsageError, match=told):
+        lake.collection("days").snapshot(columns="k")
