@@ -100,7 +100,7 @@ READING: list[tuple[str, ...]] = [
     ("source", "list"),
     ("source", "describe", "events"),
     ("source", "status", "events"),
-    ("source", "drop", "events"),
+    ("source", "drop", "events", "--yes"),
     ("ingest", "events", "--engine", "local"),
 ]
 
@@ -199,8 +199,9 @@ def test_files_that_match_nothing(cli: Cli, files: str) -> None:
 def test_a_name_twice(events: Cli, unchanged: None) -> None:
     """Also a name that would hide another collection's errors."""
     files = events.folder / "events" / "*.jsonl"
-    for name in ("events", "events_errors"):
-        refused(events("source", "create", name, "--files", files), MISUSED, "'events' exists")
+    told = {"events": "'events' exists", "events_errors": "cannot stand beside 'events'"}
+    for name, why in told.items():
+        refused(events("source", "create", name, "--files", files), MISUSED, why)
 
 
 @pytest.mark.parametrize(

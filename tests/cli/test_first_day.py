@@ -81,3 +81,30 @@ def test_a_text_is_no_list_of_columns(days: Cli) -> None:
 
     with tidelog.connect(days.location) as lake, pytest.raises(UsageError, match=told):
         lake.collection("days").snapshot(columns="k")
+
+
+def test_dropping_a_source_wants_a_word(events: Cli) -> None:
+    """It is for good; whoever typed the wrong name, or a script, says so."""
+    said = events("source", "drop", "events")
+
+    assert said.status == 2
+    assert "write --yes" in said.err
+    assert [one["name"] for one in events.done("source", "list").objects] == ["events"]
+
+
+def test_status_tells_of_fields_that_the_schema_lacks(events: Cli) -> None:
+    """From cron nobody sees what the run itself says."""
+    events.write_lines("events/2.jsonl", {"at": 9_000, "id": 9, "event": "start", "new": True})
+    events.ingest("events")
+
+    assert events.done("source", "status", "events").object["run"]["dropped"] == {"new": 1}
+
+
+@pytest.mark.parametrize("name", ["rows.xlsx", "rows.csv.gz"])
+def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> None:
+    """Json lines under it would be found out by whoever opens it, somewhere else."""
+    said = events("read", "events", "-o", events.folder / name)
+
+    assert said.status == 2
+    assert "give --format" in said.err
+    assert not (events.folder / name).exists()

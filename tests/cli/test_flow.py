@@ -69,7 +69,7 @@ def test_files_of_each_format_are_ingested_and_read_back_equal(cli: Cli, format:
     assert [s["format"] for s in cli.done("source", "list").objects] == [format]
     assert cli.done("source", "status", "weather").object["lag_bytes"] == 0
     assert cli.ingest("weather", "--json").object["left_bytes"] == 0
-    assert cli.done("source", "drop", "weather", "--json").object["dropped"]
+    assert cli.done("source", "drop", "weather", "--yes", "--json").object["dropped"]
     assert cli.done("collection", "list").out == ""
 
 

@@ -78,6 +78,24 @@ class Picked:
         return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
 
 
+def _format_of(path: Path) -> str:
+    """Return the format that a file's name says; without an ending it says json.
+
+    Raises:
+        UsageError: it says something else.
+    """
+    if not path.suffix:
+        return "json"
+    told = _SUFFIXES.get(path.suffix.lower())
+    if told is None:
+        known = ", ".join(_SUFFIXES)
+        raise UsageError(
+            f"a name that ends in {path.suffix!r} says no format: end it in one of {known}, or "
+            "give --format"
+        )
+    return told
+
+
 class Destination:
     """Where rows go: ``path`` None is standard output."""
 
@@ -90,7 +108,7 @@ class Destination:
         self.path = None if path is None or str(path) == "-" else path
         told = format
         if told is None and not as_json and self.path is not None:
-            told = _SUFFIXES.get(self.path.suffix.lower(), "json")
+            told = _format_of(self.path)
         if told in BINARY:
             if as_json:
                 raise UsageError(f"--json and --format {told} exclude each other: give one")

@@ -14,7 +14,8 @@ import msgspec
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it was last heard of. ``error`` is what it stands at, or stopped with.
 
-    Units: ``told_us`` is when this was written, ``upper`` is in milliseconds; rows are the run's.
+    Units: ``told_us`` is when this was written, ``upper`` is in milliseconds; rows are the run's,
+        and ``dropped`` counts its values of fields that the schema lacks.
     """
 
     engine: str
@@ -28,6 +29,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     bad: int
     waiting: dict[str, str] = {}
     notes: dict[str, str] = {}
+    dropped: dict[str, int] = {}
     error: str | None = None
     error_kind: str | None = None
 

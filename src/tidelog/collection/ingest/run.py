@@ -260,6 +260,7 @@ class _Run:
             bad=done.bad,
             waiting=dict(done.waiting),
             notes=dict(done.notes),
+            dropped=dict(done.dropped),
             error=None if error is None else str(error),
             error_kind=None if error is None else error.kind,
         )

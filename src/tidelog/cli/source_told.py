@@ -1,0 +1,198 @@
+"""What the command line tells of a source: what it is, and how far it has come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.cli.collection import schema_lines
+from tidelog.cli.csv_options import csv_fields, csv_text
+from tidelog.cli.output import bytes_text, count_text, waiting_lines
+
+if TYPE_CHECKING:
+    from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
+    from tidelog.collection.ingest.status import SourceStatus
+    from tidelog.location import Location
+
+
+def describe_source(
+    location: Location, info: SourceInfo, rendition: RenditionInfo
+) -> dict[str, Any]:
+    """Return what there is to know of a source, without secrets."""
+    from tidelog.collection.catalog.catalog import FILES
+    from tidelog.collection.formats.types import sql_type_of
+    from tidelog.store.urls import open_store, without_secrets
+
+    files = None
+    if info.kind == FILES:
+        # A store tells its URL as a person may read it; the catalog's may hold credentials.
+        place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
+        files = f"{place.rstrip('/')}/{info.pattern}{mark}{query}"
+    schema = rendition.data_schema
+    return {
+        "name": info.name,
+        "id": info.id,
+        "kind": info.kind,
+        "files": files,
+        "settings": {name: without_secrets(value) for name, value in info.settings.items()},
+        "format": info.format,
+        "envelope": info.envelope,
+        "key": list(info.key),
+        "time_column": info.time_column,
+        "time_unit": info.time_unit,
+        "max_ahead_ms": info.max_ahead_ms,
+        "lateness_ms": info.lateness_ms,
+        "delete_when": info.delete_when,
+        "csv": None if info.dialect is None else csv_fields(info.dialect),
+        "schema": [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
+        "rendition": info.rendition,
+        "shards": len(rendition.shards),
+        "created": _iso(info.created_us),
+    }
+
+
+def reads_text(found: dict[str, Any]) -> str:
+    """Say what a source reads."""
+    if found["files"] is not None:
+        return str(found["files"])
+    settings = (f"{name}={value}" for name, value in sorted(found["settings"].items()))
+    return " ".join([found["kind"], *settings])
+
+
+def times_text(found: dict[str, Any]) -> str:
+    """Say where the times of a source's rows come from."""
+    if found["time_column"] is None:
+        return "the clock"
+    from tidelog.collection.formats.times import duration_text
+
+    name = found["time_column"]
+    types = {column["name"]: column["type"] for column in found["schema"]}
+    has_unit = types[name].startswith(("TIMESTAMP", "DATE"))
+    text = name if has_unit else f"{name} (integers in {found['time_unit']})"
+    held_ms, ahead_ms = found["lateness_ms"], found["max_ahead_ms"]
+    held = f", held back by {duration_text(held_ms)} (--lateness)" if held_ms else ""
+    ahead = "any" if ahead_ms is None else duration_text(ahead_ms)
+    return f"{text}{held}, --max-ahead {ahead}"
+
+
+def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
+    """Return what is shown of a source, by name."""
+    csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
+    return [
+        ("name", found["name"]),
+        ("reads" if found["files"] is None else "files", reads_text(found)),
+        ("format", found["format"] + csv),
+        ("envelope", found["envelope"]),
+        ("key", ", ".join(found["key"]) or "none"),
+        ("times from", times_text(found)),
+        ("delete when", found["delete_when"] or "never"),
+        ("schema", schema_lines(found["schema"], found["key"])),
+        ("shards", str(found["shards"])),
+        ("created", found["created"]),
+    ]
+
+
+def status_object(found: SourceStatus) -> dict[str, Any]:
+    """Return a status as json has it."""
+    run = found.run
+    return {
+        "name": found.name,
+        "upper": found.upper,
+        "complete_to": _complete_to(found.upper),
+        "lag_bytes": found.left_bytes,
+        "lateness_ms": found.lateness_ms,
+        "files": found.files,
+        "reached": dict(found.reached),
+        "late": found.late,
+        "bad": found.bad,
+        "skipped": {path: _iso(since) for path, since in sorted(found.skipped.items())},
+        "source_error": found.trouble,
+        "run": run
+        and {
+            "started": _iso(run.started_us),
+            "told": _iso(run.told_us),
+            "running": run.running,
+            "engine": run.engine,
+            "upper": run.upper,
+            "ticks": run.ticks,
+            "rows": run.rows,
+            "late": run.late,
+            "bad": run.bad,
+            "waiting": run.waiting,
+            "notes": run.notes,
+            "dropped": run.dropped,
+            "error": run.error,
+            "error_kind": run.error_kind,
+        },
+    }
+
+
+def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+    """Return what is shown of a status, by name."""
+    lag = found.trouble or "unknown"
+    if found.left_bytes is not None:
+        lag = bytes_text(found.left_bytes) if found.left_bytes else "nothing is left"
+    bad = f"{found.bad:,}"
+    if found.bad:
+        bad += f" (see them: tidelog read {found.name}_errors)"
+    return [
+        ("name", found.name),
+        ("complete to", _complete_to(found.upper) or "nothing yet"),
+        ("lag", lag),
+        *_reached_fields(found),
+        *_held_fields(found),
+        ("late rows", f"{found.late:,}"),
+        ("bad rows", bad),
+        ("skipped", [f"{path} (since {_iso(at)})" for path, at in sorted(found.skipped.items())]),
+        ("waiting", waiting_lines({} if found.run is None else found.run.waiting)),
+        ("dropped fields", _dropped_text(found)),
+        ("noted", waiting_lines({} if found.run is None else found.run.notes)),
+        ("last run", _run_lines(found)),
+    ]
+
+
+def _dropped_text(found: SourceStatus) -> str:
+    """Say which fields of the last run the schema lacks."""
+    dropped = {} if found.run is None else found.run.dropped
+    return ", ".join(f"{name} ({count:,})" for name, count in sorted(dropped.items()))
+
+
+def _held_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+    if not found.lateness_ms:
+        return []
+    from tidelog.collection.formats.times import duration_text
+
+    lateness = duration_text(found.lateness_ms)
+    until = f"until rows come that are {lateness} newer, or by: tidelog ingest {found.name} --final"
+    return [("held back", f"what is newer than 'complete to', {until}")]
+
+
+def _reached_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+    if found.files is not None:
+        return [("files", f"{found.files:,}")]
+    return [("read to", [f"{path}: {limit:,}" for path, limit in found.reached.items()])]
+
+
+def _run_lines(found: SourceStatus) -> list[str]:
+    run = found.run
+    if run is None:
+        return []
+    did = f"{count_text(run.rows, 'row')} in {count_text(run.ticks, 'tick')} on {run.engine}"
+    lines = [f"started {_iso(run.started_us)}: {did}"]
+    if run.error is not None:
+        how = "last heard of, waiting," if run.running else "stopped"
+        lines.append(f"{how} {_iso(run.told_us)}: {run.error}")
+    else:
+        lines.append(f"{'last heard of' if run.running else 'ended'} {_iso(run.told_us)}")
+    return lines
+
+
+def _complete_to(upper: int | None) -> str | None:
+    from tidelog.collection.formats.times import format_time
+
+    return format_time(upper - 1) if upper else None
+
+
+def _iso(time_us: int) -> str:
+    from tidelog.collection.formats.times import format_time
+
+    return format_time(time_us // 1_000)
