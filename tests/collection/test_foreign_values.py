@@ -6,6 +6,7 @@ import datetime as dt
 import io
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -87,6 +88,29 @@ def test_a_field_within_a_struct_that_the_schema_lacks_is_told(format: str) -> N
 
     assert found.rows.num_rows + found.errors.num_rows == 2
     assert found.errors.num_rows or found.dropped
+
+
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_fields_within_structs_are_counted_by_their_paths(format: str) -> None:
+    """Through lists and structs of structs; the signs of a name are no steps of a path."""
+    inner = pa.list_(pa.struct([("x", pa.int64()), ("o", pa.struct([("p", pa.int64())]))]))
+    wanted = pa.schema([pa.field('a~/"*', inner), pa.field("b", pa.int64())])
+    rows: list[dict[str, Any]] = [
+        {'a~/"*': [{"x": 1, "y": 5, "o": {"p": 1, "q": 2}}, {"x": 2, "y": 4}], "b": 1, "c": 3},
+        {'a~/"*': [], "b": 2, "c": 3},
+        {"b": 3, "c": 3},
+    ]
+    if format == "parquet":
+        found = decoded(pa.Table.from_pylist(rows), wanted)
+        counts = {'a~/"*.y': 3, 'a~/"*.o.q': 3, "c": 3}  # Rows, since values cost a look at each.
+    else:
+        data = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+        place = FileRange(path="p", start=0, limit=len(data))
+        found = decode_range(data, place, wanted, format="json")
+        counts = {'a~/"*.y': 2, 'a~/"*.o.q': 1, "c": 3}
+
+    assert found.rows.num_rows == 3
+    assert found.dropped == counts
 
 
 @pytest.mark.parametrize("line", [b'{"a":1,"A":2}', rb'{"a":1,"x\u0000y":2}'])

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from tidelog.collection.formats.apart import do_apart
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.records import Misfit, Records
+from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
 
 MAGIC = b"PAR1"
@@ -134,7 +135,7 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     columns = [
         table.column(f.name) if f.name in present else pa.nulls(rows, f.type) for f in wanted
     ]
-    unknown = [n for n in file.schema_arrow.names if n not in wanted.names]
+    unknown = unknown_paths(file.schema_arrow, wanted)
     return Records(
         pa.table(columns, names=wanted.names),
         np.concatenate([begins[:0], *(numbers for _, numbers, _ in done)]),

@@ -30,7 +30,7 @@ from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
 from tidelog.collection.formats.sift import Guess, Sieve
 from tidelog.collection.formats.types import is_json, json_wire
-from tidelog.persist.duck import duck
+from tidelog.collection.formats.unknown import count_unknown
 from tidelog.persist.schema import OWN_PREFIX
 
 BLOCK_BYTES: Final = 1 << 20
@@ -124,7 +124,7 @@ class _Lines:
             return None
         table = self._with_texts(found, chunk, len(rows)) if self._texts.names else found
         if table is not None and self.dropped is not None and self._has_unknown:
-            _count_unknown(chunk, self.wire, self.dropped)
+            count_unknown(chunk, self.wire, self.dropped)
         return None if table is None else table.select(self.wire.names)
 
     def _with_texts(self, found: pa.Table, chunk: bytes, rows: int) -> pa.Table | None:
@@ -179,18 +179,3 @@ def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"])
         )
     except pa.ArrowInvalid as error:
         return str(error)
-
-
-def _count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> None:
-    """Count the fields of a chunk's objects that the schema lacks."""
-    lines = pa.table({"line": pa.array(chunk.split(b"\n"), pa.binary()).cast(pa.string())})
-    with duck() as connection:
-        connection.register("lines", lines)
-        # What is not strictly json (NaN) is not counted: the count informs, and decides nothing.
-        counted = connection.execute(
-            "SELECT name, count(*) FROM (SELECT unnest(json_keys(line)) AS name FROM lines "
-            "WHERE json_valid(line)) GROUP BY name"
-        ).fetchall()
-    for name, count in counted:
-        if name not in wire.names:
-            dropped[name] = dropped.get(name, 0) + count
