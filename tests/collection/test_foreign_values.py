@@ -113,11 +113,42 @@ def test_fields_within_structs_are_counted_by_their_paths(format: str) -> None:
     assert found.dropped == counts
 
 
-@pytest.mark.parametrize("line", [b'{"a":1,"A":2}', rb'{"a":1,"x\u0000y":2}'])
-def test_no_column_is_inferred_that_no_line_has(line: bytes) -> None:
+MADE_UP = [
+    (b'{"a":1,"A":2}', "differ by case alone"),
+    (b'{"a":1}\n{"A":2}', "differ by case alone"),
+    (rb'{"a":1,"x\u0000y":2}', "NUL"),
+    (rb'{"a":{"x\u0000y":2}}', "NUL"),
+]
+
+
+@pytest.mark.parametrize(("lines", "why"), MADE_UP)
+def test_no_column_is_inferred_that_no_line_has(lines: bytes, why: str) -> None:
     """A name that another one differs from by case alone, or that SQL cuts, was made up anew."""
-    try:
-        schema = sample_schema(line + b"\n")
-    except UsageError:
-        return
-    assert set(schema.names) <= {"a", "A"}
+    with pytest.raises(UsageError, match=why):
+        sample_schema(lines + b"\n")
+
+
+def test_names_that_look_made_up_and_are_not_are_columns() -> None:
+    """A line that Python does not read makes none of the others' names doubtful."""
+    schema = sample_schema(b'{"a":1,"a_1":2,"f":NaN}\n{"a":1}{"b":1}\n{"json":3}\n')
+
+    assert {"a", "a_1", "json"} <= set(schema.names)
+    assert sample_schema(b'{"json":3}\n').names == ["json"]
+
+
+NO_COLUMNS = [
+    (b"3\n[1]\n", "no json objects"),
+    (b"{}\n{}\n", "have no fields"),
+    (b'{"":3}\n', "has no name"),
+    (b'{"":3,"b":1}\n', "has no name"),
+    (b"".join(b'{"k%d":1}\n' % n for n in range(1000)), "differ from line to line"),
+]
+
+
+@pytest.mark.parametrize(("lines", "why"), NO_COLUMNS, ids=[why for _, why in NO_COLUMNS])
+def test_where_no_column_can_be_inferred_the_reason_is_the_right_one(
+    lines: bytes, why: str
+) -> None:
+    """Objects are objects, whatever they lack."""
+    with pytest.raises(UsageError, match=why):
+        sample_schema(lines)

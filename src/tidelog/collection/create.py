@@ -31,7 +31,7 @@ from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
-from tidelog.persist.schema import ShardSchema, encode_schema, shard_schema
+from tidelog.persist.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
 from tidelog.store.port import Store
 from tidelog.store.urls import matches, open_store, secrets_in, split_glob, split_query
 
@@ -334,10 +334,7 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     for name in given.names:
         twin = folded.setdefault(name.casefold(), name)
         if twin != name:
-            raise UsageError(
-                f"the columns {twin!r} and {name!r} differ by case alone, which SQL does not tell "
-                "apart: give --schema with one of them"
-            )
+            raise differ_by_case(twin, name)
     for one in given:
         _check_json_name(one)
     if spec.time_column is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -23,13 +24,14 @@ from tidelog.collection.formats.types import json_field, without_maps
 from tidelog.collection.source.sample import FileSample, read_sample
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.duck import duck, quoted
-from tidelog.persist.schema import canonical_type
+from tidelog.persist.schema import canonical_type, differ_by_case
 from tidelog.store.port import Entry, Store
 
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 _MIXED: Final = re.compile(r"\b(?:JSON|MAP)\b")
 _INTEGER: Final = "^-?[0-9]{1,38}$"
 _WHOLE: Final = pa.decimal128(38, 0)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 FILES_MAX = 8
 
 
@@ -121,12 +123,67 @@ def sample_schema(sample: bytes) -> pa.Schema:
             raise UsageError(
                 f"the files cannot be read as json: {why}; correct --format, or give --schema"
             ) from error
-    if schema.names == ["json"]:
-        raise UsageError("the files' lines are no json objects: correct --format, or give --schema")
+    _check_names(found, _names_in(sample))
     mixed = {name for name, kind, *_ in found if _is_mixed(kind)}
     mixed |= {field.name for field in schema if _has_null(field.type)}
     plain = [pa.field(f.name, canonical_type(f.type)) for f in schema]
     return _settled(pa.schema([_wider(f) if f.name in mixed else f for f in plain]), sample)
+
+
+def _names_in(sample: bytes) -> frozenset[str] | None:
+    """Return the names of the fields that lines have; None where no line is an object."""
+    found: set[str] = set()
+    objects = 0
+    for line in sample.split(b"\n"):
+        try:
+            fields: Any = _FIELDS.decode(line)
+        except msgspec.MsgspecError:
+            try:
+                fields = json.loads(line)  # It takes NaN.
+            except (ValueError, RecursionError):
+                continue
+        if isinstance(fields, dict):
+            objects += 1
+            found.update(fields)
+    return frozenset(found) if objects else None
+
+
+def _check_names(columns: Sequence[tuple[Any, ...]], names: frozenset[str] | None) -> None:
+    """Refuse columns that no line has: names that SQL cannot hold are made up anew, or cut.
+
+    Raises:
+        UsageError: there are such, or no columns at all.
+    """
+    if names is None:
+        raise UsageError("the files' lines are no json objects: correct --format, or give --schema")
+    if [name for name, *_ in columns] == ["json"] and "json" not in names:
+        raise UsageError(_why_no_columns(names))
+    for name, kind, *_ in columns:
+        if "\0" in name or "\0" in kind:
+            raise UsageError(
+                f"the field {name!r}, or one within it, has a NUL in its name, which SQL cannot "
+                "hold: give --schema without it"
+            )
+    if {name for name, *_ in columns} <= names:
+        return
+    folded: dict[str, str] = {}
+    for name in sorted(names):
+        twin = folded.setdefault(name.casefold(), name)
+        if twin != name:
+            raise differ_by_case(twin, name)
+
+
+def _why_no_columns(names: frozenset[str]) -> str:
+    if not names:
+        return (
+            "the objects in the files have no fields, so no schema can be inferred: give --schema"
+        )
+    if "" in names:
+        return "a field in the files has no name, which no column can be: give --schema without it"
+    return (
+        f"the {len(names)} fields in the files differ from line to line, so no columns can be made "
+        "of them: give --schema with those that matter"
+    )
 
 
 def _is_mixed(kind: str) -> bool:

@@ -79,6 +79,14 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
     return ShardSchema(canonical, len(key))
 
 
+def differ_by_case(one: str, other: str) -> UsageError:
+    """Return what refuses two columns that are one to SQL."""
+    return UsageError(
+        f"the columns {one!r} and {other!r} differ by case alone, which SQL does not tell apart: "
+        "give --schema with one of them"
+    )
+
+
 def _canonical_field(field: pa.Field[Any]) -> pa.Field[Any]:
     meaning = (field.metadata or {}).get(MEANING)
     kept = None if meaning is None else {MEANING: meaning}
