@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import duckdb
 import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.collection.formats import casts
 from tidelog.collection.formats.csv.decode import header_of
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_csv
 from tidelog.collection.formats.dialect import CsvDialect
@@ -20,6 +24,7 @@ from tidelog.collection.formats.types import sql_type
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.errors import UsageError
+from tidelog.persist.duck import duck
 
 
 def guessed(text: str, **said: Any) -> tuple[dict[str, Any], dict[str, str]]:
@@ -227,3 +232,32 @@ def test_what_cannot_be_is_refused(said: dict[str, Any]) -> None:
     """At creation, in one sentence, not at each tick."""
     with pytest.raises(UsageError):
         check_csv(CsvOptions(**said))
+
+
+def test_a_thousand_columns_cost_a_few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query takes longer than a column of a sample does: each kind of column has one."""
+    queries = 0
+
+    @contextmanager
+    def counted() -> Iterator[duckdb.DuckDBPyConnection]:
+        nonlocal queries
+        queries += 1
+        with duck() as connection:
+            yield connection
+
+    monkeypatch.setattr(casts, "duck", counted)
+    kinds = ("17", "1.5", "x", "2024-01-02", "2024-01-02 03:04", "01/02/2024", "NA", "10:20")
+    names = [f"c{n}" for n in range(1000)]
+    cells = [kinds[n % len(kinds)] for n in range(1000)]
+    sample = "".join(",".join(row) + "\n" for row in (names, cells, cells)).encode()
+
+    dialect, schema = guess_csv(sample, CsvOptions(), None)
+    guesses, queries = queries, 0
+    header = header_of(sample, dialect) or b""
+    found = FileRange(path="p", start=0, limit=len(sample), header=header)
+    decoded = decode_range(sample, found, schema, format="csv", dialect=dialect)
+
+    assert (decoded.rows.num_rows, decoded.errors.num_rows) == (2, 0)
+    assert len(schema) == 1000
+    assert guesses < 1000
+    assert queries < 10

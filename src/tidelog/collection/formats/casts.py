@@ -7,7 +7,7 @@ inside of a list or a struct makes the whole of it unfit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -34,6 +34,7 @@ _DAY_US: Final = 86_400_000_000
 # SQL takes words for times, such as 'epoch'; read by a format, each of them is a day of 1900.
 _IS_WRITTEN: Final = "regexp_matches(x, '[0-9]')"
 _JOINED_BYTES_MAX: Final = 1 << 30
+_TOGETHER_BYTES_MAX: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +61,24 @@ def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
     """Cast each column of ``wire`` (the wanted names, wire types) as far as its values allow."""
     fits = np.ones(wire.num_rows, dtype=np.bool_)
     misfit: dict[int, str] = {}
-    columns: list[pa.ChunkedArray[Any]] = []
-    for field in wanted:
-        column = wire.column(field.name)
-        if column.type != field.type or pa.types.is_time(field.type):
-            column = _joined(column)
-            cast = [cast_values(chunk, field.type, formats) for chunk in column.chunks]
-            column = pa.chunked_array([values for values, _ in cast], field.type)
-            unfit = np.concatenate([_no_values(), *(unfit for _, unfit in cast)])
+    columns = {field.name: wire.column(field.name) for field in wanted}
+    others = [f for f in wanted if columns[f.name].type != f.type or pa.types.is_time(f.type)]
+    pieces = {f.name: _joined(columns[f.name]).chunks for f in others}
+    kinds: dict[pa.DataType, list[str]] = {}
+    for field in others:
+        kinds.setdefault(field.type, []).append(field.name)
+    cast: dict[str, list[tuple[Array, Bools]]] = {}
+    for kind, names in kinds.items():
+        done = iter(cast_columns([one for n in names for one in pieces[n]], kind, formats))
+        cast.update((name, [next(done) for _ in pieces[name]]) for name in names)
+    for field in others:
+        found = cast[field.name]
+        columns[field.name] = pa.chunked_array([values for values, _ in found], field.type)
+        unfit = np.concatenate([_no_values(), *(unfit for _, unfit in found)])
+        if unfit.any():
             misfit.update((row, field.name) for row in np.flatnonzero(unfit & fits).tolist())
             fits &= ~unfit
-        columns.append(column)
-    return Fitted(pa.table(columns, schema=wanted), fits, misfit)
+    return Fitted(pa.table(list(columns.values()), schema=wanted), fits, misfit)
 
 
 def _joined(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
@@ -79,6 +86,42 @@ def _joined(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     if column.num_chunks <= 1 or column.nbytes > _JOINED_BYTES_MAX:
         return column
     return pa.chunked_array([pa.concat_arrays(column.chunks)])
+
+
+def cast_columns(
+    arrays: Sequence[Array], dtype: pa.DataType, formats: Formats = _ISO
+) -> list[tuple[Array, Bools]]:
+    """Cast several arrays, each as `cast_values` does.
+
+    Short texts are cast together: a query takes longer than they do, and a file may have thousands
+    of columns.
+    """
+    found: list[tuple[Array, Bools]] = []
+    for some in _together(arrays, dtype):
+        values, unfit = cast_values(
+            some[0] if len(some) == 1 else pa.concat_arrays(some), dtype, formats
+        )
+        start = 0
+        for one in some:
+            found.append((values.slice(start, len(one)), unfit[start : start + len(one)]))
+            start += len(one)
+    return found
+
+
+def _together(arrays: Sequence[Array], dtype: pa.DataType) -> Iterator[Sequence[Array]]:
+    """Yield arrays, in order, in groups that are cast at once."""
+    is_query = not pa.types.is_nested(dtype) and not pa.types.is_decimal(dtype)
+    group: list[Array] = []
+    size = 0
+    for array in arrays:
+        alone = not is_query or not pa.types.is_string(array.type)
+        if group and (alone or size + array.nbytes > _TOGETHER_BYTES_MAX):
+            yield group
+            group, size = [], 0
+        group.append(array)
+        size += _TOGETHER_BYTES_MAX if alone else array.nbytes
+    if group:
+        yield group
 
 
 def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tuple[Array, Bools]:

@@ -92,9 +92,9 @@ def _by_name(
     known = {n: i for i, n in reversed(list(enumerate(names)))}
     nothing = pa.nulls(parsed.num_rows, pa.string())
     columns = [parsed.column(known[f.name]) if f.name in known else nothing for f in wanted]
-    unknown = [n for n in names if n not in wanted.names]
+    unknown = known.keys() - {*wanted.names}
     counts = {n: parsed.num_rows - parsed.column(known[n]).null_count for n in unknown}
-    return pa.table(columns, names=wanted.names), {n: c for n, c in counts.items() if c}
+    return pa.table(columns, names=wanted.names), {n: c for n in names if (c := counts.get(n))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tidelog.collection.formats.casts import Formats, cast_values
 from tidelog.collection.formats.csv.decode import decode_csv, header_names, header_of
 from tidelog.collection.formats.csv.fields import count_fields, find_fields
-from tidelog.collection.formats.csv.types import guess_formats, type_of
+from tidelog.collection.formats.csv.types import guess_formats, types_of
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.lines import record_ends, split_records
 from tidelog.errors import UsageError
@@ -127,7 +127,7 @@ def guess_csv(
     if options.nulls is None:
         dialect = msgspec.structs.replace(dialect, nulls=_guess_nulls(body, formats))
         body = _texts_of_all(wholes, dialect)
-    kinds = [type_of(column, formats) for column in _columns(body)]
+    kinds = types_of(_columns(body), formats)
     return dialect, pa.schema(list(zip(body.column_names, kinds, strict=True)))
 
 
@@ -230,27 +230,38 @@ def _is_data(names: list[str], body: pa.Table, columns: pa.Schema | None) -> boo
         return False
     if len(set(names)) < len(names) or not body.num_rows:
         return False
-    fits: list[bool] = []
-    for name in names:
-        values = body.column(name).combine_chunks()
-        kind = type_of(values)
-        if not pa.types.is_string(kind):
-            fits.append(type_of(pa.array([name, *values.to_pylist()], pa.string())) == kind)
-    return bool(fits) and all(fits)
+    values_of = [body.column(name).combine_chunks() for name in names]
+    typed = [
+        (pa.concat_arrays([pa.array([name], pa.string()), values]), kind)
+        for name, values, kind in zip(names, values_of, types_of(values_of), strict=True)
+        if not pa.types.is_string(kind)
+    ]
+    # As a rule, the first name that does not fit is the first one.
+    return bool(typed) and all(
+        types_of([values for values, _ in some]) == [kind for _, kind in some]
+        for some in (typed[:1], typed[1:])
+    )
 
 
 def _guess_nulls(body: pa.Table, formats: Formats) -> tuple[str, ...]:
     """Return the texts that keep columns from having a type."""
-    found: set[str] = set()
-    for values in _columns(body):
-        there = {*NULLS} & {*values.unique().to_pylist()}
-        kinds = [type_of(some, formats) for some in (values, without_nulls(values))]
-        if pa.types.is_string(kinds[0]) and not pa.types.is_string(kinds[1]):
-            found |= there
-    return tuple(text for text in NULLS if text in found)
+    columns = _columns(body)
+    texts = [
+        (values, there)
+        for values, kind in zip(columns, types_of(columns, formats), strict=True)
+        if pa.types.is_string(kind) and (there := {*values.filter(_are_nulls(values)).to_pylist()})
+    ]
+    kinds = types_of([without_nulls(values) for values, _ in texts], formats)
+    typed = [there for (_, there), k in zip(texts, kinds, strict=True) if not pa.types.is_string(k)]
+    return tuple(text for text in NULLS if any(text in there for there in typed))
 
 
 def without_nulls(values: Array) -> Array:
     """Return the texts that do not look like nulls."""
-    kept: Array = values.filter(pc.invert(pc.is_in(values, pa.array(NULLS))))
+    kept: Array = values.filter(pc.invert(_are_nulls(values)))
     return kept
+
+
+def _are_nulls(values: Array) -> Array:
+    found: Array = pc.is_in(values, pa.array(NULLS))
+    return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.formats.casts import Formats, cast_values
+from tidelog.collection.formats.casts import Formats, cast_columns
 
 Array: TypeAlias = "pa.Array[Any]"
 
@@ -26,59 +27,87 @@ _LOOKS: Final[tuple[tuple[str, tuple[pa.DataType, ...]], ...]] = (
 )
 _TIMESTAMP: Final = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}[ T][0-9]{1,2}:[0-9]{2}"
 _ZONED: Final = r":[0-9]{2}(\.[0-9]+)? ?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+_DAY: Final = r"^[0-9]{1,4}[./-][0-9]{1,2}[./-][0-9]{1,4}"
 DATES: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 CLOCKS: Final = ("%H:%M:%S", "%H:%M", "%H:%M:%S.%f")
 _ISO: Final = Formats()
 
 
-def type_of(values: Array, formats: Formats = _ISO) -> pa.DataType:
-    """Return the type of a column's texts."""
-    texts = values.drop_null()
+def types_of(columns: Sequence[Array], formats: Formats = _ISO) -> list[pa.DataType]:
+    """Return the types of columns of texts."""
+    texts = [column.drop_null() for column in columns]
+    found = [pa.string()] * len(texts)
+    left = {place: _kinds_of(one, formats) for place, one in enumerate(texts)}
+    while left := {place: kinds for place, kinds in left.items() if kinds}:
+        by_kind: dict[pa.DataType, list[int]] = {}
+        for place, kinds in left.items():
+            by_kind.setdefault(kinds[0], []).append(place)
+        for kind, places in by_kind.items():
+            fits = _fit([texts[place] for place in places], kind, formats)
+            for place, is_fit in zip(places, fits, strict=True):
+                left[place] = [] if is_fit else left[place][1:]
+                found[place] = kind if is_fit else found[place]
+    return found
+
+
+def _kinds_of(texts: Array, formats: Formats) -> Sequence[pa.DataType]:
+    """Return the types that texts may have by their looks, the narrowest first."""
     if not len(texts):
-        return pa.string()
+        return ()
     for look, kinds in _LOOKS:
         if _all_look(texts, look):
-            return _first(texts, kinds, formats)
+            return kinds
     if _all_look(texts, _TIMESTAMP):
         zoned = pc.any(pc.match_substring_regex(texts, _ZONED)).as_py()
-        return _first(texts, (pa.timestamp("us", tz="UTC" if zoned else None),), formats)
+        return (pa.timestamp("us", tz="UTC" if zoned else None),)
     said: list[tuple[str | None, pa.DataType]] = [
         (formats.date, pa.date32()),
         (formats.timestamp, pa.timestamp("us")),
     ]
-    return _first(texts, [kind for form, kind in said if form is not None], formats)
+    return [kind for form, kind in said if form is not None]
 
 
-def guess_formats(columns: Iterable[Array], date: str | None, timestamp: str | None) -> Formats:
+def guess_formats(columns: Sequence[Array], date: str | None, timestamp: str | None) -> Formats:
     """Return the formats of dates and times, where just one fits all texts of a column."""
-    texts = [column.drop_null() for column in columns]
-    texts = [t for t in texts if len(t) and pa.types.is_string(type_of(t))]
-    for column in texts:
-        if date is None:
-            date = _only(column, DATES, date=True)
-        if timestamp is None:
-            both = [f"{day}{gap}{clock}" for day in DATES for gap in " T" for clock in CLOCKS]
-            timestamp = _only(column, both, date=False)
+    if date is not None and timestamp is not None:
+        return Formats(date, timestamp)
+    kinds = types_of(columns)
+    texts = [c.drop_null() for c, kind in zip(columns, kinds, strict=True) if kind == pa.string()]
+    likely = [one for one in texts if len(one) and _all_look(one, _DAY)]
+    if date is None:
+        date = _first_only(likely, DATES, pa.date32())
+    if timestamp is None:
+        both = [f"{day}{gap}{clock}" for day in DATES for gap in " T" for clock in CLOCKS]
+        timestamp = _first_only(likely, both, pa.timestamp("us"))
     return Formats(date, timestamp)
 
 
-def _only(texts: Array, forms: Iterable[str], *, date: bool) -> str | None:
-    if not _all_look(texts, r"^[0-9]{1,4}[./-][0-9]{1,2}[./-][0-9]{1,4}"):
-        return None
-    kind = pa.date32() if date else pa.timestamp("us")
-    found = [f for f in forms if _fit(texts, kind, Formats(f, f)) and ("%H" in f) != date]
-    # A day and a month that may be exchanged are left as text: to guess would be to invent.
-    return found[0] if len(found) == 1 else None
+def _first_only(columns: Sequence[Array], forms: Sequence[str], kind: pa.DataType) -> str | None:
+    """Return the only format that fits a column, of the first column that has just one."""
+    start, count = 0, 1
+    while start < len(columns):
+        some = columns[start : start + count]
+        fits = [_fit(some, kind, Formats(form, form)) for form in forms]
+        for place in range(len(some)):
+            found = [form for form, one in zip(forms, fits, strict=True) if one[place]]
+            # A day and a month that may be exchanged are left as text: to guess is to invent.
+            if len(found) == 1:
+                return found[0]
+        # The first such column mostly tells; where it does not, there may be thousands.
+        start, count = start + count, 2 * count
+    return None
 
 
 def _all_look(texts: Array, look: str) -> bool:
-    # Most looks are refused by the first texts.
-    return all(pc.all(pc.match_substring_regex(some, look)).as_py() for some in (texts[:16], texts))
+    # Most looks are refused by the first texts; Python's search is as strict, or more lenient.
+    search = re.compile(look).search
+    return all(map(search, texts[:16].to_pylist())) and _are_all(texts, look)
 
 
-def _first(texts: Array, kinds: Iterable[pa.DataType], formats: Formats) -> pa.DataType:
-    return next((kind for kind in kinds if _fit(texts, kind, formats)), pa.string())
+def _are_all(texts: Array, look: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, look)).as_py())
 
 
-def _fit(texts: Array, kind: pa.DataType, formats: Formats) -> bool:
-    return not cast_values(texts, kind, formats)[1].any()
+def _fit(columns: Sequence[Array], kind: pa.DataType, formats: Formats) -> list[bool]:
+    """Say of each column whether all of its texts are of a type."""
+    return [not unfit.any() for _, unfit in cast_columns(columns, kind, formats)]
