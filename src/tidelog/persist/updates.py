@@ -67,7 +67,8 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     Raises:
         UsageError: one is missing, or holds a value that the wanted type cannot.
     """
-    missing = [n for n in wanted.names if n not in table.column_names]
+    there = {*table.column_names}
+    missing = [n for n in wanted.names if n not in there]
     if missing:
         raise UsageError(f"a column is missing: {', '.join(missing)}")
     if table.schema.equals(wanted):
