@@ -280,3 +280,16 @@ def test_json_has_numbers_booleans_and_text() -> None:
     assert json_wire(pa.list_(pa.timestamp("us"))) == pa.list_(pa.field("item", pa.string()))
     nested = pa.struct([pa.field("a", pa.binary()), pa.field("b", pa.bool_())])
     assert json_wire(nested) == pa.struct([pa.field("a", pa.string()), pa.field("b", pa.bool_())])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_text_is_its_bytes_in_a_column_of_bytes(nested: bool) -> None:
+    """No escape is read in it, and there is no text that has no bytes."""
+    texts = ["\\x41", "\u00e9", "a\\", "", "plain", None]
+    kinds: list[Any] = [pa.string(), pa.binary()]
+    values: list[Any] = [[text] for text in texts] if nested else texts
+
+    found = fitted(values, *([pa.list_(kind) for kind in kinds] if nested else kinds))
+
+    expected = [None if text is None else text.encode() for text in texts]
+    assert found == [(True, [one] if nested else one) for one in expected]

@@ -247,6 +247,9 @@ def _cast_text(array: Array, dtype: pa.DataType, formats: Formats) -> tuple[Arra
         parsed, unread = _parsed(array, text, f"TRY_CAST(x AS {sql_type(text)})")
         cast, unfit = cast_values(parsed, dtype)
         return cast, unread | unfit
+    if pa.types.is_binary(dtype):
+        # The bytes of its UTF-8: SQL would read escapes in it, such as \x41.
+        return array.cast(dtype), np.zeros(len(array), dtype=np.bool_)
     if pa.types.is_decimal(dtype):
         return _cast_exactly(pc.utf8_trim_whitespace(array), dtype)
     if pa.types.is_date(dtype) and formats.date is None:
