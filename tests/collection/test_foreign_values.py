@@ -16,6 +16,7 @@ from tidelog.collection.infer import sample_schema
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.errors import UsageError
+from tidelog.persist.schema import shard_schema
 
 
 def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
@@ -111,6 +112,29 @@ def test_fields_within_structs_are_counted_by_their_paths(format: str) -> None:
 
     assert found.rows.num_rows == 3
     assert found.dropped == counts
+
+
+TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+
+
+def test_of_two_columns_or_fields_of_one_name_the_first_counts() -> None:
+    """As in csv; and a struct that has such a field cannot be a column itself."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array(["x"]), TWICE], names=["a", "a", "s"])
+    wanted = pa.schema([("s", pa.struct([("x", pa.int64())])), ("a", pa.int64())])
+
+    found = decoded(table, wanted)
+
+    assert not found.errors.num_rows
+    assert found.rows.drop_columns(["_tidelog_offset"]).to_pylist() == [{"s": {"x": 1}, "a": 1}]
+
+
+@pytest.mark.parametrize("twin", ["x", "X"])
+def test_a_struct_with_two_fields_of_one_name_is_refused(twin: str) -> None:
+    """SQL could not tell them apart, nor could whoever reads the rows."""
+    inner = pa.struct([pa.field("x", pa.int64()), pa.field(twin, pa.int64())])
+
+    with pytest.raises(UsageError, match="two fields"):
+        shard_schema(pa.schema([pa.field("s", pa.list_(inner))]))
 
 
 MADE_UP = [

@@ -101,8 +101,15 @@ def _check_column(name: str, dtype: pa.DataType) -> None:
         raise UsageError(
             f"column {name!r} cannot be of type {dtype}: give it another, such as bigint or varchar"
         )
+    within: set[str] = set()
     for index in range(dtype.num_fields if pa.types.is_nested(dtype) else 0):
         field = dtype.field(index)
+        if field.name.lower() in within:
+            raise UsageError(
+                f"column {name!r} has two fields {field.name!r} (SQL ignores case): leave one of "
+                "them out of --schema, or rename it"
+            )
+        within.add(field.name.lower())
         _check_column(f"{name}.{field.name}" if field.name else "", field.type)
 
 

@@ -333,12 +333,13 @@ def _offsets_of(array: pa.ListArray[Any]) -> np.ndarray[Any, np.dtype[np.int32]]
 
 
 def _cast_structs(array: pa.StructArray, dtype: pa.StructType) -> tuple[Array, Bools]:
-    there = {array.type.field(i).name for i in range(array.type.num_fields)}
+    # Of two fields that have one name, the first counts.
+    there = {array.type.field(i).name: i for i in reversed(range(array.type.num_fields))}
     unfit = np.zeros(len(array), dtype=np.bool_)
     children: list[Array] = []
     for field in dtype:
         if field.name in there:
-            child, unfit_child = cast_values(pc.struct_field(array, field.name), field.type)
+            child, unfit_child = cast_values(pc.struct_field(array, there[field.name]), field.type)
             unfit |= unfit_child
         else:
             child = pa.nulls(len(array), field.type)

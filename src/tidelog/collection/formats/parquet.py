@@ -97,21 +97,24 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     ]
     wide = _wide_moments(metadata, wanted.names)
     file, exact = files if wide else files[::-1]
-    present = [n for n in wanted.names if n in file.schema_arrow.names]
+    there = {*file.schema_arrow.names}
+    present = [n for n in wanted.names if n in there]
     sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
     begins = np.cumsum(sizes) - sizes
 
     def read(first: int, last: int) -> tuple[pa.Table, Int64s, list[Misfit]]:
         if first == last:
-            return file.schema_arrow.empty_table().select(present), begins[:0], []
+            return _firsts(file.schema_arrow.empty_table(), present), begins[:0], []
         numbers = np.arange(
             begins[start + first], begins[start + last - 1] + sizes[start + last - 1]
         )
         wanted_groups = list(range(start + first, start + last))
-        found = file.read_row_groups(wanted_groups, columns=present, use_threads=False)
+        found = _firsts(
+            file.read_row_groups(wanted_groups, columns=present, use_threads=False), present
+        )
         if not wide:
             return found, numbers, []
-        nanos = exact.read_row_groups(wanted_groups, columns=wide, use_threads=False)
+        nanos = _firsts(exact.read_row_groups(wanted_groups, columns=wide, use_threads=False), wide)
         cut = _cut_moments(found, nanos, wide)
         bad = np.array(sorted(cut), dtype=np.int64)
         why = [f"column {cut[row]!r} does not fit its type" for row in bad.tolist()]
@@ -129,12 +132,10 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
         for group, name in failed.items()
     ]
     misfits += [misfit for *_, lost in done for misfit in lost]
-    tables = [one for one, *_ in done] or [file.schema_arrow.empty_table().select(present)]
+    tables = [one for one, *_ in done] or [_firsts(file.schema_arrow.empty_table(), present)]
     table = pa.concat_tables(tables)
     rows = table.num_rows
-    columns = [
-        table.column(f.name) if f.name in present else pa.nulls(rows, f.type) for f in wanted
-    ]
+    columns = [table.column(f.name) if f.name in there else pa.nulls(rows, f.type) for f in wanted]
     unknown = unknown_paths(file.schema_arrow, wanted)
     return Records(
         pa.table(columns, names=wanted.names),
@@ -143,6 +144,12 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
         misfits,
         {name: rows for name in unknown if rows},
     )
+
+
+def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return the columns of these names; of two that have one name, the first."""
+    places = {name: place for place, name in reversed(list(enumerate(table.column_names)))}
+    return table.select([places[name] for name in names])
 
 
 def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
