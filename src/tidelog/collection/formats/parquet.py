@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.formats.apart import do_apart
 from tidelog.collection.formats.places import Int64s
-from tidelog.collection.formats.records import Misfit, Records
+from tidelog.collection.formats.records import Misfit, Records, row_texts
 from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
 
@@ -118,7 +118,7 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
         cut = _cut_moments(found, nanos, wide)
         bad = np.array(sorted(cut), dtype=np.int64)
         why = [f"column {cut[row]!r} does not fit its type" for row in bad.tolist()]
-        lost = map(Misfit, numbers[bad].tolist(), why, _texts(found.take(bad)))
+        lost = map(Misfit, numbers[bad].tolist(), why, row_texts(found.take(bad)))
         kept = np.delete(np.arange(len(numbers)), bad)
         return found.take(kept), numbers[kept], list(lost)
 
@@ -140,7 +140,7 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     return Records(
         pa.table(columns, names=wanted.names),
         np.concatenate([begins[:0], *(numbers for _, numbers, _ in done)]),
-        lambda some: _texts(table.take(some)),
+        lambda some: row_texts(table.take(some)),
         misfits,
         {name: rows for name in unknown if rows},
     )
@@ -180,18 +180,6 @@ def _numbers(column: pa.ChunkedArray[Any]) -> Int64s:
     filled: Any = pc.fill_null(column.cast(pa.int64()), pa.scalar(0))
     numbers: Int64s = filled.to_numpy()
     return numbers
-
-
-def _texts(rows: pa.Table) -> list[str]:
-    """Return rows as a person may read them."""
-    try:
-        return [str(row) for row in rows.to_pylist()]
-    except (ValueError, OverflowError):
-        pass  # Arrow holds times that Python does not.
-    columns = [rows.column(name).cast(pa.string()).to_pylist() for name in rows.column_names]
-    return [
-        str(dict(zip(rows.column_names, row, strict=True))) for row in zip(*columns, strict=True)
-    ]
 
 
 class SparseFile(io.RawIOBase):

@@ -54,6 +54,18 @@ def shown(data: bytes) -> str:
     return data.decode("utf-8", errors="replace").strip("\r\n")
 
 
+def row_texts(rows: pa.Table) -> list[str]:
+    """Return rows as a person may read them."""
+    try:
+        return [str(row) for row in rows.to_pylist()]
+    except (ValueError, OverflowError):
+        pass  # Arrow holds times that Python does not.
+    columns = [rows.column(name).cast(pa.string()).to_pylist() for name in rows.column_names]
+    return [
+        str(dict(zip(rows.column_names, row, strict=True))) for row in zip(*columns, strict=True)
+    ]
+
+
 def blocks_of(starts: Int64s, rows: Int64s, block_bytes: int) -> Iterator[Int64s]:
     """Cut rows, in order, into blocks of about ``block_bytes``."""
     if len(rows):

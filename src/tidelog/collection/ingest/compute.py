@@ -142,7 +142,9 @@ def _shape(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> 
         out += _unusable(messages, failed)
         messages = pa.concat_tables([messages.schema.empty_table(), *probed])
     if out:
-        errors = pa.concat_tables([errors, errors_table(found.path, out)])
+        texts = decoded.texts(np.array([misfit.offset for misfit in out], np.int64))
+        told = [replace(misfit, text=text) for misfit, text in zip(out, texts, strict=True)]
+        errors = pa.concat_tables([errors, errors_table(found.path, told)])
     return Shaped(messages, errors, dropped)
 
 

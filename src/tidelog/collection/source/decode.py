@@ -39,11 +39,15 @@ _ISO: Final = Formats()
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The good rows of a range, its bad ones, and counts of fields that the schema lacks."""
+    """The good rows of a range, its bad ones, and counts of fields that the schema lacks.
+
+    ``texts`` returns the text of the rows at some offsets, should they turn out to be bad later.
+    """
 
     rows: pa.Table
     errors: pa.Table
     dropped: Mapping[str, int] = field(default_factory=dict)
+    texts: Callable[[Int64s], list[str]] = lambda offsets: [""] * len(offsets)
 
 
 def decode_range(
@@ -111,6 +115,10 @@ def _decode_apart(
         pa.concat_tables([one.rows for one in done]) if done else pa.table({}),
         pa.concat_tables([*(one.errors for one in done), errors_table(found.path, misfits)]),
         dict(dropped),
+        lambda offsets: [
+            shown(data[starts[row] : ends[row]])
+            for row in np.searchsorted(starts, offsets - found.start).tolist()
+        ],
     )
 
 
@@ -172,7 +180,12 @@ def fit_records(
     rows = table.append_column(OFFSET, pa.array(offsets[places], pa.int64()))
     if reasons:
         rows = rows.filter(pa.array(good))
-    return Decoded(rows, errors_table(path, misfits), records.dropped)
+    return Decoded(
+        rows,
+        errors_table(path, misfits),
+        records.dropped,
+        lambda some: records.texts(np.searchsorted(offsets, some)),
+    )
 
 
 def _fit(

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.places import Int64s
-from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
+from tidelog.collection.formats.records import OFFSET, Misfit, Records, row_texts, shown
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.decode import Decoded, decode_range, errors_table, fit_records
 from tidelog.collection.source.kind import BODY, ROWS
@@ -62,12 +62,8 @@ def decode_rows(
         rows = rows.append_column(name, nothing)
     addresses = rows.column(OFFSET).to_numpy()
     data = rows.select(wanted.names)
-    records = Records(data, addresses, lambda some: _texts(data, some))
+    records = Records(data, addresses, lambda some: row_texts(data.take(some)))
     return fit_records(records, found.path, wanted, required=required)
-
-
-def _texts(data: pa.Table, some: Int64s) -> list[str]:
-    return [repr(row) for row in data.take(some).to_pylist()]
 
 
 def _no_record(body: bytes | None, format: str) -> str:
@@ -95,7 +91,12 @@ def _decode_records(
         for table, name in ((done.rows, OFFSET), (done.errors, "offset"))
     )
     errors = pa.concat_tables([bad, errors_table(path, misfits)])
-    return Decoded(good, errors.sort_by("offset").cast(ERRORS_SCHEMA.data), done.dropped)
+    return Decoded(
+        good,
+        errors.sort_by("offset").cast(ERRORS_SCHEMA.data),
+        done.dropped,
+        lambda some: [shown(lines[row]) for row in np.searchsorted(addresses, some).tolist()],
+    )
 
 
 def _with_addresses(table: pa.Table, name: str, starts: Int64s, addresses: Int64s) -> pa.Table:

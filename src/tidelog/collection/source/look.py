@@ -369,9 +369,9 @@ def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, 
         HeaderDiffers: it has not: most of what the file holds would be lost, told by nobody.
     """
     try:
-        names = header_names(header, dialect)
+        names = {*header_names(header, dialect)}
     except ValueError:
-        names = []
+        names = set()
     missing = [name for name in columns if name not in names]
     if len(missing) * 2 > len(columns):
         raise HeaderDiffers(

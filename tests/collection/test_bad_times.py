@@ -1,0 +1,57 @@
+"""Rows whose time cannot be kept, or is too far ahead: bad ones like others, with their text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kit.sources import contents, make_source, run_once
+from tidelog.collection.create import SourceSpec
+
+MAD = 2**62  # Microseconds: no year that Python knows.
+
+
+@pytest.mark.parametrize("format", ["json", "json-array", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["bigint", "timestamp"])
+async def test_a_row_with_a_mad_time_is_told_with_its_text(
+    tmp_path: Path, format: str, kind: str
+) -> None:
+    """Without it, nobody could say which row it was, nor put it right."""
+    mad = MAD if kind == "bigint" else ("2999-01-01 00:00:00" if format != "parquet" else MAD)
+    fine = 5 if kind == "bigint" or format == "parquet" else "1970-01-02 00:00:00"
+    rows = [{"n": 17, "at": fine}, {"n": 4711, "at": mad}, {"n": 18, "at": fine}]
+    _write(tmp_path / f"a.{format}", rows, kind)
+    spec = SourceSpec(
+        name="c",
+        files=str(tmp_path / "a.*"),
+        format=format,
+        schema=f"n bigint, at {kind}",
+        time_column="at",
+    )
+    location = await make_source(tmp_path / "lake", spec)
+
+    await run_once(await location.ingester("c", final=True))
+
+    bad = await contents(location, "c_errors")
+    assert len(bad) == 1
+    assert "4711" in bad[0]
+    assert "17" not in bad[0].replace("4711", "")
+    assert len(await contents(location)) == 2
+
+
+def _write(path: Path, rows: list[dict[str, object]], kind: str) -> None:
+    lines = [json.dumps(row) for row in rows]
+    if path.suffix == ".json":
+        path.write_text("".join(f"{line}\n" for line in lines))
+    elif path.suffix == ".json-array":
+        path.write_text(f"[{','.join(lines)}]")
+    elif path.suffix == ".csv":
+        path.write_text("".join(f"{n},{at}\n" for n, at in [("n", "at"), *map(dict.values, rows)]))
+    else:
+        dtype = pa.timestamp("us") if kind == "timestamp" else pa.int64()
+        at = pa.array([row["at"] for row in rows], pa.int64()).cast(dtype)
+        pq.write_table(pa.table({"n": [row["n"] for row in rows], "at": at}), path)
