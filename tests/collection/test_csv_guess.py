@@ -261,3 +261,32 @@ def test_a_thousand_columns_cost_a_few_queries(monkeypatch: pytest.MonkeyPatch) 
     assert len(schema) == 1000
     assert guesses < 1000
     assert queries < 10
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("sign", ["^", ";"])
+@pytest.mark.parametrize("has_header", [True, False])
+def test_a_first_line_that_says_the_delimiter_is_no_record(
+    mark: str, end: str, sign: str, has_header: bool
+) -> None:
+    """Excel reads such a line, and those who write for it write one; what it says counts."""
+    lines = [f"sep={sign}", *[sign.join("ab")] * has_header, f"1,5{sign}x", f"2,5{sign}y"]
+    sample = (mark + "".join(line + end for line in lines)).encode()
+
+    dialect, schema = guess_csv(sample, CsvOptions(header=has_header), None)
+    header = header_of(sample, dialect) or b""
+    found = FileRange(path="p", start=0, limit=len(sample), header=header)
+    decoded = decode_range(sample, found, schema, format="csv", dialect=dialect)
+
+    assert dialect.delimiter == sign
+    assert schema.names == (["a", "b"] if has_header else ["column1", "column2"])
+    assert decoded.errors.num_rows == 0
+    assert decoded.rows.column(1).to_pylist() == ["x", "y"]
+    assert decoded.rows.column(OFFSET).to_pylist()[0] == sample.index(b"1,5")
+
+
+def test_a_first_line_that_says_the_delimiter_waits_for_its_header() -> None:
+    """A file may be met while it is written."""
+    assert header_of(b"sep=;\n", CsvDialect(delimiter=";")) is None
+    assert header_of(b"sep=;\na;b\n1;2\n", CsvDialect(delimiter=";")) == b"sep=;\na;b\n"

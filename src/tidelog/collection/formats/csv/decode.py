@@ -7,6 +7,7 @@ records that these find well formed, makes values of them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +29,17 @@ from tidelog.collection.formats.sift import Sieve
 
 BLOCK_BYTES: Final = 1 << 22
 _MARK: Final = b"\xef\xbb\xbf"
+# What Excel reads, and some programs write, before the header: it says the delimiter.
+_SAID: Final = re.compile(rb"(?:\xef\xbb\xbf)?sep=([\t !#-&(-~])\r?\n", re.IGNORECASE)
+
+
+def said_delimiter(data: bytes) -> tuple[str, int]:
+    """Return the delimiter that a line ``sep=;`` at the beginning says, and that line's length.
+
+    Without such a line, the delimiter is empty.
+    """
+    found = _SAID.match(data)
+    return ("", 0) if found is None else (found.group(1).decode(), found.end())
 
 
 def header_names(header: bytes, dialect: CsvDialect) -> list[str]:
@@ -38,15 +50,20 @@ def header_names(header: bytes, dialect: CsvDialect) -> list[str]:
     Raises:
         ValueError: it is no record of csv.
     """
-    fields = split_fields(header.removeprefix(_MARK), dialect)
+    _, said = said_delimiter(header)
+    fields = split_fields(header[said:].removeprefix(_MARK), dialect)
     names = [name if quoted else name.strip() for name, quoted in fields]
     return [name or f"column{place + 1}" for place, name in enumerate(names)]
 
 
 def header_of(data: bytes, dialect: CsvDialect) -> bytes | None:
-    """Return the header line of a file that begins with ``data``; None if it is not whole yet."""
-    ends = record_ends(data, dialect, final=False)
-    return data[: int(ends[0])] if len(ends) else None
+    """Return the header line of a file that begins with ``data``; None if it is not whole yet.
+
+    A line that says the delimiter is part of it.
+    """
+    _, said = said_delimiter(data)
+    ends = record_ends(data[said:] if said else data, dialect, final=False)
+    return data[: said + int(ends[0])] if len(ends) else None
 
 
 def decode_csv(
@@ -54,7 +71,8 @@ def decode_csv(
 ) -> Records:
     """Parse the records of a range; one that starts at offset 0 begins with the header itself."""
     names = header_names(header, dialect) if dialect.has_header else list(dialect.names)
-    skip = len(header) if dialect.has_header else len(_MARK) * data.startswith(_MARK)
+    mark = said_delimiter(data)[1] or len(_MARK) * data.startswith(_MARK)
+    skip = len(header) if dialect.has_header else mark
     skip = skip if base == 0 else 0
     body = data[skip:]
     starts, ends = split_records(body, dialect)

@@ -17,7 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.collection.formats.casts import Formats, cast_values
-from tidelog.collection.formats.csv.decode import decode_csv, header_names, header_of
+from tidelog.collection.formats.csv.decode import (
+    decode_csv,
+    header_names,
+    header_of,
+    said_delimiter,
+)
 from tidelog.collection.formats.csv.fields import count_fields, find_fields
 from tidelog.collection.formats.csv.types import guess_formats, types_of
 from tidelog.collection.formats.dialect import CsvDialect
@@ -167,7 +172,8 @@ def _columns(table: pa.Table) -> list[Array]:
 def _guess_marks(sample: bytes, options: CsvOptions) -> CsvDialect:
     """Guess delimiter and quote, and whether line ends stand in quotes."""
     said = options.dialect()
-    delimiters = DELIMITERS if options.delimiter is None else (options.delimiter,)
+    named = options.delimiter or said_delimiter(sample)[0]
+    delimiters = (named,) if named else DELIMITERS
     found = [msgspec.structs.replace(said, delimiter=sign) for sign in delimiters]
     if options.quote is None:
         found = [
@@ -187,6 +193,7 @@ def _guess_marks(sample: bytes, options: CsvOptions) -> CsvDialect:
 def _badness(sample: bytes, dialect: CsvDialect) -> tuple[bool, float, int]:
     """Return how ill a dialect fits: how many records are bad, or have another number of fields."""
     judged = _whole(sample[:_JUDGED_BYTES], dialect, cut=len(sample) > _JUDGED_BYTES)
+    judged = judged[said_delimiter(judged)[1] :]
     starts, ends = split_records(judged, dialect)
     if not len(starts):
         return True, 1.0, 0
