@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidelog.collection.formats.parquet import pack_range
+from tidelog.collection.formats.types import without_maps
 from tidelog.collection.infer import sample_schema
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.errors import UsageError
-from tidelog.persist.schema import shard_schema
+from tidelog.persist.schema import canonical_type, shard_schema
 
 
 def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
@@ -71,6 +72,57 @@ def test_a_time_of_day_beyond_the_day_is_an_error(kind: Any) -> None:
     found = decoded(table, pa.schema([("t", pa.time64("us"))]))
 
     assert found.errors.column("offset").to_pylist() == [0, 2]
+
+
+def within(values: pa.Array[Any], how: str) -> pa.Array[Any]:
+    """Return values, each of them within a list, a struct, a list of structs, or a map."""
+    ones = pa.array(range(len(values) + 1), pa.int32())
+    if how == "list":
+        return pa.ListArray.from_arrays(ones, values)
+    if how == "map":
+        return pa.MapArray.from_arrays(ones, pa.array(["k"] * len(values), pa.string()), values)
+    inner = pa.StructArray.from_arrays([values], names=["x"])
+    return inner if how == "struct" else pa.ListArray.from_arrays(ones, inner)
+
+
+HOWS = ["list", "struct", "list of structs", "map"]
+
+
+def plain_within(kind: pa.DataType, how: str) -> pa.Schema:
+    shape = within(pa.array([], kind), how).type
+    return pa.schema([pa.field("t", canonical_type(without_maps(shape)))])
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("kind", [pa.time64("us"), pa.time32("ms")], ids=str)
+def test_a_time_of_day_beyond_the_day_is_an_error_within_others_too(kind: Any, how: str) -> None:
+    """The same rule holds wherever it lies."""
+    day = {"us": 86_400_000_000, "ms": 86_400_000}[kind.unit]
+    times = pa.array([day, 0, None, -1000, day - 1000], kind)
+
+    found = decoded(pa.table({"t": within(times, how)}), plain_within(pa.time64("us"), how))
+
+    assert found.errors.column("offset").to_pylist() == [0, 3]
+    assert found.rows.num_rows == 3
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_moment_of_96_bits_within_others_is_what_it_was(how: str) -> None:
+    """In any year, and not cut: one that has digits past the microsecond is no moment here."""
+    table = pa.table({"t": within(pa.array([1_001, None, 2_000], pa.timestamp("ns")), how)})
+    days = pa.array([dt.date(9999, 12, 31), dt.date(2020, 1, 1)]).cast(pa.timestamp("us"))
+    late = pa.table({"t": within(days, how)})
+    wanted = plain_within(pa.timestamp("us"), how)
+
+    found = decoded(table, wanted, use_deprecated_int96_timestamps=True)
+    far = decoded(late, wanted, use_deprecated_int96_timestamps=True)
+
+    assert found.errors.column("offset").to_pylist() == [0]
+    assert found.rows.num_rows == 2
+    assert not far.errors.num_rows
+    assert all(
+        year in str(row) for year, row in zip(("9999", "2020"), far.rows.to_pylist(), strict=True)
+    )
 
 
 WITHIN = pa.schema([pa.field("a", pa.struct([pa.field("x", pa.int64())]))])

@@ -62,7 +62,7 @@ def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
     fits = np.ones(wire.num_rows, dtype=np.bool_)
     misfit: dict[int, str] = {}
     columns = {field.name: wire.column(field.name) for field in wanted}
-    others = [f for f in wanted if columns[f.name].type != f.type or pa.types.is_time(f.type)]
+    others = [f for f in wanted if columns[f.name].type != f.type or _has_times(f.type)]
     pieces = {f.name: _joined(columns[f.name]).chunks for f in others}
     kinds: dict[pa.DataType, list[str]] = {}
     for field in others:
@@ -79,6 +79,13 @@ def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
             misfit.update((row, field.name) for row in np.flatnonzero(unfit & fits).tolist())
             fits &= ~unfit
     return Fitted(pa.table(list(columns.values()), schema=wanted), fits, misfit)
+
+
+def _has_times(dtype: pa.DataType) -> bool:
+    """Say whether times of day lie in a type: what is of it already need not be one."""
+    if not pa.types.is_nested(dtype):
+        return pa.types.is_time(dtype)
+    return any(_has_times(dtype.field(place).type) for place in range(dtype.num_fields))
 
 
 def _joined(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
@@ -127,7 +134,7 @@ def _together(arrays: Sequence[Array], dtype: pa.DataType) -> Iterator[Sequence[
 def cast_values(array: Array, dtype: pa.DataType, formats: Formats = _ISO) -> tuple[Array, Bools]:
     """Return the values as ``dtype``, and say which of them do not fit: those become null."""
     given = _plain(array)
-    if given.type == dtype:
+    if given.type == dtype and not (pa.types.is_nested(dtype) and _has_times(dtype)):
         return _checked(given, given)
     if pa.types.is_string(given.type):
         return _cast_text(given, dtype, formats)

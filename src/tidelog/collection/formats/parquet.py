@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.collection.formats.apart import do_apart
-from tidelog.collection.formats.places import Int64s
+from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, row_texts
 from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
@@ -153,33 +153,55 @@ def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
-    """Return the wanted columns that are moments of 96 bits; none where some lie within others.
+    """Return the wanted columns that are, or hold, moments of 96 bits.
 
     Such a moment is nanoseconds of a day of any year: as nanoseconds since 1970, which is what
     Arrow makes of it, it would be another one from the year 2262 on.
     """
     leaves = (metadata.schema.column(place) for place in range(metadata.num_columns))
-    paths = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
-    paths = [path for path in paths if path in names or path.split(".")[0] in names]
-    return paths if all(path in names for path in paths) else []
+    paths = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+    within = {path.split(".")[0] for path in paths}
+    return [name for name in names if name in paths or name in within]
 
 
 def _cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dict[int, str]:
-    """Return the rows in which a moment has digits past the microsecond, and its column.
-
-    However often nanoseconds were wrapped around, so was their difference.
-    """
+    """Return the rows in which a moment has digits past the microsecond, and its column."""
     found: dict[int, str] = {}
     for name in names:
-        low, high = (_numbers(one.column(name)) for one in (nanos, micros))
-        found.update(dict.fromkeys(np.flatnonzero(low - high * 1_000).tolist(), name))
+        pair = (one.column(name).combine_chunks() for one in (nanos, micros))
+        found.update(dict.fromkeys(np.flatnonzero(_are_cut(*pair)).tolist(), name))
     return found
 
 
-def _numbers(column: pa.ChunkedArray[Any]) -> Int64s:
-    filled: Any = pc.fill_null(column.cast(pa.int64()), pa.scalar(0))
-    numbers: Int64s = filled.to_numpy()
-    return numbers
+def _are_cut(nanos: pa.Array[Any], micros: pa.Array[Any]) -> Bools:
+    """Say which values are, or hold, moments that are not the same in nanoseconds.
+
+    However often nanoseconds were wrapped around, so was their difference.
+    """
+    cut = np.zeros(len(nanos), dtype=np.bool_)
+    if nanos.type == micros.type:
+        return cut
+    if pa.types.is_struct(nanos.type):
+        for place in range(nanos.type.num_fields):
+            cut |= _are_cut(pc.struct_field(nanos, place), pc.struct_field(micros, place))
+    elif pa.types.is_nested(nanos.type):
+        rows = pc.list_parent_indices(_as_list(nanos)).to_numpy()
+        cut[rows[_are_cut(*(pc.list_flatten(_as_list(one)) for one in (nanos, micros)))]] = True
+    else:
+        low, high = (
+            pc.fill_null(one.cast(pa.int64()), pa.scalar(0)).to_numpy() for one in (nanos, micros)
+        )
+        cut = low - high * 1_000 != 0
+    return cut
+
+
+def _as_list(array: pa.Array[Any]) -> pa.Array[Any]:
+    """Return lists as they are, and maps as lists of their entries."""
+    dtype: Any = array.type
+    if not pa.types.is_map(dtype):
+        return array
+    entries = pa.struct([("key", dtype.key_type), ("value", dtype.item_type)])
+    return array.cast(pa.list_(pa.field("item", entries)))
 
 
 class SparseFile(io.RawIOBase):
