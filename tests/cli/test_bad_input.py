@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -419,3 +421,26 @@ def test_a_location_that_is_something_else(cli: Cli) -> None:
     (cli.folder / "lake" / "tidelog.json").write_text("hello")
 
     refused(cli("read", "events"), FAILED, "tidelog.json")
+
+
+def test_a_working_directory_that_is_gone(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that asks for it ends the process."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    refused(cli("collection", "list"), MISUSED, "working directory", "cd")
+
+
+def test_a_system_that_starts_no_more_threads(events: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a limit of memory: it is no mistake of tidelog's, and can be put right."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    refused(events("read", "events"), FAILED, "no more threads", "ulimit")

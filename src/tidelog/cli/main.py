@@ -123,6 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("tidelog: standard output is closed: write it to a file, or to /dev/null")
         return FAILED
     try:
+        os.getcwd()  # Without one, DuckDB would abort the process.
+    except OSError:
+        say("tidelog: the working directory does not exist any more: change to another one (cd)")
+        return MISUSED
+    try:
         _run(given)
         return DONE
     except typer.Exit as done:
@@ -190,6 +195,13 @@ def _tell_misuse(error: Exception) -> None:
 
 def _tell_unforeseen(error: Exception) -> None:
     told = " ".join(str(error).split())[:300]
+    if isinstance(error, RuntimeError) and "can't start new thread" in told:
+        say(
+            "tidelog: the system lets this process start no more threads: raise its limits of "
+            "memory and of processes (ulimit -v, ulimit -u)"
+        )
+        _tell_trace(error)
+        return
     say(
         f"tidelog: this was not foreseen, please report it with the output of {_DEBUG}=1: "
         f"{type(error).__name__}{': ' if told else ''}{told}"
