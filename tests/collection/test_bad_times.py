@@ -23,7 +23,11 @@ async def test_a_row_with_a_mad_time_is_told_with_its_text(
     """Without it, nobody could say which row it was, nor put it right."""
     mad = MAD if kind == "bigint" else ("2999-01-01 00:00:00" if format != "parquet" else MAD)
     fine = 5 if kind == "bigint" or format == "parquet" else "1970-01-02 00:00:00"
-    rows = [{"n": 17, "at": fine}, {"n": 4711, "at": mad}, {"n": 18, "at": fine}]
+    rows: list[dict[str, object]] = [
+        {"n": 17, "at": fine},
+        {"n": 4711, "at": mad},
+        {"n": 18, "at": fine},
+    ]
     _write(tmp_path / f"a.{format}", rows, kind)
     spec = SourceSpec(
         name="c",

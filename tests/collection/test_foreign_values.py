@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -76,11 +76,14 @@ def test_a_time_of_day_beyond_the_day_is_an_error(kind: Any) -> None:
 
 def within(values: pa.Array[Any], how: str) -> pa.Array[Any]:
     """Return values, each of them within a list, a struct, a list of structs, or a map."""
-    ones = pa.array(range(len(values) + 1), pa.int32())
+    ones: Any = pa.array(range(len(values) + 1), pa.int32())
     if how == "list":
         return pa.ListArray.from_arrays(ones, values)
     if how == "map":
-        return pa.MapArray.from_arrays(ones, pa.array(["k"] * len(values), pa.string()), values)
+        found: Any = pa.MapArray.from_arrays(
+            ones, pa.array(["k"] * len(values), pa.string()), values
+        )
+        return cast("pa.Array[Any]", found)
     inner = pa.StructArray.from_arrays([values], names=["x"])
     return inner if how == "struct" else pa.ListArray.from_arrays(ones, inner)
 

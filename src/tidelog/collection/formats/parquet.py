@@ -188,11 +188,15 @@ def _are_cut(nanos: pa.Array[Any], micros: pa.Array[Any]) -> Bools:
         rows = pc.list_parent_indices(_as_list(nanos)).to_numpy()
         cut[rows[_are_cut(*(pc.list_flatten(_as_list(one)) for one in (nanos, micros)))]] = True
     else:
-        low, high = (
-            pc.fill_null(one.cast(pa.int64()), pa.scalar(0)).to_numpy() for one in (nanos, micros)
-        )
+        low, high = (_numbers(one) for one in (nanos, micros))
         cut = low - high * 1_000 != 0
     return cut
+
+
+def _numbers(array: pa.Array[Any]) -> Int64s:
+    filled: Any = pc.fill_null(array.cast(pa.int64()), pa.scalar(0))
+    numbers: Int64s = filled.to_numpy()
+    return numbers
 
 
 def _as_list(array: pa.Array[Any]) -> pa.Array[Any]:

@@ -36,7 +36,7 @@ _ISO: Final = Formats()
 def types_of(columns: Sequence[Array], formats: Formats = _ISO) -> list[pa.DataType]:
     """Return the types of columns of texts."""
     texts = [column.drop_null() for column in columns]
-    found = [pa.string()] * len(texts)
+    found: list[pa.DataType] = [pa.string()] * len(texts)
     left = {place: _kinds_of(one, formats) for place, one in enumerate(texts)}
     while left := {place: kinds for place, kinds in left.items() if kinds}:
         by_kind: dict[pa.DataType, list[int]] = {}
@@ -100,8 +100,10 @@ def _first_only(columns: Sequence[Array], forms: Sequence[str], kind: pa.DataTyp
 
 def _all_look(texts: Array, look: str) -> bool:
     # Most looks are refused by the first texts; Python's search is as strict, or more lenient.
-    search = re.compile(look).search
-    return all(map(search, texts[:16].to_pylist())) and _are_all(texts, look)
+    pattern = re.compile(look)
+    return all(pattern.search(str(text)) for text in texts[:16].to_pylist()) and _are_all(
+        texts, look
+    )
 
 
 def _are_all(texts: Array, look: str) -> bool:
