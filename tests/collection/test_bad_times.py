@@ -24,7 +24,7 @@ async def test_a_row_with_a_mad_time_is_told_with_its_text(
     mad = MAD if kind == "bigint" else ("2999-01-01 00:00:00" if format != "parquet" else MAD)
     fine = 5 if kind == "bigint" or format == "parquet" else "1970-01-02 00:00:00"
     rows: list[dict[str, object]] = [
-        {"n": 17, "at": fine},
+        {"n": 90017, "at": fine},
         {"n": 4711, "at": mad},
         {"n": 18, "at": fine},
     ]
@@ -43,7 +43,7 @@ async def test_a_row_with_a_mad_time_is_told_with_its_text(
     bad = await contents(location, "c_errors")
     assert len(bad) == 1
     assert "4711" in bad[0]
-    assert "17" not in bad[0].replace("4711", "")
+    assert "90017" not in bad[0]
     assert len(await contents(location)) == 2
 
 

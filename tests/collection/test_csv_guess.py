@@ -12,7 +12,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidelog.collection.formats import casts
@@ -153,6 +153,7 @@ CELLS = st.sampled_from(
 
 
 @settings(max_examples=150)
+@example(rows=[("", "", "")], delimiter="\t")  # Tabs are no blank line there.
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=8),
     delimiter=st.sampled_from(",;\t|"),

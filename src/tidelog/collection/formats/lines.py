@@ -16,8 +16,6 @@ from tidelog.collection.formats.places import PIECE_BYTES, Bools, Bytes, Int64s,
 _NEWLINE: Final = 10
 STEPS_MAX: Final = 16
 WHITE: Final = b" \t\r\n"
-_BLANK: Final = np.zeros(256, dtype=np.bool_)
-_BLANK[list(WHITE)] = True
 
 
 def record_ends(data: bytes, dialect: CsvDialect | None = None, *, final: bool = True) -> Int64s:
@@ -36,10 +34,17 @@ def split_records(data: bytes, dialect: CsvDialect | None = None) -> tuple[Int64
 
     The last one may lack its line end: a range that was taken so ends with the file.
     """
-    return split_at(data, record_ends(data, dialect))
+    return split_at(data, record_ends(data, dialect), white=white_of(dialect))
 
 
-def split_at(data: bytes, ends: Int64s, *, start: int = 0) -> tuple[Int64s, Int64s]:
+def white_of(dialect: CsvDialect | None) -> bytes:
+    """Return what a blank line consists of: a delimiter is none of it, as it stands for nulls."""
+    return WHITE if dialect is None else WHITE.replace(dialect.delimiter.encode(), b"")
+
+
+def split_at(
+    data: bytes, ends: Int64s, *, start: int = 0, white: bytes = WHITE
+) -> tuple[Int64s, Int64s]:
     """Return where the records from ``start`` on start and end; all ends but the last are known.
 
     Blank ones are left out.
@@ -48,7 +53,7 @@ def split_at(data: bytes, ends: Int64s, *, start: int = 0) -> tuple[Int64s, Int6
     if start < len(data) and (not ends.size or ends[-1] < len(data)):
         ends = np.append(ends, len(data))
     starts = np.concatenate([np.full(1, start, np.int64), ends[:-1]])[: ends.size]
-    first, _ = trim_records(data, starts, ends)
+    first, _ = trim_records(data, starts, ends, white)
     there = first < ends
     return starts[there], ends[there]
 
@@ -79,23 +84,27 @@ def are_text(data: bytes, ends: Int64s) -> Bools:
     return found
 
 
-def trim_records(data: bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
+def trim_records(
+    data: bytes, starts: Int64s, ends: Int64s, white: bytes = WHITE
+) -> tuple[Int64s, Int64s]:
     """Return where each record's first and last byte stand that are not white space.
 
     Of a blank record, the first is its end, and the last lies before its start.
     """
     raw = np.frombuffer(data, dtype=np.uint8)
+    blank = np.zeros(256, dtype=np.bool_)
+    blank[list(white)] = True
     first, last = starts.copy(), ends - 1
     for _ in range(STEPS_MAX):
         # Each step moves only the records that still begin, or end, with white space: soon none.
-        low = np.flatnonzero((first < ends) & _BLANK[raw[np.minimum(first, len(raw) - 1)]])
-        high = np.flatnonzero((last >= starts) & _BLANK[raw[np.maximum(last, 0)]])
+        low = np.flatnonzero((first < ends) & blank[raw[np.minimum(first, len(raw) - 1)]])
+        high = np.flatnonzero((last >= starts) & blank[raw[np.maximum(last, 0)]])
         if not low.size and not high.size:
             return first, last
         first[low] += 1
         last[high] -= 1
     for row in range(len(starts)):
         record = data[starts[row] : ends[row]]
-        first[row] = ends[row] - len(record.lstrip(WHITE))
-        last[row] = starts[row] + len(record.rstrip(WHITE)) - 1
+        first[row] = ends[row] - len(record.lstrip(white))
+        last[row] = starts[row] + len(record.rstrip(white)) - 1
     return first, last

@@ -25,7 +25,7 @@ from tidelog.collection.formats.csv.decode import decode_csv
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines
 from tidelog.collection.formats.json.decode import decode_json
-from tidelog.collection.formats.lines import record_ends, split_at
+from tidelog.collection.formats.lines import record_ends, split_at, white_of
 from tidelog.collection.formats.parquet import decode_parquet
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
@@ -93,7 +93,7 @@ def _decode_apart(
 ) -> Decoded:
     """Decode text of which some record makes a library fail."""
     head = len(found.header) if found.start == 0 else 0
-    starts, ends = split_at(data, record_ends(data, dialect), start=head)
+    starts, ends = split_at(data, record_ends(data, dialect), start=head, white=white_of(dialect))
 
     def some(start: int, limit: int) -> Decoded:
         low = int(starts[start]) if start else 0
