@@ -25,7 +25,8 @@ from tidelog.cli.late_spark import LateSpark
 from tidelog.cli.main import main, status_of
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import Computed, LocalEngine
-from tidelog.collection.source.files import FilesHead, FilesSource
+from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.files_head import FilesHead
 from tidelog.collection.source.port import RawSource
 
 COMMAND = (sys.executable, "-m", "tidelog.cli.main")

@@ -33,13 +33,14 @@ def _repeated(dice: random.Random, units: list[Unit]) -> list[Unit]:
     return [unit for unit in units for _ in range(2 if dice.random() < 0.06 else 1)]
 
 
-def _ended(dice: random.Random, units: list[Unit]) -> list[Unit]:
+def _ended(dice: random.Random, units: list[Unit], delimiter: str = ",") -> list[Unit]:
     """End each record with a line end, of one kind or mixed; put blank lines between some."""
     ends = dice.choice([[b"\n"], [b"\n"], [b"\r\n"], [b"\n", b"\r\n"]])
     found = []
     for unit in units:
         if dice.random() < 0.05:
-            blank = dice.choice(BLANKS) + b"\n"
+            # A delimiter is none of a blank line: it stands between nulls.
+            blank = dice.choice(BLANKS).replace(delimiter.encode(), b"") + b"\n"
             found.append(Unit(blank, 0, len(blank), note="blank"))
         end = dice.choice(ends)
         text = unit.text + end
@@ -90,7 +91,7 @@ def _csv_units(rows: Rows, size: int) -> list[Unit]:
         drawn = drawn[1:]
     if not any(unit.opens for unit in drawn):
         drawn = _repeated(dice, drawn)
-    units = _ended(dice, drawn)
+    units = _ended(dice, drawn, settings.csv.delimiter or ",")
     if header is not None:
         line = (header + dice.choice(["\n", "\n", "\r\n"])).encode()
         units.insert(0, Unit(line, len(header.encode()), len(line), is_header=True))

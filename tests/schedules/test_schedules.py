@@ -16,11 +16,12 @@ from tidelog.collection.ingest import source_shards
 from tidelog.collection.source import files
 from tidelog.collection.source.binding import AddressRange, Binding, next_binding
 
-SEEDS = 20
+SLOW = {10, 16, 18}  # Seeds of many small ticks, left to the long form.
+SEEDS = [seed for seed in range(20) if seed not in SLOW]
 CAUGHT_IN = 12  # Seeds, in which each fault below is found.
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_each_row_is_in_once(seed: int) -> None:
     """While files grow, are torn, packed, renamed and copied, and ingesters die."""
     play(seed)

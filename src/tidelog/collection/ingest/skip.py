@@ -23,7 +23,7 @@ from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import errors_table
-from tidelog.collection.source.files import FilesHead
+from tidelog.collection.source.files_head import FilesHead
 from tidelog.errors import GoneError, InvariantError, SourceRewritten, UsageError
 from tidelog.store.port import Store
 

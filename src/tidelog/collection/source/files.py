@@ -10,9 +10,8 @@ Source: design page 6, "Raw sources", "Who reads what".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final, cast
 
 import msgspec
@@ -31,6 +30,7 @@ from tidelog.collection.source.cut import (
     upper_after,
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
+from tidelog.collection.source.files_head import FilesHead, each_once, is_passed_over
 from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.moves import Beginning, Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
@@ -50,48 +50,13 @@ from tidelog.collection.source.surveyed import (
 from tidelog.errors import GoneError, InvariantError
 from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.store.keys import shown_key
-from tidelog.store.port import Entry, Store
+from tidelog.store.port import Store
 from tidelog.store.urls import keeps_versions, literal_prefix, matches
 from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX: Final = 3
 PIECE_BYTES: Final = 16 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
-UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inprogress")
-
-
-@dataclass(frozen=True)
-class FilesHead:
-    """The files there were, in the order of their paths, and how far each reached."""
-
-    entries: tuple[Entry, ...]
-
-    @cached_property
-    def sizes(self) -> Mapping[str, int]:
-        """How many bytes each file has."""
-        return {entry.key: entry.size_bytes for entry in self.entries}
-
-    def left_bytes(self, taken: Taken) -> int:
-        left = 0
-        for entry in self.entries:
-            before = taken.get(entry.key)
-            if before is None:
-                left += entry.size_bytes
-            else:
-                left += max(0, entry.size_bytes - _file_bytes(before))
-        return left
-
-    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
-        for found in ranges:
-            size = self.sizes.get(found.path, 0)
-            before = taken.get(found.path)
-            start = _file_bytes(before) if before is not None else 0
-            left_bytes -= max(0, size - start) - max(0, size - _file_bytes(found))
-        return left_bytes
-
-
-def _file_bytes(found: AddressRange) -> int:
-    return found.file_bytes if isinstance(found, FileRange) else found.limit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -361,23 +326,3 @@ def _cut(files: Sequence[FileSurvey], job: SurveyJob, *, complete: bool, rough: 
         return take_all(files)
     cut = choose_cut(files, complete=complete)
     return choose_rough_cut(files) if cut is None and rough else cut
-
-
-def each_once(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield files, and of symbolic links to a file the first one, unless the file is among them."""
-    seen = {entry.key for entry in entries if not entry.target}
-    for entry in entries:
-        if not entry.target or entry.target not in seen:
-            yield entry
-        seen.add(entry.target)
-
-
-def is_passed_over(key: str, pattern: str) -> bool:
-    """Say whether tools leave such files beside data, or are still writing them.
-
-    A part of the path begins with ``.`` or ``_``; or it ends as one that is being written does,
-    unless the pattern asks for just that.
-    """
-    if any(part.startswith((".", "_")) for part in key.split("/")):
-        return True
-    return key.endswith(UNFINISHED) and not pattern.endswith(UNFINISHED)

@@ -1,0 +1,67 @@
+"""The files that a source has at some moment, and what of a listing is none of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tidelog.collection.source.binding import AddressRange, FileRange, Taken
+from tidelog.store.port import Entry
+
+UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inprogress")
+
+
+@dataclass(frozen=True)
+class FilesHead:
+    """The files there were, in the order of their paths, and how far each reached."""
+
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """How many bytes each file has."""
+        return {entry.key: entry.size_bytes for entry in self.entries}
+
+    def left_bytes(self, taken: Taken) -> int:
+        left = 0
+        for entry in self.entries:
+            before = taken.get(entry.key)
+            if before is None:
+                left += entry.size_bytes
+            else:
+                left += max(0, entry.size_bytes - _file_bytes(before))
+        return left
+
+    def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
+        for found in ranges:
+            size = self.sizes.get(found.path, 0)
+            before = taken.get(found.path)
+            start = _file_bytes(before) if before is not None else 0
+            left_bytes -= max(0, size - start) - max(0, size - _file_bytes(found))
+        return left_bytes
+
+
+def _file_bytes(found: AddressRange) -> int:
+    return found.file_bytes if isinstance(found, FileRange) else found.limit
+
+
+def each_once(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yield files, and of symbolic links to a file the first one, unless the file is among them."""
+    seen = {entry.key for entry in entries if not entry.target}
+    for entry in entries:
+        if not entry.target or entry.target not in seen:
+            yield entry
+        seen.add(entry.target)
+
+
+def is_passed_over(key: str, pattern: str) -> bool:
+    """Say whether tools leave such files beside data, or are still writing them.
+
+    A part of the path begins with ``.`` or ``_``; or it ends as one that is being written does,
+    unless the pattern asks for just that.
+    """
+    if any(part.startswith((".", "_")) for part in key.split("/")):
+        return True
+    return key.endswith(UNFINISHED) and not pattern.endswith(UNFINISHED)
