@@ -71,24 +71,28 @@ async def infer_csv(
 ) -> tuple[CsvDialect, pa.Schema | None]:
     """Infer how csv is written, and its columns' types, from the first files' first 2 MiB each.
 
-    The first one says how csv is written. Without files, what is said is all there is; the types
-    are then None.
+    The first one that can be read says how csv is written. Without files, what is said is all
+    there is; the types are then None.
 
     Raises:
-        UsageError: the file cannot be read as csv.
+        UsageError: none of the files can be read as csv; it says why of the first.
     """
     if not entries:
         names = tuple(columns.names) if columns is not None and options.header is False else ()
         return msgspec.structs.replace(options.dialect(), names=names), None
     samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
-    first, *others = [(one.text, one.is_cut) for one in _readable(entries, samples)]
-    try:
-        return guess_csv(first[0], options, columns, cut=first[1], others=others)
-    except ValueError as error:
-        raise UsageError(
-            f"{entries[0].key!r} cannot be read as csv: in its first line {error}; correct "
-            "--format, --delimiter or --quote"
-        ) from error
+    found = [(one.text, one.is_cut) for one in _readable(entries, samples)]
+    why: ValueError | None = None
+    for place, (text, is_cut) in enumerate(found):
+        try:
+            return guess_csv(text, options, columns, cut=is_cut, others=found[place + 1 :])
+        except ValueError as error:
+            why = why or error
+    said = "something is not UTF-8" if isinstance(why, UnicodeDecodeError) else why
+    raise UsageError(
+        f"{entries[0].key!r} cannot be read as csv: in its first line {said}; correct --format, "
+        "--delimiter or --quote"
+    ) from why
 
 
 def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[FileSample]:
