@@ -6,15 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from kit.sources import make_source, run_once
+from kit.sources import ingested, make_source, numbers
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest import run
-from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
-from tidelog.location import open_location
 
 
 def write(path: Path, *numbers: int) -> Path:
@@ -26,21 +23,6 @@ async def made(folder: Path, **asked: Any) -> None:
     (folder / "in").mkdir()
     spec = SourceSpec(name="c", files=str(folder / "in"), schema="n bigint, at bigint", **asked)
     await make_source(folder / "lake", spec)
-
-
-async def ingested(folder: Path, *, versioned: bool = False, final: bool = False) -> Summary:
-    location = await open_location(str(folder / "lake"))
-    ingester = await location.ingester("c", final=final)
-    assert isinstance(ingester.source, FilesSource)
-    ingester.source.is_versioned = versioned
-    return await run_once(ingester)
-
-
-async def numbers(folder: Path) -> list[int]:
-    location = await open_location(str(folder / "lake"))
-    found = await (await location.collection("c")).snapshot()
-    values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
-    return sorted(np.repeat(values, counts).tolist())
 
 
 def after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:

@@ -6,16 +6,14 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from kit.packing import packed
-from kit.sources import make_source, run_once
+from kit.sources import ingested, make_source, numbers
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.status import source_status
-from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
 from tidelog.errors import SourceRewritten
 from tidelog.location import Location, open_location
@@ -48,22 +46,6 @@ async def made(folder: Path, *, format: str = "json", timed: bool = False) -> Lo
     )
     (folder / "in").mkdir()
     return await make_source(folder / "lake", spec)
-
-
-async def ingested(folder: Path, *, versioned: bool | None = None) -> Summary:
-    """Ingest as a process of its own does, which knows what is recorded."""
-    location = await open_location(str(folder / "lake"))
-    ingester = await location.ingester("c")
-    assert isinstance(ingester.source, FilesSource)
-    ingester.source.is_versioned = versioned
-    return await run_once(ingester)
-
-
-async def numbers(folder: Path) -> list[int]:
-    location = await open_location(str(folder / "lake"))
-    found = await (await location.collection("c")).snapshot()
-    values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
-    return sorted(np.repeat(values, counts).tolist())
 
 
 @pytest.mark.parametrize(("format", "suffix"), KINDS)

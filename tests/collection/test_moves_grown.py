@@ -6,14 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kit.packing import packed
-from kit.sources import make_source, run_once
+from kit.sources import ingested, make_source, numbers
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.ingest.summary import Summary
-from tidelog.location import open_location
 
 
 def lines(*numbers: int) -> bytes:
@@ -26,19 +23,6 @@ async def made(folder: Path, *, format: str = "json") -> None:
     (folder / "in").mkdir()
     spec = SourceSpec(name="c", files=str(folder / "in"), format=format, schema="n bigint")
     await make_source(folder / "lake", spec)
-
-
-async def ingested(folder: Path, *, bytes_max: int = 10**8) -> Summary:
-    """Ingest as a process of its own does, which knows what is recorded."""
-    location = await open_location(str(folder / "lake"))
-    return await run_once(await location.ingester("c", bytes_max=bytes_max))
-
-
-async def numbers(folder: Path) -> list[int]:
-    location = await open_location(str(folder / "lake"))
-    found = await (await location.collection("c")).snapshot()
-    values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
-    return sorted(np.repeat(values, counts).tolist())
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

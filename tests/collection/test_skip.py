@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from kit.sources import contents as contents_of
-from kit.sources import make_source, run_once
+from kit.sources import ingested, make_source
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.status import source_status
-from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.binding import Binding
 from tidelog.errors import DataDiffers, GoneError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
@@ -29,11 +28,6 @@ async def made(folder: Path, *, shards: int = 1) -> Location:
         shards=shards,
     )  # fmt: skip
     return await make_source(folder / "lake", spec)
-
-
-async def ingested(folder: Path) -> Summary:
-    location = await open_location(str(folder / "lake"))
-    return await run_once(await location.ingester("c"))
 
 
 async def contents(folder: Path, name: str = "c") -> list[str]:

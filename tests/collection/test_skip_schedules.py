@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from kit.sources import contents as contents_of
-from kit.sources import make_source, run_once
+from kit.sources import ingested, make_source
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
-from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.binding import Binding
 from tidelog.errors import GoneError
 from tidelog.frontier import Frontier
@@ -31,11 +30,6 @@ async def made(folder: Path, **asked: Any) -> Location:
     return await make_source(
         folder / "lake", SourceSpec(name="c", files=str(folder / "*.jsonl"), **given)
     )
-
-
-async def ingested(folder: Path, *, final: bool = False) -> Summary:
-    location = await open_location(str(folder / "lake"))
-    return await run_once(await location.ingester("c", final=final))
 
 
 async def contents(folder: Path, name: str = "c") -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -109,6 +110,29 @@ async def ingest_files(
     ingester.source.is_versioned = versioned
     ingester.source.block_bytes = 64
     return await run_once(ingester)
+
+
+async def ingested(
+    folder: Path,
+    *,
+    bytes_max: int | None = None,
+    versioned: bool | None = None,
+    final: bool = False,
+) -> Summary:
+    """Ingest the files source ``c`` of the folder's lake, as a process of its own does."""
+    location = await open_location(str(folder / "lake"))
+    ingester = await location.ingester("c", bytes_max=bytes_max, final=final)
+    assert isinstance(ingester.source, FilesSource)
+    ingester.source.is_versioned = versioned
+    return await run_once(ingester)
+
+
+async def numbers(folder: Path) -> list[int]:
+    """Return the numbers ``n`` that are in the collection ``c`` of the folder's lake."""
+    location = await open_location(str(folder / "lake"))
+    found = await (await location.collection("c")).snapshot()
+    values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
+    return sorted(np.repeat(values, counts).tolist())
 
 
 async def contents(location: Location, name: str = "c") -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from tidelog.cli.output import say
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,3 +58,16 @@ def on_location(context: typer.Context, work: Callable[[Location], Awaitable[T]]
         return await work(await open_location(url))
 
     return asyncio.run(whole())
+
+
+def ask_first(question: Callable[[], str], *, deed: str, undone: str) -> None:
+    """Ask whether a deed that is for good is meant, and end the command where it is not.
+
+    Raises:
+        UsageError: nobody is there to ask.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"nobody is there to ask: write --yes to {deed}")
+    if not typer.confirm(question(), err=True):
+        say(undone)
+        raise typer.Exit(1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidelog.cli import source_options as options
 from tidelog.cli.collection import schema_lines
-from tidelog.cli.command import AsJson, SourceName, location_url, on_location
+from tidelog.cli.command import AsJson, SourceName, ask_first, location_url, on_location
 from tidelog.cli.csv_options import (
     DateFormat,
     Delimiter,
@@ -37,7 +36,6 @@ from tidelog.cli.source_told import (
     status_fields,
     status_object,
 )
-from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
@@ -216,12 +214,11 @@ def drop(
     bytes stay in the location for now.
     """
     if not yes:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise UsageError("nobody is there to ask: write --yes to drop the source")
-        asked = f"Drop the source {name!r}, and its collection with all history?"
-        if not typer.confirm(asked, err=True):
-            say("Nothing was dropped.")
-            raise typer.Exit(1)
+        ask_first(
+            lambda: f"Drop the source {name!r}, and its collection with all history?",
+            deed="drop the source",
+            undone="Nothing was dropped.",
+        )
     on_location(context, lambda location: location.drop_source(name))
     if as_json:
         print_json({"name": name, "dropped": True})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.command import AsJson, LogName, ask_first, on_location
 from tidelog.cli.log.options import GRACE_SECONDS, Grace, check_log, grace_us_of
 from tidelog.cli.log.patience import with_patience
 from tidelog.cli.log.told import range_text
 from tidelog.cli.output import choose_format, count_text, print_json, say
-from tidelog.errors import NoSuchLog, UsageError
+from tidelog.errors import NoSuchLog
 from tidelog.store.listing import first_entry
 
 if TYPE_CHECKING:
@@ -35,11 +34,11 @@ def destroy(
     grace_us = grace_us_of(grace)
     check_log(name)
     if not yes:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise UsageError("nobody is there to ask: write --yes to destroy the log")
-        if not typer.confirm(on_location(context, lambda at: _question(at, name)), err=True):
-            say("Nothing was destroyed.")
-            raise typer.Exit(1)
+        ask_first(
+            lambda: on_location(context, lambda at: _question(at, name)),
+            deed="destroy the log",
+            undone="Nothing was destroyed.",
+        )
 
     async def work(location: Location) -> Destroyed:
         return await with_patience(location.destroy_log(name, grace_us=grace_us), grace)

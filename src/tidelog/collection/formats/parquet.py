@@ -89,14 +89,14 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     first, last = group_span(metadata, start, limit)
     size = max(last, first) + len(footer)
     sparse = SparseFile({first: groups, size - len(footer): footer}, size)
-    files = [
-        pq.ParquetFile(
-            pa.PythonFile(sparse, mode="r"), metadata=metadata, coerce_int96_timestamp_unit=unit
-        )
-        for unit in ("us", "ns")
-    ]
+
+    def opened(unit: str) -> pq.ParquetFile:
+        pages = pa.PythonFile(sparse, mode="r")
+        return pq.ParquetFile(pages, metadata=metadata, coerce_int96_timestamp_unit=unit)
+
     wide = _wide_moments(metadata, wanted.names)
-    file, exact = files if wide else files[::-1]
+    file = opened("us" if wide else "ns")
+    exact = opened("ns") if wide else file
     there = {*file.schema_arrow.names}
     present = [n for n in wanted.names if n in there]
     sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)

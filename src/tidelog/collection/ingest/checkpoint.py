@@ -59,8 +59,8 @@ class Checkpoints:
         return f"shard/{self.shard}/standing/"
 
     def are_due(self, parts: Sequence[Part]) -> bool:
-        """Say whether so many objects came since the newest one that another is worth its put."""
-        return _stored(parts, self.written) > self.every
+        """Say whether the parts since the newest one are so many that another is worth its put."""
+        return _stored(parts) > self.every
 
     async def find(self, parts: Sequence[Part], upper: int) -> Checkpoint | None:
         """Return the newest one that is of no later upper; none where there are few parts.
@@ -68,7 +68,7 @@ class Checkpoints:
         Raises:
             LocationError: the store failed.
         """
-        if _stored(parts, 0) <= self.every:
+        if _stored(parts) <= self.every:
             return None
         for found, key, digest in reversed(await self._listed()):
             if found <= upper and (read := await self._read(key, digest)) is not None:
@@ -110,14 +110,9 @@ class Checkpoints:
         return table.cast(wanted) if table.column_names == wanted.names else None
 
 
-def _stored(parts: Sequence[Part], since: int) -> int:
-    """Count the parts from a time on that are objects."""
-    return sum(part.path is not None and part.time_max >= since for part in parts)
-
-
-def parts_since(parts: Sequence[Part], checkpoint: Checkpoint | None) -> list[Part]:
-    """Return the parts of which a checkpoint does not know."""
-    return [p for p in parts if checkpoint is None or p.time_max >= checkpoint.upper]
+def _stored(parts: Sequence[Part]) -> int:
+    """Count the parts that are objects."""
+    return sum(part.path is not None for part in parts)
 
 
 def tables_of(checkpoint: Checkpoint | None, read: Sequence[pa.Table]) -> list[pa.Table]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
-from tidelog.collection.ingest.checkpoint import Checkpoints, parts_since, tables_of
+from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
     Binding,
@@ -31,7 +31,7 @@ from tidelog.errors import DataDiffers, require
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
-from tidelog.persist.reader import parts_between, parts_until
+from tidelog.persist.reader import parts_between
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import difference
@@ -128,10 +128,12 @@ class SourceShards:
 
     async def _remap_rows(self, as_of: int) -> pa.Table:
         """Return the remap shard's contents, from the newest checkpoint on where there are many."""
-        parts = self.remap.snapshot_of(self.remap.state, as_of).parts
-        schema = self._remap_schema
+        state, schema = self.remap.state, self._remap_schema
+        parts = self.remap.snapshot_of(state, as_of).parts
         checkpoint = await self.checkpoints.find(parts, as_of + 1)
-        read = await self.remap.reader.read(parts_since(parts, checkpoint), schema)
+        if checkpoint is not None:
+            parts = tuple(parts_between(state, checkpoint.upper - 1, as_of))
+        read = await self.remap.reader.read(parts, schema)
         return await self.clock.offload(
             lambda: accumulate(tables_of(checkpoint, read), schema, as_of=as_of)
         )
@@ -139,7 +141,8 @@ class SourceShards:
     async def _stand_at(self, upper: int, standing: Standing) -> None:
         """Know where the source stands, and keep that beside the remap shard now and then."""
         self._standing = upper, standing
-        if self.checkpoints.are_due(parts_until(self.remap.state, upper - 1)):
+        newest = self.checkpoints.written
+        if self.checkpoints.are_due(parts_between(self.remap.state, newest - 1, upper - 1)):
             await self.checkpoints.write(standing, upper)
 
     async def pending(self) -> Binding | None:
