@@ -91,7 +91,7 @@ class SimSource:
             name=NAME,
             rendition="r1",
             url="memory://",
-            pattern="src/**",
+            patterns=("src/**",),
             format="json",
             envelope=spec.envelope,
             key=spec.key,

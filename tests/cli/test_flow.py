@@ -291,7 +291,7 @@ def test_a_profile_in_the_files_url_is_shown(cli: Cli, monkeypatch: pytest.Monke
     place = "s3://bucket/raw?endpoint=http://127.0.0.1:1&region=us-east-1&profile=raw"
     cli.done("source", "create", "far", "--files", place, "--schema", "x int", "--json")
 
-    told = cli.done("source", "describe", "far").object["files"]
+    (told,) = cli.done("source", "describe", "far").object["files"]
     assert told.startswith("s3://bucket/raw/**?endpoint=")
     assert told.endswith("&profile=raw")
 

@@ -96,3 +96,24 @@ def test_what_docs_show_of_sources_runs(cli: Cli) -> None:
         cli.done(*shlex.split(rest)[1:], given=typed if piped else None)
     assert len(cli.done("read", "numbers", "--json").objects) == 1_000
     assert len(cli.done("read", "pairs", "--json").objects) == 1_000
+
+
+def test_files_of_several_places(cli: Cli) -> None:
+    """Each is shown as it was meant, and what cannot be one store is refused."""
+    for number, folder in enumerate(("a", "b")):
+        cli.write_lines(f"{folder}/1.jsonl", {"n": number})
+    places = ("--files", cli.folder / "a", "--files", cli.folder / "b" / "*.jsonl")
+    cli.done("source", "create", "both", *places)
+    told = cli.done("source", "describe", "both", "--json").object["files"]
+    assert told == [f"file://{cli.folder}/a/**", f"file://{cli.folder}/b/*.jsonl"]
+    shown = cli.done("source", "describe", "both").out
+    assert all(place in shown.replace("\n", "").replace(" ", "") for place in told)
+    cli.done("ingest", "both")
+    assert cli.done("read", "both", "--format", "csv").out.splitlines()[1:] == ["0", "1"]
+    for other, words in (
+        (("--files", "s3://b/a"), "different stores"),
+        (("--log", "x"), "exclude"),
+    ):
+        refused = cli("source", "create", "x", "--files", "a", *other)
+        assert refused.status == 2
+        assert words in refused.complaint

@@ -222,7 +222,7 @@ def test_the_newest_within_a_millisecond_counts(dtype: pa.DataType) -> None:
     """A file may have them in another order than that of their times, as exactly as they say it."""
     fields: list[Any] = [pa.field("k", pa.string()), pa.field("at", dtype)]
     source = SourceInfo(
-        id="o", name="s", rendition="r", url="memory://", pattern="*", format="json",
+        id="o", name="s", rendition="r", url="memory://", patterns=("*",), format="json",
         envelope="upsert", key=("k",), time_column="at", time_unit="us",
     )  # fmt: skip
     ats = pa.array([5_000_900, 5_000_100], pa.int64()).cast(dtype)

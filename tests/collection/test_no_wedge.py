@@ -188,7 +188,7 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
         name="s",
         rendition="r",
         url="memory:",
-        pattern="*",
+        patterns=("*",),
         format="json",
         envelope="upsert",
         key=("n",),

@@ -51,7 +51,7 @@ class Lake:
 
     def opened(self) -> FilesSource:
         info = SourceInfo(
-            id="s", name="s", rendition="r", url="u", pattern="**", format=self.format
+            id="s", name="s", rendition="r", url="u", patterns=("**",), format=self.format
         )
         return FilesSource(
             store=self.store,

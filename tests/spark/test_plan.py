@@ -62,7 +62,7 @@ def job_of(
         name="s",
         rendition="r",
         url="file:///in",
-        pattern="*",
+        patterns=("*",),
         format=format,
         envelope=envelope,
         key=("k",),

@@ -12,7 +12,8 @@ from tidelog.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
-from tidelog.store.urls import literal_prefix, matches, open_store, split_glob
+from tidelog.store.patterns import literal_prefix, matches
+from tidelog.store.urls import open_store, split_glob
 
 CLOCK = SystemClock()
 

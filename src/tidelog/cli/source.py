@@ -89,7 +89,7 @@ def create(
     )
     spec = SourceSpec(
         name=name,
-        files=files,
+        files=tuple(files or ()),
         kind=read,
         settings=settings,
         format=format,

@@ -10,11 +10,11 @@ import typer
 from tidelog.errors import UsageError
 
 Files = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         metavar="FILES",
         help="A directory, a prefix, or a pattern in quotes: './events/*.jsonl', "
-        "'s3://bucket/raw/**/*.parquet'.",
+        "'s3://bucket/raw/**/*.parquet'; may be repeated, for several in one store.",
     ),
 ]
 Log = Annotated[
@@ -102,7 +102,7 @@ Shards = Annotated[int, typer.Option(metavar="N", help="How many shards the rows
 
 def what_is_read(
     *,
-    files: str | None,
+    files: list[str] | None,
     log: str | None,
     generator: str | None,
     kind: str | None,
@@ -113,7 +113,7 @@ def what_is_read(
     Raises:
         UsageError: it is none, or several, or a setting is not written as one.
     """
-    given = {"--files": files, "--log": log, "--generator": generator, "--kind": kind}
+    given = {"--files": files or None, "--log": log, "--generator": generator, "--kind": kind}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)} exclude each other: a source reads one of them")

@@ -26,7 +26,7 @@ def describe_source(
     if info.kind == FILES:
         # A store tells its URL as a person may read it; the catalog's may hold credentials.
         place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
-        files = f"{place.rstrip('/')}/{info.pattern}{mark}{query}"
+        files = [f"{place.rstrip('/')}/{one}{mark}{query}" for one in info.patterns]
     schema = rendition.data_schema
     return {
         "name": info.name,
@@ -53,7 +53,7 @@ def describe_source(
 def reads_text(found: dict[str, Any]) -> str:
     """Say what a source reads."""
     if found["files"] is not None:
-        return str(found["files"])
+        return ", ".join(found["files"])
     settings = (f"{name}={value}" for name, value in sorted(found["settings"].items()))
     return " ".join([found["kind"], *settings])
 
@@ -79,7 +79,7 @@ def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
     return [
         ("name", found["name"]),
-        ("reads" if found["files"] is None else "files", reads_text(found)),
+        ("reads", reads_text(found)) if found["files"] is None else ("files", found["files"]),
         ("format", found["format"] + csv),
         ("envelope", found["envelope"]),
         ("key", ", ".join(found["key"]) or "none"),

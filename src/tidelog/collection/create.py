@@ -32,8 +32,10 @@ from tidelog.collection.source.kinds import open_kind
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
+from tidelog.store.patterns import matches
+from tidelog.store.places import split_globs
 from tidelog.store.port import Store
-from tidelog.store.urls import matches, open_store, secrets_in, split_glob, split_query
+from tidelog.store.urls import open_store, secrets_in, split_glob, split_query
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
 FORMATS_OF_KINDS = (ROWS, "json", "csv")
@@ -47,13 +49,14 @@ WRITTEN = ("tidelog.json", "status/x.json", "shard/x/part/0/x.parquet", "log/x/c
 class SourceSpec:
     """A source as a user asks for it; `check` says whether that can be.
 
-    Shape: ``files`` is a directory, prefix or glob, local or in a store; a source of another
-        ``kind`` has ``settings`` instead. ``schema`` is SQL columns, or None to infer. Without a
-        ``format``, files are of json, and others are taken by the columns that they have.
+    Shape: ``files`` is a directory, prefix or glob, local or in a store, or several in one store;
+        a source of another ``kind`` has ``settings`` instead. ``schema`` is SQL columns, or None to
+        infer. Without a ``format``, files are of json, and others are taken by the columns that
+        they have.
     """
 
     name: str
-    files: str | None = None
+    files: str | tuple[str, ...] | None = None
     kind: str = FILES
     settings: Mapping[str, str] = field(default_factory=dict)
     format: str | None = None
@@ -67,6 +70,11 @@ class SourceSpec:
     schema: str | None = None
     shards: int = 1
     csv: CsvOptions = _GUESSED
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Return where its files lie; of a source of another kind, nowhere."""
+        return (self.files,) if isinstance(self.files, str) else tuple(self.files or ())
 
     @property
     def read_as(self) -> str:
@@ -131,7 +139,7 @@ class SourceSpec:
 
     def _check_secrets(self) -> None:
         """Refuse what is stored and would tell a secret to everybody who reads the catalog."""
-        for place in (self.files or "", *self.settings.values()):
+        for place in (*self.places, *self.settings.values()):
             found = secrets_in(place)
             if found:
                 raise UsageError(
@@ -144,7 +152,7 @@ class SourceSpec:
     def _check_kind(self) -> None:
         if self.kind != FILES:
             _one_of("--format of a source that reads no files", self.read_as, FORMATS_OF_KINDS)
-            if self.files is not None:
+            if self.places:
                 raise UsageError("a source reads files or something else: give one of both")
             if self.csv.header or self.csv.multiline:
                 raise UsageError(
@@ -153,7 +161,7 @@ class SourceSpec:
                 )
             return
         _one_of("--format", self.read_as, FORMATS)
-        if self.files is None:
+        if not self.places:
             raise UsageError(
                 "say what the source reads: --files, --log, --generator, or --kind of another"
             )
@@ -210,16 +218,15 @@ async def resolve_spec(
 
 
 def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo:
-    url = pattern = ""
-    if spec.files is not None:
-        url, pattern = split_glob(spec.files)
+    url, patterns = split_globs(spec.places) if spec.places else ("", ())
+    for pattern in patterns:
         refuse_own_location(url, pattern, location_url)
     return SourceInfo(
         id=new_source_id(clock),
         name=spec.name,
         rendition=new_rendition_id(clock),
         url=url,
-        pattern=pattern,
+        patterns=patterns,
         format=spec.read_as,
         kind=spec.kind,
         settings=dict(spec.settings),

@@ -1,14 +1,9 @@
-"""URLs: which store one names, and how the files of a source are named by URL and pattern.
-
-Patterns: ``*`` and ``?`` and ``[...]`` do not cross ``/``; ``**`` does; ``name/**`` is ``name`` and
-all that lies below it.
-"""
+"""URLs: which store one names, and how the files of a source are named by URL and pattern."""
 
 from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -17,6 +12,7 @@ from tidelog.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
+from tidelog.store.patterns import GLOB, escape
 from tidelog.store.port import Store
 
 CLOUD_SCHEMES = ("s3", "gs", "az")
@@ -25,7 +21,6 @@ SCHEMES = ("memory", "file", *CLOUD_SCHEMES)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _QUERY = re.compile(r"\?(\w+=[^&]*(?:&\w+=[^&]*)*)$")
-_GLOB = re.compile(r"[*?[]")
 
 
 def url_text(url: str | os.PathLike[str]) -> str:
@@ -129,20 +124,6 @@ def split_glob(url_or_path: str) -> tuple[str, str]:
     return _split_local(_path_of(url_or_path))
 
 
-def literal_prefix(pattern: str) -> str:
-    """Return the beginning that all keys matching ``pattern`` share: what to list."""
-    found = _GLOB.search(pattern)
-    if found is None:
-        return pattern
-    literal = pattern[: found.start()]
-    return literal.removesuffix("/") if pattern[found.start() :] == "**" else literal
-
-
-def matches(pattern: str, key: str) -> bool:
-    """Say whether ``key`` matches ``pattern``, whole."""
-    return _compile(pattern).fullmatch(key) is not None
-
-
 def _scheme_of(url: str) -> str | None:
     """Return the scheme, or None for a path."""
     if not url:
@@ -196,8 +177,8 @@ def _split_local(path: str) -> tuple[str, str]:
     # What exists is meant as it is, even if its name has a bracket in it.
     if os.path.isfile(path):
         directory, _, name = path.rpartition("/")
-        return _file_url(directory), _escape(name)
-    if os.path.isdir(path) or not _GLOB.search(path):
+        return _file_url(directory), escape(name)
+    if os.path.isdir(path) or not GLOB.search(path):
         return _file_url(path), "**"
     base, pattern = _cut(path)
     return _file_url(base), pattern
@@ -211,10 +192,10 @@ def _split_cloud(url: str) -> tuple[str, str]:
     place, query = split_query(url)
     scheme, _, rest = place.partition("://")
     bucket, _, path = rest.partition("/")
-    if _GLOB.search(bucket):
+    if GLOB.search(bucket):
         raise UsageError("the bucket's name cannot be a pattern: name one bucket", url=place)
     base, pattern = path.rstrip("/"), "**"
-    if _GLOB.search(path):
+    if GLOB.search(path):
         base, pattern = _cut(path)
     elif "." in path.rpartition("/")[2]:
         # An object, or a directory such as Spark writes; only the store knows.
@@ -226,40 +207,7 @@ def _split_cloud(url: str) -> tuple[str, str]:
 
 def _cut(path: str) -> tuple[str, str]:
     """Cut before the first part that is a pattern."""
-    found = _GLOB.search(path)
+    found = GLOB.search(path)
     cut = path.rfind("/", 0, found.start() if found else len(path))
     pattern = path[cut + 1 :]
     return path[: max(cut, 0)], pattern + "**" if pattern.endswith("/") else pattern
-
-
-def _escape(name: str) -> str:
-    return _GLOB.sub(lambda found: f"[{found.group()}]", name)
-
-
-@lru_cache(maxsize=256)
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join(_translate(pattern)), re.DOTALL)
-
-
-_TOKEN = re.compile(r"/\*\*$|(?<![^/])\*\*/|\*\*|\*|\?|\[(?:![^/]|[^/!])[^]/]*\]|.", re.DOTALL)
-_MEANINGS = {"/**": "(?:/.*)?", "**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-_MEMBER = re.compile("(.)-(.)|(.)", re.DOTALL)
-
-
-def _translate(pattern: str) -> list[str]:
-    return [_meaning(token) for token in _TOKEN.findall(pattern)]
-
-
-def _meaning(token: str) -> str:
-    if token in _MEANINGS:
-        return _MEANINGS[token]
-    if len(token) == 1:
-        return re.escape(token)
-    negated = token.startswith("[!")
-    inside = "".join(
-        f"{re.escape(first)}-{re.escape(last)}" if first and first <= last else re.escape(single)
-        for first, last, single in _MEMBER.findall(token[2 if negated else 1 : -1])
-    )
-    if not inside:  # Ranges that hold nothing, such as z-a.
-        return "[^/]" if negated else "(?!)"
-    return f"(?!/)[{'^' if negated else ''}{inside}]"

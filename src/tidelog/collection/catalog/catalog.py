@@ -75,7 +75,7 @@ FILES: Final = "files"  # The kind of a source that reads files.
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A raw source and how its messages become a collection.
 
-    Shape: ``url`` is the store that the files lie in, ``pattern`` which of its keys; of a source
+    Shape: ``url`` is the store that the files lie in, ``patterns`` which of its keys; of a source
         of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
         SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie; upper is held back by
         ``lateness_ms``. ``skipped`` are files that are passed over for good, and since when.
@@ -85,7 +85,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     rendition: str
     url: str
-    pattern: str
+    patterns: tuple[str, ...]
     format: str
     kind: str = FILES
     settings: dict[str, str] = {}

@@ -30,7 +30,7 @@ from tidelog.collection.source.cut import (
     upper_after,
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
-from tidelog.collection.source.files_head import FilesHead, each_once, is_passed_over
+from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
 from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.moves import Beginning, Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
@@ -50,8 +50,9 @@ from tidelog.collection.source.surveyed import (
 from tidelog.errors import GoneError, InvariantError
 from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.store.keys import shown_key
+from tidelog.store.patterns import distinct_prefixes
 from tidelog.store.port import Store
-from tidelog.store.urls import keeps_versions, literal_prefix, matches
+from tidelog.store.urls import keeps_versions
 from tidelog.store.wrappers.metered import Usage, usage_of
 
 ROUNDS_MAX: Final = 3
@@ -61,7 +62,7 @@ KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class FilesSource:
-    """Files that a pattern names, in one store.
+    """Files that patterns name, in one store.
 
     ``final`` says that a text file's last record is whole though it lacks a line end. Bytes that
     were surveyed in this process are kept for whoever reads them next, so that an ingester that
@@ -94,20 +95,20 @@ class FilesSource:
         self._skipped = paths
 
     async def head(self) -> FilesHead:
-        pattern = self.info.pattern
-        found = [
-            entry
-            async for entry in self.store.list(literal_prefix(pattern))
+        patterns = self.info.patterns
+        found = {
+            entry.key: entry
+            for prefix in distinct_prefixes(patterns)
+            async for entry in self.store.list(prefix)
             if entry.size_bytes
-            and matches(pattern, entry.key)
-            and not is_passed_over(entry.key, pattern)
             and entry.key not in self._skipped
-        ]
+            and is_asked_for(entry.key, patterns)
+        }
         # A path that is no text could not be recorded.
-        nameless = {entry.key for entry in found if shown_key(entry.key) != entry.key}
+        nameless = {key for key in found if shown_key(key) != key}
         self._nameless = {shown_key(key): "its name is not UTF-8: rename it" for key in nameless}
-        named = (entry for entry in found if entry.key not in nameless)
-        return FilesHead(tuple(each_once(sorted(named, key=lambda e: e.key))))
+        named = [found[key] for key in sorted(found.keys() - nameless)]
+        return FilesHead(tuple(each_once(named)))
 
     async def look_again(self, head: SourceHead) -> SourceHead:
         if not isinstance(head, FilesHead) or not self._has_versions():

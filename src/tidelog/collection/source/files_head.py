@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from tidelog.collection.source.binding import AddressRange, FileRange, Taken
+from tidelog.store.patterns import literal_parts, matches
 from tidelog.store.port import Entry
 
 UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inprogress")
@@ -56,12 +57,19 @@ def each_once(entries: Sequence[Entry]) -> Iterator[Entry]:
         seen.add(entry.target)
 
 
+def is_asked_for(key: str, patterns: Sequence[str]) -> bool:
+    """Say whether one of a source's patterns takes a file."""
+    return any(matches(one, key) and not is_passed_over(key, one) for one in patterns)
+
+
 def is_passed_over(key: str, pattern: str) -> bool:
     """Say whether tools leave such files beside data, or are still writing them.
 
-    A part of the path begins with ``.`` or ``_``; or it ends as one that is being written does,
-    unless the pattern asks for just that.
+    A part of the path that the pattern does not name begins with ``.`` or ``_``; or it ends as one
+    that is being written does, unless the pattern asks for just that.
     """
-    if any(part.startswith((".", "_")) for part in key.split("/")):
+    named = literal_parts(pattern)
+    parts = key.split("/")
+    if any(part.startswith((".", "_")) for part in parts[named:]):
         return True
     return key.endswith(UNFINISHED) and not pattern.endswith(UNFINISHED)

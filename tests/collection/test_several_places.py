@@ -1,0 +1,85 @@
+"""A source of several folders: files of all of them are one stream, each taken once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.sources import ingested, make_source, numbers, run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.errors import UsageError
+from tidelog.location import Location, open_location
+
+
+def write(path: Path, *rows: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{row}\n" for row in rows))
+
+
+async def taken(folder: Path) -> list[int]:
+    await ingested(folder)
+    return await numbers(folder)
+
+
+async def source_of(folder: Path, *places: str, **asked: str) -> Location:
+    files = tuple(str(folder / one) for one in places)
+    spec = SourceSpec(name="c", files=files, schema="n bigint, at bigint", **asked)  # type: ignore[arg-type]
+    return await make_source(folder / "lake", spec)
+
+
+async def test_files_of_all_places_are_taken_once(tmp_path: Path) -> None:
+    """What two patterns name would be in twice, or a second place not at all."""
+    write(tmp_path / "a" / "1.jsonl", '{"n": 1}')
+    write(tmp_path / "b" / "deep" / "2.jsonl", '{"n": 2}')
+    write(tmp_path / "b" / "2.csv", "no json")
+    write(tmp_path / "other" / "3.jsonl", '{"n": 3}')
+    await source_of(tmp_path, "a", "a/*.jsonl", "b/**/*.jsonl")
+    assert await taken(tmp_path) == [1, 2]
+    write(tmp_path / "a" / "4.jsonl", '{"n": 4}')
+    write(tmp_path / "b" / "5.jsonl", '{"n": 5}')
+    assert await taken(tmp_path) == [1, 2, 4, 5]
+
+
+async def test_a_file_moved_from_place_to_place_is_known_again(tmp_path: Path) -> None:
+    """An inbox and an archive are two places of one source."""
+    write(tmp_path / "inbox" / "1.jsonl", '{"n": 1}', '{"n": 2}')
+    await source_of(tmp_path, "inbox", "done")
+    assert await taken(tmp_path) == [1, 2]
+    (tmp_path / "done").mkdir()
+    (tmp_path / "inbox" / "1.jsonl").rename(tmp_path / "done" / "1.jsonl")
+    assert await taken(tmp_path) == [1, 2]
+
+
+async def test_times_of_the_data_are_cut_across_places(tmp_path: Path) -> None:
+    """Upper follows what is newest in any of them, and ticks end between times of all."""
+    write(tmp_path / "a" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(0, 100, 2)))
+    write(tmp_path / "b" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(1, 100, 2)))
+    location = await source_of(tmp_path, "a", "b", time_column="at")
+    summary = await run_once(await location.ingester("c"))
+    assert (summary.rows, summary.late) == (100, 0)
+    found = await (await location.collection("c")).snapshot(as_of=49)
+    assert sorted(found.column("n").to_numpy()) == list(range(50))
+
+
+async def test_folders_that_are_named_are_read_whatever_they_are_called(tmp_path: Path) -> None:
+    """Tools keep what is theirs in folders that begin so; a user who names one means it."""
+    write(tmp_path / "_new" / "1.jsonl", '{"n": 1}')
+    write(tmp_path / "_new" / "_temporary" / "2.jsonl", '{"n": 2}')
+    write(tmp_path / "old" / "3.jsonl", '{"n": 3}')
+    await source_of(tmp_path, "_new", "old")
+    assert await taken(tmp_path) == [1, 3]
+
+
+async def test_the_catalog_has_what_it_was_given(tmp_path: Path) -> None:
+    """The next process reads what this one was told."""
+    await source_of(tmp_path, "a", "b/*.jsonl")
+    info, _ = await (await open_location(str(tmp_path / "lake"))).source("c")
+    assert info.patterns == ("a/**", "b/*.jsonl")
+    assert info.url == f"file://{tmp_path}"
+
+
+async def test_no_place_may_hold_the_location(tmp_path: Path) -> None:
+    """It would be fed by what it writes, whichever place that is."""
+    with pytest.raises(UsageError, match="among the source's own files"):
+        await source_of(tmp_path, "a", "lake")
