@@ -65,6 +65,8 @@ def do(tour: Cli, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def follow(words: list[str]) -> None:
     """Follow a log until Ctrl-C, as README says of it."""
+    # Where the tests run in the background Ctrl-C is ignored, and would be by their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     following = subprocess.Popen(
         [sys.executable, "-m", "tidelog", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -72,7 +74,10 @@ def follow(words: list[str]) -> None:
         following.wait(3)
     except subprocess.TimeoutExpired:
         following.send_signal(signal.SIGINT)
-    _, err = following.communicate(timeout=60)
+    try:
+        _, err = following.communicate(timeout=60)
+    finally:
+        following.kill()
     assert following.returncode == 130, err
 
 
