@@ -60,7 +60,6 @@ def test_null_and_nothing_are_null() -> None:
     [
         ('{"id":1,"x":1,"x":2}', "a field is named twice"),
         ('{"id":1,"x":NaN}', "the line is not a plain json object"),
-        ('{"id":1,"x":1e400}', "the number 1e400 is too large"),
         ('{"id":"1","x":1}', "column 'id' does not fit its type BIGINT"),
         ('{"id":1,"x":[1,]}', "the line is not one json value"),
     ],

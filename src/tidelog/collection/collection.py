@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
+from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import When, format_time, parse_time
 from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.predicate.selection import RowSelection, repeated
@@ -72,9 +73,20 @@ class Collection:
         )
 
     async def refresh(self) -> None:
-        """Read where the shards stand."""
-        for shard in (*self.shards, *self._beside):
+        """Read where the shards stand.
+
+        Raises:
+            CorruptionError: the state of one is gone. LocationError: the store failed.
+        """
+        known = (*self.shards, *self._beside)
+        for shard in known:
             await shard.refresh()
+        if self.rendition.remap is not None and self.upper == Frontier.at(0):
+            remap = self._shard(self.rendition.remap, ERRORS_SCHEMA)
+            await remap.refresh()
+            # In the order of their commits: errors come last.
+            outputs, errors = self.shards, self._beside
+            await check_states([*errors, *outputs] if self.is_errors else known, remap)
 
     @property
     def since(self) -> Frontier:

@@ -29,20 +29,19 @@ from tidelog.collection.source.decode_rows import csv_line, one_line
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
+from tidelog.collection.source.own_location import refuse_own_location
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
-from tidelog.store.patterns import matches
 from tidelog.store.places import split_globs
 from tidelog.store.port import Store
-from tidelog.store.urls import open_store, secrets_in, split_glob, split_query
+from tidelog.store.urls import open_store, secrets_in
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
 FORMATS_OF_KINDS = (ROWS, "json", "csv")
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
 _GUESSED = CsvOptions()
-WRITTEN = ("tidelog.json", "status/x.json", "shard/x/part/0/x.parquet", "log/x/cursor/x.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,26 +280,6 @@ async def _columns_of(
     if given is None:
         return CsvDialect(), sample_schema(sample)
     return msgspec.structs.replace(spec.csv.dialect(), names=tuple(given.names)), given
-
-
-def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
-    """Refuse a source that would take what is written into its own location.
-
-    Raises:
-        UsageError: it would.
-    """
-    if location_url.startswith("memory:"):
-        return  # Where no file lies.
-    around, within = (split_query(one)[0].rstrip("/") for one in (url, split_glob(location_url)[0]))
-    if within != around and not within.startswith(f"{around}/"):
-        return
-    inner = within[len(around) + 1 :]
-    written = [f"{inner}/{name}".lstrip("/") for name in WRITTEN]
-    if any(matches(pattern, name) for name in written):
-        raise UsageError(
-            "the location lies among the source's own files, which would take what is written "
-            "there: put it elsewhere, or name the files with a pattern, such as '*.jsonl'"
-        )
 
 
 async def _inferred(

@@ -27,6 +27,7 @@ from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.record import Record, Rollup
 from tidelog.metrics import observe_commit
+from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 
 S = TypeVar("S")
@@ -72,6 +73,7 @@ class Machine(Generic[S, D]):
     seqno: SeqNo = field(init=False, default=SeqNo(0))
     _rollup: Rollup | None = field(init=False, default=None)
     _pending: Rollup | None = field(init=False, default=None)
+    _is_new: bool = field(init=False, default=False)
     _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -147,6 +149,11 @@ class Machine(Generic[S, D]):
         """Apply the records after our seqno; start from a rollup where they are gone."""
         for attempt in range(20):
             found = await self.consensus.scan(self.key, SeqNo(self.seqno + 1))
+            if not found and not self.seqno and not self._is_new:
+                self._is_new = not await self._was_written()
+                found = [] if self._is_new else await self.consensus.scan(self.key, SeqNo(1))
+                if not found and not self._is_new:
+                    raise state_lost(self.key)
             if not found:
                 return
             try:
@@ -160,6 +167,15 @@ class Machine(Generic[S, D]):
                 continue
             return
         raise CorruptionError("the rollup that the newest record names is missing", key=self.key)
+
+    async def _was_written(self) -> bool:
+        """Say whether there are objects that are only written once there are records.
+
+        Those are rollups, and what else follows parts in a listing: a part may be older than the
+        first record, or of a writer that died before it.
+        """
+        after = f"{self.prefix}/part0"  # "0" follows "/".
+        return await first_entry(self.store, f"{self.prefix}/", after=after) is not None
 
     async def _start_over(self, found: list[Versioned]) -> list[Versioned]:
         """Take the state from the newest record's rollup; return the records after it."""
@@ -208,3 +224,11 @@ class Machine(Generic[S, D]):
                 await self.store.delete([superseded.path])
         except LocationError:
             return
+
+
+def state_lost(key: str) -> CorruptionError:
+    """Return the error that a state is gone of which other objects are left."""
+    return CorruptionError(
+        f"the state of {key!r} is gone, though it was written: restore the object "
+        f"consensus/{key} (from a backup, or an older version of it), and write nothing before"
+    )

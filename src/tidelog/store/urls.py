@@ -93,6 +93,18 @@ def split_query(url: str) -> tuple[str, str]:
     return (url, "") if found is None else (url[: found.start()], found.group(1))
 
 
+def names_of(url: str) -> set[str]:
+    """Return a URL as it is, and, of a local one, with symbolic links on the way to it resolved.
+
+    Some of them, from the root on: all are names of one place.
+    """
+    if _scheme_of(url) not in (None, "file"):
+        return {url}
+    path = Path(_path_of(url))
+    ways = (path, *path.parents)
+    return {_file_url(str(Path(os.path.realpath(p)) / path.relative_to(p))) for p in ways}
+
+
 def secrets_in(url: str) -> list[str]:
     """Return the names of what a cloud URL gives that nobody else should see."""
     if url.partition(":")[0].lower() not in CLOUD_SCHEMES:

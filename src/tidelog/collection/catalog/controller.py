@@ -26,9 +26,11 @@ from tidelog.collection.catalog.catalog import (
     plan_skip,
     read_catalog,
 )
+from tidelog.collection.catalog.lost import has_sources
 from tidelog.consensus.port import Consensus
 from tidelog.errors import ContentionError
 from tidelog.ids import new_writer_id
+from tidelog.machine.machine import state_lost
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
 from tidelog.store.port import Store
@@ -55,8 +57,17 @@ class Controller:
         )
 
     async def catalog(self) -> Catalog:
-        """Return the newest catalog; if nothing changed since the last call, one cheap request."""
+        """Return the newest catalog; if nothing changed since the last call, one cheap request.
+
+        Raises:
+            CorruptionError: its state is gone. LocationError: the store failed.
+        """
         await self.shard.refresh()
+        if self.shard.state.upper == 0 and await has_sources(self.store):
+            # It may have been written between the two requests.
+            await self.shard.refresh()
+            if self.shard.state.upper == 0:
+                raise state_lost(CATALOG_SHARD)
         return await self._contents()
 
     async def create_source(

@@ -14,6 +14,7 @@ from itertools import zip_longest
 
 from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.catalog.lost import INGEST_HOLD
 from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.ingest.engine import (
     Computed,
@@ -22,7 +23,7 @@ from tidelog.collection.ingest.engine import (
     nothing_computed,
     rows_refused,
 )
-from tidelog.collection.ingest.source_shards import INGEST_HOLD, SourceShards, same_as_theirs
+from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
 from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
@@ -40,7 +41,6 @@ from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
 
 HISTORY_HOLD = "history"  # Keeps all times readable until somebody moves it.
-INGEST_HOLD = "ingest"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,9 +108,14 @@ class SourceShards:
         return meet([shard.state.upper_frontier for shard in self.written])
 
     async def refresh(self) -> None:
-        """Read where the shards stand."""
+        """Read where the shards stand.
+
+        Raises:
+            CorruptionError: the state of one is gone. LocationError: the store failed.
+        """
         for shard in (*self.written, self.remap):
             await shard.refresh()
+        await check_states(self.written, self.remap)
 
     async def taken(self, upper: int) -> Taken:
         """Return the frontier of the source at an upper that the remap shard has reached."""

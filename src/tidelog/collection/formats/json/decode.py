@@ -24,7 +24,7 @@ from tidelog.collection.formats.json.doubt import (
     line_checkers,
     overflows,
 )
-from tidelog.collection.formats.json.texts import FieldTexts, field_texts
+from tidelog.collection.formats.json.texts import FieldTexts, field_texts, without_wide
 from tidelog.collection.formats.lines import are_text, outer_bytes, split_records
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
@@ -37,6 +37,7 @@ BLOCK_BYTES: Final = 1 << 20
 STOP_ROWS: Final = 128
 _MARK: Final = b"\xef\xbb\xbf"  # What some editors put at the beginning of a file of UTF-8.
 # Signs of errors that are not those of unknown fields: without them a bad block is read twice.
+_WIDE: Final = "Number too big"
 _BAD_ANYHOW: Final = (" in row ", "couldn't parse", "Failed to convert")
 _ROW: Final = re.compile(r" in row ([0-9]+)$")
 _NO_FIELD: Final = OWN_PREFIX + "none"
@@ -107,12 +108,12 @@ class _Lines:
         """Parse lines at once; None if one is bad. Count the fields that the schema lacks."""
         chunk = gather(self.data, self.starts, self.ends, rows)
         if self.dropped is None or self._has_unknown:
-            found = _read(chunk, self._plain, unknown="ignore")
+            found = self._read(chunk)
         else:
             # Most files have no unknown field, and those that do have it in most of their lines.
             found = _read(chunk, self._plain, unknown="error")
-            if isinstance(found, str) and not any(sign in found for sign in _BAD_ANYHOW):
-                found = _read(chunk, self._plain, unknown="ignore")
+            if isinstance(found, str) and _may_be_unknown(found):
+                found = self._read(chunk)
                 self._has_unknown = not isinstance(found, str)
         if isinstance(found, str) or found.num_rows != len(rows):
             return None
@@ -126,6 +127,13 @@ class _Lines:
         if table is not None and self.dropped is not None and self._has_unknown:
             count_unknown(chunk, self.wire, self.dropped)
         return None if table is None else table.select(self.wire.names)
+
+    def _read(self, chunk: bytes) -> pa.Table | str:
+        found = _read(chunk, self._plain, unknown="ignore")
+        if isinstance(found, str) and _WIDE in found:
+            narrow = without_wide(chunk, self._plain.names)
+            return found if narrow == chunk else _read(narrow, self._plain, unknown="ignore")
+        return found
 
     def _with_texts(self, found: pa.Table, chunk: bytes, rows: int) -> pa.Table | None:
         columns = self._texts.read(chunk, rows)
@@ -164,6 +172,11 @@ class _Lines:
 
     def fault(self, row: int) -> str:
         return fault_of(self.line(row), self.wanted, self.wire)
+
+
+def _may_be_unknown(said: str) -> bool:
+    """Say whether what the reader says may be of a field that the schema lacks."""
+    return _WIDE in said or not any(sign in said for sign in _BAD_ANYHOW)
 
 
 def _read(chunk: bytes, wire: pa.Schema, *, unknown: Literal["error", "ignore"]) -> pa.Table | str:

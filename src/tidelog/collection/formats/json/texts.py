@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 _NULL: Final = b"null"
+_WIDE: Final = re.compile(rb"[0-9][eE]\+?[0-9]{2}")  # What may be past a double's range.
 # Names that msgspec does not take for those of fields.
 UNNAMEABLE: Final = re.compile(r'["\\\x00-\x1f]')
 
@@ -74,6 +75,26 @@ class FieldTexts:
 def field_texts(names: tuple[str, ...]) -> FieldTexts:
     """Return the reader of some fields: to make it takes longer than a small range does."""
     return FieldTexts(names)
+
+
+def without_wide(chunk: bytes, names: Sequence[str]) -> bytes:
+    """Return lines, of which those with a number that may be too large have only some fields.
+
+    Arrow's reader refuses such a number wherever it stands, also in a field that it does not read.
+    """
+    return b"\n".join(
+        _narrowed(line, names) if _WIDE.search(line) else line for line in chunk.split(b"\n")
+    )
+
+
+def _narrowed(line: bytes, names: Sequence[str]) -> bytes:
+    try:
+        found = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        is_plain = len(_names(line)) == len(found)  # A field that is there twice is a fault.
+    except (ValueError, RecursionError):
+        return line
+    kept = msgspec.json.encode({name: found[name] for name in names if name in found})
+    return kept if is_plain and not _WIDE.search(kept) else line
 
 
 def _names(line: bytes) -> list[str]:

@@ -1,0 +1,65 @@
+"""States that are gone, though what else is there proves that they were written.
+
+A state that never was reads as one at its beginning, and so does one whose consensus object was
+deleted by hand. What proves that it was: another state that is only written after it. It costs
+nothing but where something reads as never written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.frontier import Frontier
+from tidelog.machine.machine import state_lost
+from tidelog.persist.shard import Shard
+from tidelog.store.listing import first_entry
+from tidelog.store.port import Store
+
+INGEST_HOLD: Final = "ingest"  # In the remap shard, behind what its outputs have reached.
+_LISTED_MAX: Final = 1_000
+_SHARD_OF_A_SOURCE: Final = re.compile(r"consensus/s[0-9a-f]{32}")
+
+
+async def has_sources(store: Store) -> bool:
+    """Say whether a location has what only its sources write, which the catalog had before.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    if await first_entry(store, "status/") is not None:
+        return True
+    looked = 0
+    async for entry in store.list("consensus/s"):
+        if _SHARD_OF_A_SOURCE.fullmatch(entry.key):
+            return True
+        looked += 1
+        if looked == _LISTED_MAX:
+            break
+    return False
+
+
+async def check_states(written: Sequence[Shard], remap: Shard) -> None:
+    """Check that no shard of a rendition reads as never written, though it was.
+
+    All were refreshed, the remap shard last; ``written`` are in the order of their commits: a
+    binding is in the remap shard before it is in any of them, and in all before the next one.
+
+    Raises:
+        CorruptionError: one does. LocationError: the store failed.
+    """
+    last = max((n for n, shard in enumerate(written) if not _is_empty(shard)), default=-1)
+    if last >= 0 and _is_empty(remap):
+        raise state_lost(remap.id)
+    if (remap.state.holds.get(INGEST_HOLD) or 0) > 0:
+        last = len(written)
+    for shard in written[: last + 1]:
+        if _is_empty(shard):
+            await shard.refresh()  # It may have been written between the reads of it and others.
+            if _is_empty(shard):
+                raise state_lost(shard.id)
+
+
+def _is_empty(shard: Shard) -> bool:
+    return shard.state.upper_frontier == Frontier.at(0)

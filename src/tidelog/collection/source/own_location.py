@@ -1,0 +1,45 @@
+"""A source that would take what is written into its own location, and so never come to an end."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Final
+
+from tidelog.errors import UsageError
+from tidelog.store.patterns import literal_parts, matches
+from tidelog.store.urls import names_of, split_glob, split_query
+
+WRITTEN: Final = (
+    "tidelog.json",
+    "status/x.json",
+    "shard/x/part/0/x.parquet",
+    "log/x/cursor/x.json",
+)
+
+
+def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
+    """Refuse a source that would take what is written into its own location.
+
+    Raises:
+        UsageError: it would.
+    """
+    if location_url.startswith("memory:"):
+        return  # Where no file lies.
+    # A listing follows symbolic links: what one leads to lies in both places.
+    if url.startswith("file:"):
+        parts = pattern.split("/")
+        depth = min(literal_parts(pattern), len(parts) - 1)
+        url, pattern = "/".join([url.rstrip("/"), *parts[:depth]]), "/".join(parts[depth:])
+    for around, within in product(names_of(url), names_of(split_glob(location_url)[0])):
+        inner = _inner(within, around)
+        if inner is not None and any(matches(pattern, f"{inner}{name}") for name in WRITTEN):
+            raise UsageError(
+                "the location lies among the source's own files, which would take what is written "
+                "there: put it elsewhere, or name the files with a pattern, such as '*.jsonl'"
+            )
+
+
+def _inner(within: str, around: str) -> str | None:
+    """Return what keys of one place begin with in another that holds it; None if none does."""
+    inside, outside = (f"{split_query(url)[0].rstrip('/')}/" for url in (within, around))
+    return inside.removeprefix(outside) if inside.startswith(outside) else None

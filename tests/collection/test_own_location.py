@@ -1,0 +1,58 @@
+"""A location among a source's own files is refused, by whatever names the two are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.collection.source.own_location import refuse_own_location
+from tidelog.errors import UsageError
+from tidelog.store.places import split_globs
+
+
+def is_refused(files: Path, location: Path, *others: Path) -> bool:
+    url, patterns = split_globs([str(place) for place in (*others, files)])
+    try:
+        refuse_own_location(url, patterns[-1], str(location))
+    except UsageError as error:
+        return "among the source's own files" in str(error)
+    return False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of files with a location in it; ``link`` leads to it, ``out`` out of it."""
+    (tmp_path / "in" / "lake").mkdir(parents=True)
+    (tmp_path / "far" / "lake").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "out").symlink_to(tmp_path / "far")
+    return tmp_path
+
+
+@pytest.mark.parametrize("files", ["in", "link", "in/**/*.parquet", "link/*/status/*.json"])
+@pytest.mark.parametrize("location", ["in/lake", "link/lake", "in/new", "link/new/deeper"])
+def test_a_symbolic_link_hides_no_location(folder: Path, files: str, location: str) -> None:
+    """What is written there was listed as the source's, and each run made more of it."""
+    deep = files.startswith("link/*") and location.endswith("deeper")
+    assert is_refused(folder / files, folder / location) != deep
+
+
+def test_a_location_behind_a_link_among_the_files_is_refused(folder: Path) -> None:
+    """A listing follows the link, though what it leads to lies elsewhere."""
+    assert is_refused(folder / "link", folder / "in" / "out" / "lake")
+    assert is_refused(folder / "in", folder / "link" / "out" / "new")
+
+
+def test_a_location_elsewhere_is_none_of_the_files(folder: Path) -> None:
+    """Nor is one whose name begins as theirs does, nor one that the pattern leaves out."""
+    assert not is_refused(folder / "in", folder / "far" / "lake")
+    assert not is_refused(folder / "in", folder / "in-2")
+    assert not is_refused(folder / "link" / "*.jsonl", folder / "in" / "lake")
+
+
+def test_of_several_places_each_is_looked_at(folder: Path) -> None:
+    """The folder that all lie in has no link in its name, and one of them does."""
+    (folder / "more").mkdir()
+    assert is_refused(folder / "link", folder / "in" / "lake", folder / "more")
+    assert not is_refused(folder / "link", folder / "far" / "new-2", folder / "more" / "*.jsonl")
