@@ -14,7 +14,6 @@ from typing import Final
 from tidelog.frontier import Frontier
 from tidelog.machine.machine import state_lost
 from tidelog.persist.shard import Shard
-from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 
 INGEST_HOLD: Final = "ingest"  # In the remap shard, behind what its outputs have reached.
@@ -28,8 +27,6 @@ async def has_sources(store: Store) -> bool:
     Raises:
         LocationError: the store failed.
     """
-    if await first_entry(store, "status/") is not None:
-        return True
     looked = 0
     async for entry in store.list("consensus/s"):
         if _SHARD_OF_A_SOURCE.fullmatch(entry.key):
