@@ -127,3 +127,60 @@ async def test_a_file_that_is_renamed_to_and_fro_is_known(tmp_path: Path) -> Non
         await ingested(tmp_path)
 
     assert await numbers(tmp_path) == [n for n in range(11) if n % 3 or not n]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("more", [(), (1,)], ids=["the same", "more"])
+async def test_a_new_file_that_begins_as_one_that_is_gone_is_another(
+    tmp_path: Path, suffix: str, more: tuple[int, ...]
+) -> None:
+    """Files begin alike where each has the same first record: none of it may be missing."""
+    await made(tmp_path)
+    old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
+    old.write_bytes(packed(b'{"n": 0}\n', suffix) if suffix else b'{"n": 0}\n')
+    first = old.read_bytes()
+    await ingested(tmp_path)
+    old.unlink()
+    new.write_bytes(first)  # On many disks in the inode that the old one had.
+    os.utime(new, (1, 1))
+    with new.open("ab") as file:
+        for n in more:
+            file.write(packed(lines(n), suffix) if suffix else lines(n))
+
+    summary = await ingested(tmp_path)
+    assert await numbers(tmp_path) == [0, 0, *more]
+    assert "it may be 'a.jsonl" in summary.notes[new.name]
+
+
+async def test_a_file_that_was_touched_and_renamed_is_known(tmp_path: Path) -> None:
+    """Its date is another, and it is that file all the same; also where it grows afterwards."""
+    await made(tmp_path)
+    path = tmp_path / "in" / "a.jsonl"
+    path.write_bytes(lines(0))
+    await ingested(tmp_path)
+    for n, name in enumerate("bcd"):
+        path = path.rename(path.with_name(f"{name}.jsonl"))
+        os.utime(path, (n, n))
+        summary = await ingested(tmp_path)
+        assert (summary.rows, list(summary.notes)) == (0, [path.name])
+    with path.open("ab") as file:
+        file.write(lines(1))
+
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [0, 1]
+
+
+async def test_a_copy_with_its_date_is_the_file_that_is_gone(tmp_path: Path) -> None:
+    """So is what was moved to another disk, under the name that it had or another one."""
+    await made(tmp_path)
+    old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    old.write_bytes(lines(0))
+    await ingested(tmp_path)
+    shutil.copy2(old, new)
+    old.unlink()
+
+    assert (await ingested(tmp_path)).rows == 0
+    shutil.copy2(new, old)
+    new.unlink()
+    assert (await ingested(tmp_path)).rows == 0
+    assert await numbers(tmp_path) == [0]

@@ -93,6 +93,11 @@ def split_query(url: str) -> tuple[str, str]:
     return (url, "") if found is None else (url[: found.start()], found.group(1))
 
 
+def local_path(url: str, key: str) -> str:
+    """Return the path of a file in a local store; of one that is elsewhere, one of no file: ""."""
+    return os.path.join(_path_of(url), key) if _scheme_of(url) in (None, "file") else ""
+
+
 def names_of(url: str) -> set[str]:
     """Return a URL as it is, and, of a local one, with symbolic links on the way to it resolved.
 

@@ -9,7 +9,7 @@ from typing import Final
 from tidelog.collection.formats.packed.packed import PACKED_RATIO, is_packed
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
-from tidelog.store.port import Entry
+from tidelog.store.port import Entry, is_version
 
 # So much of a compressed file's text, or a share of a larger tick: several are read at once.
 PACKED_BYTES: Final = 64 * 1024 * 1024
@@ -112,4 +112,4 @@ def _is_done(entry: Entry, before: FileRange, known: Known) -> bool:
 
 
 def _is_checked(entry: Entry, before: FileRange, known: Known) -> bool:
-    return entry.e_tag == before.e_tag or known.checked.get(entry.key) == entry.e_tag
+    return is_version(entry.e_tag, before.e_tag) or known.checked.get(entry.key) == entry.e_tag

@@ -31,6 +31,7 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
+from tidelog.collection.source.identified import identify, identity_at
 from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.moves import Beginning, Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
@@ -144,10 +145,10 @@ class FilesSource:
             files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
-                return self._take(files, cut, job)
+                return await self._identified(self._take(files, cut, job))
             if complete:
-                moved = tuple(self._moves.found.values())
-                return Plan(moved, None) if moved and not job.is_timed else None
+                moved = Plan(tuple(self._moves.found.values()), None)
+                return await self._identified(moved) if moved.ranges and not job.is_timed else None
             # All that was seen waits, or is of one time, or unordered: look further.
             budget, round_ = budget * 2, round_ + 1
         return None
@@ -191,7 +192,8 @@ class FilesSource:
                 if asked.size_bytes >= gone.size_bytes
                 and await is_unchanged(gone, file, format=self.info.format)
             ]
-            moved |= self._moves.learn(asked, alike, skipped=self._skipped)
+            named = await identity_at(self.info.url, asked.path, clock=self.clock) if alike else ""
+            moved |= self._moves.learn(asked, alike, identity=named, skipped=self._skipped)
         return moved
 
     async def _beginnings(
@@ -303,6 +305,11 @@ class FilesSource:
         followed = {found.path for found in ranges}
         moved = (found for path, found in self._moves.found.items() if path not in followed)
         return Plan((*ranges, *moved), upper)
+
+    async def _identified(self, plan: Plan) -> Plan:
+        if self._has_versions():
+            return plan
+        return await identify(plan, self.info.url, clock=self.clock)
 
 
 def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:

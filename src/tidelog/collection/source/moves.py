@@ -1,8 +1,9 @@
 """Moves: files that were taken under another name than they have now. Pure.
 
 A file that is new, and begins as one did that was taken and is gone, is that one, if it also goes
-on as that did, and has its date or has grown: none of it is taken again. With the same bytes and
-another date it may as well be another file, whose rows would be lost: it is taken, and told.
+on as that did, and has its date, or its identity where the disk tells that (else, if it has grown):
+none of it is taken again. Otherwise it is another file with the same bytes in it, whose rows would
+be lost: it is taken, and told.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from tidelog.collection.source.binding import CLOSED, FileRange
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
+from tidelog.store.port import is_version
 
 ALIKE_BYTES_MIN = 1_024  # Of less, two objects are often as long as each other.
 
@@ -37,15 +39,21 @@ class Moves:
         return {**taken, **self.found, **returned(taken, sizes)}
 
     def learn(
-        self, asked: FileCandidate, alike: Sequence[FileRange], *, skipped: frozenset[str]
+        self,
+        asked: FileCandidate,
+        alike: Sequence[FileRange],
+        *,
+        identity: str,
+        skipped: frozenset[str],
     ) -> bool:
         """Remember what a file is that goes on like some that are gone; say whether it is one.
 
-        It is none that was ``skipped``: such a file is taken under another name, as users are told.
+        Its ``identity`` is "" where that is not known. It is none that was ``skipped``: such a file
+        is taken under another name, as users are told.
         """
         # Of several that are alike, one is the file that is gone, and the others are copies.
         again = {*skipped, *(found.moved for found in self.found.values())}
-        same = [g for g in alike if is_dated_so(asked, g) and g.path not in again]
+        same = [g for g in alike if is_same_file(asked, g, identity) and g.path not in again]
         if same:
             before = max(same, key=lambda gone: gone.limit)
             self.found[asked.path] = msgspec.structs.replace(
@@ -137,6 +145,13 @@ def _last(names: Sequence[str], taken: Mapping[str, FileRange]) -> FileRange:
     return max((taken[name] for name in names), key=lambda found: found.limit)
 
 
-def is_dated_so(asked: FileCandidate, before: FileRange) -> bool:
-    """Say whether a file has the date of one that was taken, or has grown since."""
-    return asked.size_bytes > before.size_bytes or asked.e_tag == before.e_tag
+def is_same_file(asked: FileCandidate, before: FileRange, identity: str) -> bool:
+    """Say whether a file is one that was taken, and of which it has all that was.
+
+    One with the date that it had is. Of others their identities say it, where both are known; where
+    not, one that has grown is.
+    """
+    if asked.size_bytes == before.size_bytes and is_version(asked.e_tag, before.e_tag):
+        return True
+    known = before.e_tag.rpartition("|")[0]  # See `identified`.
+    return identity == known if identity and known else asked.size_bytes > before.size_bytes

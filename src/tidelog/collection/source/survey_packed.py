@@ -29,6 +29,7 @@ from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end
 from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.surveyed import SHORTER, Keep, Surveyed, SurveyPiece
 from tidelog.errors import CorruptionError, SourceRewritten
+from tidelog.store.port import is_version
 
 COPIED_BYTES: Final = 8 * 1024 * 1024
 IN_MEMORY_BYTES: Final = 32 * 1024 * 1024
@@ -147,7 +148,8 @@ class _Survey:
     def _extent(self) -> Extent:
         """Return how much of the file is whole; it is read to its end unless that is known."""
         asked, known, before = self.piece.candidate, self.known, self.piece.candidate.before
-        if known is None or before is None or before.unread or before.e_tag != asked.e_tag:
+        is_same = before is not None and is_version(asked.e_tag, before.e_tag)
+        if known is None or before is None or before.unread or not is_same:
             return self.opened.text.measure(by_lines=self.job.source.format != ARRAY_FORMAT)
         self.goes_on = asked.limit < known.text_bytes
         return Extent(known.whole_bytes, known.text_bytes, known.whole_bytes < asked.size_bytes)
