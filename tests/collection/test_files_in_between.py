@@ -10,7 +10,7 @@ import pytest
 
 from kit.sources import ingested, make_source, numbers
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.ingest import run
+from tidelog.collection.source import files, still_there
 from tidelog.collection.source.files import FilesSource
 
 
@@ -54,19 +54,36 @@ async def test_a_file_that_grew_and_is_archived_meanwhile_stops_nothing(
 
 
 @pytest.mark.parametrize("what", ["gone", "replaced"])
+@pytest.mark.parametrize("page", [1, 0], ids=["listed", "asked for"])
 async def test_an_object_that_goes_between_listing_and_binding_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, page: int
 ) -> None:
-    """A run may work for hours at what it listed: it lists again before it binds what is old."""
-    monkeypatch.setattr(run, "HEAD_US", 0)
+    """It waits for the next listing, and others are bound; what is old is looked at again first."""
+    monkeypatch.setattr(files, "NEW_US", 0)
+    monkeypatch.setattr(still_there, "_PAGE", page)
     await made(tmp_path)
     file = write(tmp_path / "in" / "a.jsonl", 1)
     write(tmp_path / "in" / "b.jsonl", 3)
+    write(tmp_path / "in" / "c.jsonl", 5)
     after_listing(monkeypatch, file.unlink if what == "gone" else lambda: (write(file, 4), None)[1])
 
-    await ingested(tmp_path, versioned=True)
-    await ingested(tmp_path, versioned=True)
-    assert await numbers(tmp_path) == ([3] if what == "gone" else [3, 4])
+    first = await ingested(tmp_path, versioned=True)
+    assert list(first.waiting) == ["a.jsonl"]
+    assert await numbers(tmp_path) == [3, 5]
+    second = await ingested(tmp_path, versioned=True)
+    assert second.waiting == {}
+    assert await numbers(tmp_path) == ([3, 5] if what == "gone" else [3, 4, 5])
+
+
+async def test_what_was_just_listed_is_bound_without_another_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look costs a request for each thousand of files, or for each file."""
+    await made(tmp_path)
+    write(tmp_path / "in" / "a.jsonl", 1)
+    monkeypatch.setattr(files, "find_lost", None)  # To call it fails.
+
+    assert (await ingested(tmp_path, versioned=True)).rows == 1
 
 
 async def test_a_file_that_grew_and_was_renamed_while_rows_wait_can_be_put_back(

@@ -27,10 +27,6 @@ HEALTH_EVERY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000
 HEARTBEAT_US: Final = 60_000_000
 TRIES_ONCE: Final = 5
 PAUSE_FIRST_US, PAUSE_MOST_US = 250_000, 30_000_000
-# A head that is older is looked at again: objects are bound by it unread, and one that was deleted
-# or replaced before that would stop the source. A listing takes a tenth of the time at most.
-HEAD_US: Final = 60_000_000
-LISTING_SHARE: Final = 10
 _LOOK_US: Final = 100_000  # How often a pause looks whether it is to stop.
 _HEALTH_S: Final = 2.0  # A store that has failed for good is not waited for to tell it so.
 
@@ -162,14 +158,7 @@ class _Run:
             self.so_far = replace(self.so_far, left_bytes=head.left_bytes(taken))
             self.on_tick(RunProgress(so_far=self.summary()))
         timed = self.ingester.info.time_column is not None
-        clock = self.ingester.clock
-        again_us = clock.monotonic_us() + HEAD_US
         while not self.stop():
-            begun_us = clock.monotonic_us()
-            if begun_us >= again_us:
-                head = await self.ingester.source.look_again(head)
-                now_us = clock.monotonic_us()
-                again_us = now_us + max(HEAD_US, LISTING_SHARE * (now_us - begun_us))
             tick = await self.ingester.tick(head, may_idle=self._is_due())
             left = await self._left_bytes(tick, head)
             if tick is None:

@@ -71,7 +71,7 @@ async def why_stuck(ingester: Ingester, path: str) -> str | None:
                     await ingester.clock.offload(partial(shape_messages, data, share, 0, job))
         head = await ingester.source.head()
         if path in taken and isinstance(head, FilesHead):
-            only = FilesHead(tuple(entry for entry in head.entries if entry.key == path))
+            only = FilesHead(tuple(e for e in head.entries if e.key == path), head.listed_us)
             await ingester.plan(only, upper.time, taken={path: taken[path]})
     except (SourceRewritten, GoneError, InvariantError) as error:
         return error.sentence

@@ -117,9 +117,6 @@ class AddressedSource:
             reached = await self.kind.head()
         return AddressedHead(reached, self.kind.row_bytes)
 
-    async def look_again(self, head: SourceHead) -> SourceHead:
-        return head  # Addresses are for ever.
-
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
     ) -> Plan | None:

@@ -36,9 +36,11 @@ from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.moves import Beginning, Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.port import Plan, SourceHead, Survey
+from tidelog.collection.source.still_there import NEW_US, find_lost
 from tidelog.collection.source.survey import is_unchanged, survey_piece
 from tidelog.collection.source.survey_packed import OpenTexts, read_packed
 from tidelog.collection.source.surveyed import (
+    WENT,
     AnyPiece,
     FileCandidate,
     FileSurvey,
@@ -96,7 +98,7 @@ class FilesSource:
         self._skipped = paths
 
     async def head(self) -> FilesHead:
-        patterns = self.info.patterns
+        patterns, listed_us = self.info.patterns, self.clock.monotonic_us()
         found = {
             entry.key: entry
             for prefix in distinct_prefixes(patterns)
@@ -109,13 +111,7 @@ class FilesSource:
         nameless = {key for key in found if shown_key(key) != key}
         self._nameless = {shown_key(key): "its name is not UTF-8: rename it" for key in nameless}
         named = [found[key] for key in sorted(found.keys() - nameless)]
-        return FilesHead(tuple(each_once(named)))
-
-    async def look_again(self, head: SourceHead) -> SourceHead:
-        if not isinstance(head, FilesHead) or not self._has_versions():
-            return head  # Files of a disk are read before they are bound.
-        now = await self.head()
-        return FilesHead(tuple(entry for entry in now.entries if entry.key in head.sizes))
+        return FilesHead(tuple(each_once(named)), listed_us)
 
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
@@ -145,7 +141,10 @@ class FilesSource:
             files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
-                return await self._identified(self._take(files, cut, job))
+                plan = self._take(files, cut, job)
+                if not await self._find_lost(plan, head):
+                    return await self._identified(plan)
+                continue  # Which is no round either.
             if complete:
                 moved = Plan(tuple(self._moves.found.values()), None)
                 return await self._identified(moved) if moved.ranges and not job.is_timed else None
@@ -195,6 +194,19 @@ class FilesSource:
             named = await identity_at(self.info.url, asked.path, clock=self.clock) if alike else ""
             moved |= self._moves.learn(asked, alike, identity=named, skipped=self._skipped)
         return moved
+
+    async def _find_lost(self, plan: Plan, head: FilesHead) -> bool:
+        """Find objects that went since they were listed, and say whether there are any; they wait.
+
+        Of a disk, files are read before they are bound.
+        """
+        is_new = self.clock.monotonic_us() - head.listed_us < NEW_US
+        if is_new or not self._has_versions():
+            return False
+        ranges = cast("Sequence[FileRange]", plan.ranges)
+        lost = await find_lost(ranges, head, self.store, distinct_prefixes(self.info.patterns))
+        self._known.stalled.update({r.path: (r.start, r.e_tag, WENT) for r in lost})
+        return bool(lost)
 
     async def _beginnings(
         self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]

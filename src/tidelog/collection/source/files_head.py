@@ -16,9 +16,13 @@ UNFINISHED: Final = (".tmp", "._COPYING_", ".crc", ".part", ".crdownload", ".inp
 
 @dataclass(frozen=True)
 class FilesHead:
-    """The files there were, in the order of their paths, and how far each reached."""
+    """The files there were, in the order of their paths, and how far each reached.
+
+    Units: ``listed_us`` is when the listing began, on the clock that nobody sets.
+    """
 
     entries: tuple[Entry, ...]
+    listed_us: int = 0
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:

@@ -74,13 +74,6 @@ class RawSource(Protocol):
         """Look how far the source has got."""
         ...
 
-    async def look_again(self, head: SourceHead) -> SourceHead:
-        """Return a head as it is now, with nothing that is new in it.
-
-        What is bound without being read, must not be gone by then.
-        """
-        ...
-
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
     ) -> Plan | None:
