@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -242,7 +243,7 @@ def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
 
 
 def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DuckDB ends between two lots of some 2,000 rows; that it did says nothing about a row."""
+    """DuckDB ends between two lots of some 2,000 rows; that it did says nothing of a row."""
     monkeypatch.setattr(predicate, "SECONDS_MAX", 0.05)
     slow = _check("regexp_matches(repeat(carrier, 1000), '(u+a+)+y')")
     rows = FLIGHTS.take([0] * 100_000)
@@ -251,6 +252,18 @@ def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> N
         slow.mask(rows)
     with pytest.raises(ExpressionTooSlow):
         slow.failing(rows)
+
+
+def test_what_nothing_interrupts_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lot of rows took 469 s, of the 300 that a condition may take."""
+    monkeypatch.setattr(predicate, "SECONDS_MAX", 0.05)
+    monkeypatch.setattr(predicate, "GRACE_SECONDS", 0.05)
+    slow = _check('levenshtein(repeat(carrier, 1500), repeat("at", 900)) > 0')
+
+    with pytest.raises(ExpressionTooSlow, match=r"^--where takes longer than 0.05 s"):
+        slow.mask(FLIGHTS.take([0] * 300))
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == predicate.AT_WORK)
+    thread.join()
 
 
 @pytest.mark.parametrize(

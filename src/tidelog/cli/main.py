@@ -7,8 +7,10 @@ in the environment, the traceback follows.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -30,6 +32,7 @@ from tidelog.cli import (
 from tidelog.cli.log import group
 from tidelog.cli.output import OutputClosed, say
 from tidelog.errors import (
+    ExpressionTooSlow,
     InvariantError,
     LocationError,
     NoSuchCollection,
@@ -142,10 +145,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSED
     except TidelogError as error:
         _tell(error)
+        if isinstance(error, ExpressionTooSlow):
+            atexit.register(_leave_at_once, status_of(error))
         return status_of(error)
     except Exception as error:  # noqa: BLE001  # The last resort: users get no traceback.
         _tell_unforeseen(error)
         return FAILED
+
+
+def _leave_at_once(status: int) -> None:
+    """Leave without clearing up, where a condition that was given up is still computed."""
+    if any(thread.name == "tidelog-condition" for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def status_of(error: TidelogError) -> int:

@@ -6,10 +6,11 @@ to that), and rows keep their order.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Thread
 
 import duckdb
 import numpy as np
@@ -22,6 +23,8 @@ from tidelog.errors import ExpressionTooSlow, UsageError
 # expression, and the second decides nothing about a row: another machine is quicker.
 MEMORY_MAX = "2GiB"
 SECONDS_MAX = 300.0
+GRACE_SECONDS = 1.0  # After which a computation that was broken off is left alone.
+AT_WORK = "tidelog-condition"  # The thread that computes one.
 ROWS = "tidelog_rows"  # What the rows are called inside the sandbox.
 
 
@@ -54,14 +57,14 @@ class Predicate:
         sandbox.register(ROWS, self.rows(table))
         try:
             statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
-            with self._in_time(sandbox):
-                found: pa.Table = sandbox.sql(statement).to_arrow_table()
+            found = self._in_time(sandbox, lambda: sandbox.sql(statement).to_arrow_table())
         except duckdb.Error as error:
             raise UsageError(
                 f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
             ) from error
         finally:
-            sandbox.unregister(ROWS)
+            with suppress(duckdb.Error):  # It is still at work: see `_in_time`.
+                sandbox.unregister(ROWS)
         return found.column("p")
 
     def failing(self, table: pa.Table) -> npt.NDArray[np.bool_]:
@@ -74,29 +77,41 @@ class Predicate:
         told = f"TRY(CASE WHEN ({self.sql}) IS NULL THEN 1 ELSE 2 END) IS NULL"
         with open_sandbox() as connection:
             connection.register(ROWS, self.rows(table))
-            with self._in_time(connection):
-                found = connection.execute(f"SELECT {told} AS p FROM {ROWS}").fetchnumpy()["p"]
-        return np.asarray(found, np.bool_)
+            statement = f"SELECT {told} AS p FROM {ROWS}"
+            found = self._in_time(connection, lambda: connection.sql(statement).to_arrow_table())
+        return np.asarray(found.column("p").to_numpy(), np.bool_)
 
-    @contextmanager
-    def _in_time(self, sandbox: duckdb.DuckDBPyConnection) -> Iterator[None]:
-        """Break off what takes too long.
+    def _in_time(
+        self, sandbox: duckdb.DuckDBPyConnection, compute: Callable[[], pa.Table]
+    ) -> pa.Table:
+        """Return what is computed, or stop waiting for it.
+
+        DuckDB ends between lots of 2,048 rows, and one may take it hours: where it does not end
+        soon, a thread of its own goes on with it, for which nobody waits.
 
         Raises:
             ExpressionTooSlow: it took too long.
         """
-        timer = threading.Timer(SECONDS_MAX, sandbox.interrupt)
-        timer.daemon = True
-        timer.start()
+        found: Future[pa.Table] = Future()
+
+        def work() -> None:
+            try:
+                found.set_result(compute())
+            except BaseException as error:  # noqa: BLE001 - it is raised by whoever waits.
+                found.set_exception(error)
+
+        Thread(target=work, daemon=True, name=AT_WORK).start()
         try:
-            yield
-        except duckdb.InterruptException as error:
+            return found.result(SECONDS_MAX)
+        except TimeoutError as error:
             raise ExpressionTooSlow(
                 f"{self.what} takes longer than {SECONDS_MAX:g} s on some rows: simplify it",
                 expression=self.sql,
             ) from error
         finally:
-            timer.cancel()
+            if not found.done():
+                sandbox.interrupt()
+                wait([found], GRACE_SECONDS)
 
     def rows(self, table: pa.Table) -> pa.Table:
         """Return what of ``table`` the expression reads, in the types it was checked for.
@@ -141,7 +156,8 @@ def open_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("SET lock_configuration = true")
         yield connection
     finally:
-        connection.close()
+        with suppress(duckdb.Error):  # It is still at work, and goes when that is done.
+            connection.close()
 
 
 def told_by(error: BaseException) -> str:
