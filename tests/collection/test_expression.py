@@ -261,7 +261,7 @@ def test_what_nothing_interrupts_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     slow = _check('levenshtein(repeat(carrier, 1500), repeat("at", 900)) > 0')
 
     with pytest.raises(ExpressionTooSlow, match=r"^--where takes longer than 0.05 s"):
-        slow.mask(FLIGHTS.take([0] * 300))
+        slow.mask(FLIGHTS.take([0] * 150))
     (thread,) = (thread for thread in threading.enumerate() if thread.name == predicate.AT_WORK)
     thread.join()
 

@@ -93,6 +93,21 @@ async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
         await ingest(location, "s")
 
 
+async def test_values_of_columns_that_the_schema_lacks_are_counted() -> None:
+    """As those of files are: a table may get columns; of a log, to leave some out was chosen."""
+    Shelf.rows["a"] = [row(1, 1, body=b"x"), row(2, 2), row(3, 3, body=b"y")]
+    location = await location_with(schema="k bigint")
+    await location.create_source(
+        SourceSpec(name="g", kind="generator", settings={"shape": "counter", "rows": "3"},
+                   schema="n bigint")
+    )  # fmt: skip
+
+    (tick,) = await ingest(location, "s")
+    (made,) = await ingest(location, "g")
+    assert tick.dropped == {"at": 3, "gone": 3, "body": 2}
+    assert (made.rows, made.dropped) == (3, {})
+
+
 async def test_rows_that_do_not_fit_are_told_by_path_and_address() -> None:
     """As those of files are; and the others are in."""
     Shelf.rows["a"] = [row(1, 1), row(300, 2), row(3, 3)]

@@ -62,7 +62,12 @@ def decode_rows(
         rows = rows.append_column(name, nothing)
     addresses = rows.column(OFFSET).to_numpy()
     data = rows.select(wanted.names)
-    records = Records(data, addresses, lambda some: row_texts(data.take(some)))
+    dropped: dict[str, int] = {}
+    if counted:
+        others = (name for name in rows.column_names if name not in {OFFSET, *wanted.names})
+        values = {name: rows.num_rows - rows.column(name).null_count for name in others}
+        dropped = {name: count for name, count in values.items() if count}
+    records = Records(data, addresses, lambda some: row_texts(data.take(some)), dropped=dropped)
     return fit_records(records, found.path, wanted, required=required)
 
 
