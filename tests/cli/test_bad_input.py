@@ -443,4 +443,4 @@ def test_a_system_that_starts_no_more_threads(events: Cli, monkeypatch: pytest.M
 
     monkeypatch.setattr(threading.Thread, "start", start)
 
-    refused(events("read", "events"), FAILED, "no more threads", "ulimit")
+    refused(events("read", "events"), FAILED, "no more memory, and no more threads", "ulimit")

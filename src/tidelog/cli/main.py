@@ -74,6 +74,9 @@ _PLAIN: Final = (
     ),
     ("Input should be a valid number, unable to parse string as a number", "no number"),
 )
+# What errors of several libraries say where a process may have no more: the last, where not even
+# the libraries themselves can be loaded.
+_NO_MORE: Final = ("can't start new thread", "annot allocate memory", "failed to map segment")
 
 app = typer.Typer(
     name="tidelog",
@@ -208,10 +211,10 @@ def _tell_misuse(error: Exception) -> None:
 
 def _tell_unforeseen(error: Exception) -> None:
     told = " ".join(str(error).split())[:300]
-    if isinstance(error, RuntimeError) and "can't start new thread" in told:
+    if isinstance(error, MemoryError) or any(sign in told for sign in _NO_MORE):
         say(
-            "tidelog: the system lets this process start no more threads: raise its limits of "
-            "memory and of processes (ulimit -v, ulimit -u)"
+            "tidelog: the system gives this process no more memory, and no more threads: raise its "
+            "limits of memory and of processes (ulimit -v, ulimit -u)"
         )
         _tell_trace(error)
         return
