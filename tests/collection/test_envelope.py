@@ -148,12 +148,14 @@ class Output:
     rows: pa.Table = field(default_factory=TIMED.updates.empty_table)
     deleted: pa.Table = field(default_factory=KEPT.updates.empty_table)
 
-    def take(self, dated: list[Any], *, forgotten_below: int = 0) -> None:
+    def take(
+        self, dated: list[Any], *, forgotten_below: int = 0, offsets: list[int] | None = None
+    ) -> None:
         """Take messages as one tick does: the late ones count from its lower on."""
         lower, upper = self.upper, max([self.upper, *(m[2] for m in dated)]) + 1
         rows = [
-            (*key, value, at, max(at, lower), at, 0, offset, delete)
-            for offset, (key, value, at, delete) in enumerate(dated)
+            (*key, value, at, max(at, lower), at, 0, offsets[n] if offsets else n, delete)
+            for n, (key, value, at, delete) in enumerate(dated)
         ]
         columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 9
         messages = pa.table(columns, schema=messages_schema(TIMED))
@@ -168,6 +170,12 @@ class Output:
         assert found.deleted is not None
         self.upper, self.rows = upper, pa.concat_tables([self.rows, found.rows])
         self.deleted = pa.concat_tables([self.deleted, found.deleted])
+
+    def kept(self) -> dict[Any, Any]:
+        """Return the time of each key's deletion."""
+        rows = current_rows([self.deleted], self.deleted, KEPT, as_of=self.upper).to_pylist()
+        assert len({(r["k"], r["p"]) for r in rows}) == len(rows)
+        return {(r["k"], r["p"]): r["at"] for r in rows}
 
     def contents(self) -> dict[Any, Any]:
         """Return each key's value and time."""
@@ -192,11 +200,34 @@ def test_what_is_newest_does_not_depend_on_when_it_comes(
     assert output.contents() == {
         key: (value, at) for key, (value, at, gone) in newest.items() if not gone
     }
-    kept = current_rows([output.deleted], output.deleted, KEPT, as_of=output.upper).to_pylist()
-    assert {(r["k"], r["p"]): r["at"] for r in kept} == {
-        key: at for key, (_, at, gone) in newest.items() if gone
-    }
-    assert len(kept) == sum(gone for _, _, gone in newest.values())
+    assert output.kept() == {key: at for key, (_, at, gone) in newest.items() if gone}
+
+
+MEETING = st.lists(st.tuples(KEYS, VALUES, st.integers(1, 3), st.booleans()), max_size=8)
+
+
+@settings(max_examples=300)
+@given(ticks=st.lists(st.tuples(MEETING, st.integers(0, 4)), max_size=5), same=st.booleans())
+def test_a_key_is_in_the_output_or_among_the_deletions(ticks: list[Any], same: bool) -> None:
+    """Never in both, whatever meets: times, addresses, a deletion that is forgotten in between.
+
+    What of a key counts is the newest; of one time, what came last.
+    """
+    output, state = Output(), dict[Any, Any]()
+    for dated, forgotten_below in ticks:
+        offsets = [0 if same else n for n in range(len(dated))]
+        output.take(dated, forgotten_below=forgotten_below, offsets=offsets)
+        for key in {key for key, *_ in dated}:
+            value, at, gone = state.get(key, (None, 0, True))
+            if gone and at < forgotten_below:
+                at = 0
+            found = [(value, at, gone), *((v, t, g) for k, v, t, g in dated if k == key)]
+            state[key] = max(reversed(found), key=lambda message: message[1])
+
+        rows, kept = output.contents(), output.kept()
+        assert not rows.keys() & kept.keys()
+        assert rows == {k: (v, at) for k, (v, at, gone) in state.items() if not gone}
+        assert kept.keys() == {k for k, (_, _, gone) in state.items() if gone}
 
 
 def test_a_deletion_that_is_forgotten_counts_no_more_and_is_not_kept_twice() -> None:
@@ -211,8 +242,7 @@ def test_a_deletion_that_is_forgotten_counts_no_more_and_is_not_kept_twice() -> 
 
     output.take([(key, None, 30, True)], forgotten_below=21)
     assert output.contents() == {}
-    kept = current_rows([output.deleted], output.deleted, KEPT, as_of=output.upper).to_pylist()
-    assert [row["at"] for row in kept] == [30]
+    assert output.kept() == {key: 30}
 
 
 @pytest.mark.parametrize(
