@@ -43,8 +43,31 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
     assert "nothing is left" in said
     assert "held back what is newer than 'complete to'" in said
     assert "2h newer, or by: tidelog ingest days --final" in said
+    size = (days.folder / "days" / "1.jsonl").stat().st_size
+    assert f"in {size} bytes of what was read" in said
     with patch("tidelog.cli.source.choose_format", return_value="json"):
-        assert days.done("source", "status", "days").object["lateness_ms"] == 7_200_000
+        found = days.done("source", "status", "days").object
+        assert (found["lateness_ms"], found["held_bytes"]) == (7_200_000, size)
+    days.ingest("days", "--final")
+    assert "held back nothing" in " ".join(days.done("source", "status", "days").out.split())
+
+
+def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
+    """What watches a source has an exit status to go by, and all that is told besides."""
+    cli.write_lines("raw/a.jsonl", {"n": 1})
+    cli.done("source", "create", "s", "--files", cli.folder / "raw")
+    cli.ingest("s")
+    assert cli.done("source", "status", "s", "--check").object["lag_bytes"] == 0
+    (cli.folder / "raw" / "b.jsonl").write_text('{"n": ')
+    cli.ingest("s")
+
+    said = cli("source", "status", "s", "--check")
+    assert (said.status, said.err) == (1, "")
+    assert list(said.object["run"]["waiting"]) == ["b.jsonl"]
+    assert cli("source", "status", "s").status == 0
+    cli.write_lines("raw/a.jsonl", {"n": 2}, {"n": 3})
+    assert cli("ingest", "s", "--engine", "local").status == 1
+    assert cli("source", "status", "s", "--check").status == 1
 
 
 def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
@@ -66,6 +89,9 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
         (("read", "days", "--where", 'k > "noon"'), "a text stands in single quotes: 'noon'"),
         (("source", "create", "g", "--generator", "dice"), "one of counter, key-value\n"),
         (("source", "create", "days_errors", "--generator", "counter"), "beside 'days'"),
+        (("read", "days", "--limit", "-1"), "'--limit': it is less than 0; see"),
+        (("collection", "drop", "days"), "no such command 'drop'; it goes with its source"),
+        (("log", "drop", "days"), "no such command 'drop'; a log is destroyed"),
     ],
 )
 def test_a_mistake_is_told_as_it_was_made(days: Cli, arguments: tuple[str, ...], told: str) -> None:

@@ -76,6 +76,23 @@ def test_times_are_whole_where_text_can_give_way() -> None:
     assert lines[-1].endswith("…")
 
 
+def test_where_a_time_has_no_room_each_row_is_written_as_lines() -> None:
+    """Two thirds of a time above the rest of it are read as neither."""
+    out: list[str] = []
+    times = ["1970-01-01T00:00:00Z", "2026-11-23T09:36:04.156Z"]
+    table = Grid(
+        ["name", "since", "complete to", "bytes"],
+        right=[False] * 4, whole=[False, True, True, False], width=48, out=out.append,
+    )  # fmt: skip
+    table.write([["flights", *times, "320 bytes"]])
+    table.write([["others", *times, "x" * 80]])
+
+    lines = "".join(out).splitlines()
+    assert lines[:3] == ["-- 1 --", "name         flights", f"since        {times[0]}"]
+    assert sum(times[1] in line for line in lines) == 2
+    assert max(map(cell_len, lines)) <= 48
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_six_hundred_columns_fit_a_terminal(width: int) -> None:
     """Each row is written as lines, and no value of it is lost."""

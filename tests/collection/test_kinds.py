@@ -121,6 +121,16 @@ async def test_rows_that_do_not_fit_are_told_by_path_and_address() -> None:
     assert "'k': 300" in error["text"]
 
 
+async def test_bytes_of_a_bad_row_are_told_as_text() -> None:
+    """As a person wrote them, and not as Python would."""
+    Shelf.rows["a"] = [row(300, 1, body=b"eu"), row(301, 2, body=b"\xff")]
+    location = await location_with(schema="k utinyint, body blob")
+
+    await ingest(location, "s")
+    texts = sorted(error["text"] for error in await rows_in(location, "s_errors"))
+    assert texts == ["{'k': 300, 'body': 'eu'}", "{'k': 301, 'body': '\N{REPLACEMENT CHARACTER}'}"]
+
+
 async def test_texts_are_decoded_as_lines_of_files_are() -> None:
     """One record, one row: whatever is none, or several, is a bad one, and none is lost."""
     bodies = [

@@ -32,8 +32,8 @@ def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
         Column("name", lambda one: one["name"]),
         Column("rows", lambda one: f"{one['rows']:,}", right=True),
         Column("bytes", lambda one: bytes_text(one["bytes"]), right=True),
-        Column("since", lambda one: _since(one["since"])),
-        Column("complete to", lambda one: one["complete_to"] or "nothing yet"),
+        Column("since", lambda one: _since(one["since"]), whole=True),
+        Column("complete to", lambda one: one["complete_to"] or "nothing yet", whole=True),
         Column(
             "shards", lambda one: str(sum(len(r["shards"]) for r in one["renditions"])), right=True
         ),

@@ -27,8 +27,8 @@ _GAP: Final = "  "
 class Grid:
     """Writes lines of cells. Widths are settled by the first call of `write`; see the module.
 
-    ``width`` is how wide a line may be; None for any. Columns that are ``whole`` are made narrower
-    than their cells only when the others are as narrow as can be. A cell of None is written NULL.
+    ``width`` is how wide a line may be; None for any. Columns that are ``whole`` are not made
+    narrower than their cells. A cell of None is written NULL.
     """
 
     def __init__(
@@ -46,26 +46,26 @@ class Grid:
         self._width = width
         self._out = out
         self._widths: list[int] | None = None
+        self._begun = False
+        least = len(self._names) * (WIDTH_MIN + len(_GAP)) - len(_GAP)
+        self._is_too_narrow = width is not None and least > width
         self._rows_count = 0
 
     def write(self, rows: Sequence[Sequence[str | None]]) -> None:
         """Write rows; before the first, the names."""
         cleaned = [["NULL" if c is None else clean_text(c) for c in row] for row in rows]
+        if self._widths is None and not self._is_too_narrow:
+            self._settle([self._names, *cleaned])
         if self._is_too_narrow:
             for row in cleaned:
                 self._record(row)
             return
-        if self._widths is None:
-            self._widths = self._fit([self._names, *cleaned])
+        if not self._begun:
+            self._begun = True
             self._line(self._names)
-            self._out(_GAP.join("-" * w for w in self._widths) + "\n")
+            self._out(_GAP.join("-" * w for w in self._widths or []) + "\n")
         for row in cleaned:
             self._line(row)
-
-    @property
-    def _is_too_narrow(self) -> bool:
-        count = len(self._names)
-        return self._width is not None and count * (WIDTH_MIN + len(_GAP)) > self._width + len(_GAP)
 
     def _line(self, cells: Sequence[str]) -> None:
         widths = self._widths or []
@@ -90,15 +90,16 @@ class Grid:
             ):
                 self._out(f"{_aligned(told, narrow, right=False)}{_GAP}{text}".rstrip() + "\n")
 
-    def _fit(self, rows: Sequence[Sequence[str]]) -> list[int]:
-        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    def _settle(self, rows: Sequence[Sequence[str]]) -> None:
+        """Choose the widths; where a number or a time would have to be cut, there is no room."""
+        longest = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        self._widths = widths = list(longest)
         if self._width is None:
-            return widths
+            return
         room = max(self._width - len(_GAP) * (len(widths) - 1), 0)
         soft = [place for place, whole in enumerate(self._whole) if not whole]
-        for places in (soft, range(len(widths))):
-            _narrow(widths, places, room)
-        return widths
+        _narrow(widths, soft, room)
+        self._is_too_narrow = sum(widths) > room
 
 
 def _narrow(widths: list[int], places: Sequence[int], room: int) -> None:

@@ -63,6 +63,8 @@ _MISUSES: Final = (
 _HINTS: Final = (
     ("no such option: --location", "it stands before the verb: tidelog --location URL VERB ..."),
     ("unexpected extra argument", "put patterns and expressions in quotes"),
+    ("collection: no such command 'drop'", "it goes with its source: tidelog source drop NAME"),
+    ("tidelog log: no such command 'drop'", "a log is destroyed: tidelog log destroy NAME"),
 )
 
 # What the parser of options says, in words that one need not know pydantic for.
@@ -72,6 +74,8 @@ _PLAIN: Final = (
         "Unable to parse input string as an integer, exceeded maximum size",
         "a number of too many digits",
     ),
+    ("Input should be greater than or equal to", "less than"),
+    ("Input should be less than or equal to", "more than"),
     ("Input should be a valid number, unable to parse string as a number", "no number"),
 )
 # What errors of several libraries say where a process may have no more: the last, where not even
@@ -205,7 +209,9 @@ def _tell_misuse(error: Exception) -> None:
     for said, plain in _PLAIN:
         told = told.replace(said, f"it is {plain}")
     told = told[:1].lower() + told[1:]
-    hint = next((hint for part, hint in _HINTS if part in told), None)
+    hint = next((hint for part, hint in _HINTS if part in f"{command}: {told}"), None)
+    if hint is not None:
+        told = told.partition(". Did you mean")[0]
     say(f"tidelog: {told}; {hint or f'see {command} --help'}")
 
 

@@ -137,11 +137,15 @@ def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """A column of a listing: its name, how each cell is made, and whether it is a number."""
+    """A column of a listing: its name, how each cell is made, and whether it is a number.
+
+    One that is ``whole`` is never cut, as no number is.
+    """
 
     name: str
     cell: Callable[[T], str]
     right: bool = False
+    whole: bool = False
 
 
 def print_listing(
@@ -166,9 +170,9 @@ def print_table(found: Sequence[T], columns: Sequence[Column[T]]) -> None:
     from tidelog.cli.grid import Grid, terminal_width
 
     names, right = [c.name for c in columns], [c.right for c in columns]
-    Grid(names, right=right, width=terminal_width(), out=write_text).write(
-        [[column.cell(one) for column in columns] for one in found]
-    )
+    whole = [c.right or c.whole for c in columns]
+    grid = Grid(names, right=right, whole=whole, width=terminal_width(), out=write_text)
+    grid.write([[column.cell(one) for column in columns] for one in found])
 
 
 def write_text(text: str) -> None:

@@ -164,7 +164,20 @@ def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) 
 
 
 @app.command("status")
-def status(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
+def status(
+    context: typer.Context,
+    name: SourceName,
+    *,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Fail (exit status 1) where the last run failed, a file waits, or the source "
+            "cannot be asked.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show how far a source has come.
 
     And what it has left, how many rows were late or bad, and how its last run went.
@@ -179,6 +192,9 @@ def status(context: typer.Context, name: SourceName, as_json: AsJson = False) ->
         print_json(status_object(found))
     else:
         print_fields(status_fields(found))
+    run = found.run
+    if check and (found.trouble or (run is not None and (run.error or run.waiting))):
+        raise typer.Exit(1)
 
 
 @app.command("skip")

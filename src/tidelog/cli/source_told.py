@@ -100,6 +100,7 @@ def status_object(found: SourceStatus) -> dict[str, Any]:
         "complete_to": _complete_to(found.upper),
         "lag_bytes": found.left_bytes,
         "lateness_ms": found.lateness_ms,
+        "held_bytes": found.held_bytes,
         "files": found.files,
         "reached": dict(found.reached),
         "late": found.late,
@@ -163,7 +164,10 @@ def _held_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
 
     lateness = duration_text(found.lateness_ms)
     until = f"until rows come that are {lateness} newer, or by: tidelog ingest {found.name} --final"
-    return [("held back", f"what is newer than 'complete to', {until}")]
+    if not found.held_bytes:
+        return [("held back", "nothing")]
+    what = f"what is newer than 'complete to', in {bytes_text(found.held_bytes)} of what was read"
+    return [("held back", f"{what}, {until}")]
 
 
 def _reached_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:

@@ -73,7 +73,7 @@ def list_cursors(context: typer.Context, name: LogName, as_json: AsJson = False)
         Column("cursor", lambda one: one.cursor),
         Column("position", lambda one: f"{one.position:,}", right=True),
         Column("holds", lambda one: count_text(one.records, "record"), right=True),
-        Column("saved", lambda one: time_text(one.saved_us)),
+        Column("saved", lambda one: time_text(one.saved_us), whole=True),
         Column("by", lambda one: one.writer),
     )
     print_listing(

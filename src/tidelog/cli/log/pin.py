@@ -62,7 +62,7 @@ def list_pins(context: typer.Context, name: LogName, as_json: AsJson = False) ->
         Column("records", lambda one: f"{one.records:,}", right=True),
         Column("for", lambda one: f"the fork {one.holder}" if one.holder else ""),
         Column("state", lambda one: "holds" if one.is_sure else "not finished"),
-        Column("made", lambda one: time_text(one.made_us)),
+        Column("made", lambda one: time_text(one.made_us), whole=True),
     )
     print_listing(
         on_location(context, work),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -57,13 +57,22 @@ def shown(data: bytes) -> str:
 def row_texts(rows: pa.Table) -> list[str]:
     """Return rows as a person may read them."""
     try:
-        return [str(row) for row in rows.to_pylist()]
+        return [str(_readable(row)) for row in rows.to_pylist()]
     except (ValueError, OverflowError):
         pass  # Arrow holds times that Python does not.
     columns = [rows.column(name).cast(pa.string()).to_pylist() for name in rows.column_names]
     return [
         str(dict(zip(rows.column_names, row, strict=True))) for row in zip(*columns, strict=True)
     ]
+
+
+def _readable(value: Any) -> Any:
+    """Return a value of Python in which bytes are text, as far as they are."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, dict):
+        return {name: _readable(one) for name, one in value.items()}
+    return [_readable(one) for one in value] if isinstance(value, list) else value
 
 
 def blocks_of(starts: Int64s, rows: Int64s, block_bytes: int) -> Iterator[Int64s]:

@@ -30,7 +30,8 @@ class SourceStatus:
         the source cannot be asked, which ``trouble`` then says; ``files`` counts those of which
         something was taken, None of a source that reads no files, which ``reached`` an address of
         each path; ``skipped`` are files that are passed over, and since when; ``late`` and ``bad``
-        count rows since the beginning. What came within ``lateness_ms`` is taken, and held back.
+        count rows since the beginning. What came within ``lateness_ms`` is taken, and held back: it
+        lies in ``held_bytes`` of the source, beside rows that are in.
     """
 
     name: str
@@ -39,6 +40,7 @@ class SourceStatus:
     files: int | None
     reached: Mapping[str, int]
     lateness_ms: int
+    held_bytes: int
     late: int
     bad: int
     skipped: Mapping[str, int]
@@ -55,6 +57,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
     known = (await ingester.controller.catalog()).source(ingester.info.name)
     ingester.source.pass_over(frozenset(known.skipped))
     upper, taken = await taken_now(ingester)
+    held = () if upper.is_empty else (await ingester.standing(upper.time)).held
     left, trouble, is_files = None, None, ingester.info.kind == FILES
     try:
         left = (await ingester.source.head()).left_bytes(taken)
@@ -68,6 +71,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         files=count_files(taken) if is_files else None,
         reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
         lateness_ms=known.lateness_ms,
+        held_bytes=sum(found.weight_bytes for found in held),
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.diffs,
         skipped=known.skipped,
