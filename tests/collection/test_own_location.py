@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.sources import make_source, run_once
+from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.own_location import refuse_own_location
 from tidelog.errors import UsageError
+from tidelog.location import open_location
 from tidelog.store.places import split_globs
 
 
@@ -56,3 +59,18 @@ def test_of_several_places_each_is_looked_at(folder: Path) -> None:
     (folder / "more").mkdir()
     assert is_refused(folder / "link", folder / "in" / "lake", folder / "more")
     assert not is_refused(folder / "link", folder / "far" / "new-2", folder / "more" / "*.jsonl")
+
+
+@pytest.mark.parametrize("schema", ["n bigint", None])
+async def test_what_a_link_among_the_files_leads_to_is_not_taken(
+    folder: Path, schema: str | None
+) -> None:
+    """The link may be older than the location, or newer: no name tells of it."""
+    (folder / "in" / "a.jsonl").write_text('{"n": 1}\n')
+    spec = SourceSpec(name="c", files=str(folder / "in"), schema=schema)
+    await make_source(folder / "far" / "lake", spec)
+    location = await open_location(str(folder / "far" / "lake"))
+
+    for rows in (1, 0):
+        summary = await run_once(await location.ingester("c"))
+        assert (summary.rows, summary.bad, summary.left_bytes) == (rows, 0, 0)

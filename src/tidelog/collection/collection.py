@@ -73,11 +73,7 @@ class Collection:
         )
 
     async def refresh(self) -> None:
-        """Read where the shards stand.
-
-        Raises:
-            CorruptionError: the state of one is gone. LocationError: the store failed.
-        """
+        """Read where the shards stand; CorruptionError if the state of one is gone."""
         known = (*self.shards, *self._beside)
         for shard in known:
             await shard.refresh()
@@ -85,8 +81,7 @@ class Collection:
             remap = self._shard(self.rendition.remap, ERRORS_SCHEMA)
             await remap.refresh()
             # In the order of their commits: errors come last.
-            outputs, errors = self.shards, self._beside
-            await check_states([*errors, *outputs] if self.is_errors else known, remap)
+            await check_states(known[1:] + known[:1] if self.is_errors else known, remap)
 
     @property
     def since(self) -> Frontier:

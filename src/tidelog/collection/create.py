@@ -35,7 +35,7 @@ from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_i
 from tidelog.persist.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
 from tidelog.store.places import split_globs
 from tidelog.store.port import Store
-from tidelog.store.urls import open_store, secrets_in
+from tidelog.store.urls import open_store, real_root, secrets_in
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
 FORMATS_OF_KINDS = (ROWS, "json", "csv")
@@ -189,7 +189,8 @@ async def resolve_spec(
     given = None if spec.schema is None else parse_schema(spec.schema)
     info = _info_of(spec, location_url=location_url, clock=clock)
     if info.kind == FILES:
-        info, found = await _inferred(info, spec, given, clock=clock)
+        own = real_root(location_url)
+        info, found = await _inferred(info, spec, given, clock=clock, own=own)
     else:
         store = open_store(location_url, clock=clock) if store is None else store
         kind = open_kind(info, store=store, clock=clock)
@@ -283,14 +284,14 @@ async def _columns_of(
 
 
 async def _inferred(
-    info: SourceInfo, spec: SourceSpec, given: pa.Schema | None, *, clock: Clock
+    info: SourceInfo, spec: SourceSpec, given: pa.Schema | None, *, clock: Clock, own: str
 ) -> tuple[SourceInfo, pa.Schema]:
     """Return the schema, and how csv and json are written, as far as they are not given."""
     if given is not None and info.format != "csv":
         return info, given
     store = open_store(info.url, clock=clock)
     nothing = shard_schema(pa.schema([("x", pa.string())]))
-    source = FilesSource(store=store, clock=clock, info=info, schema=nothing)
+    source = FilesSource(store=store, clock=clock, info=info, schema=nothing, own=own)
     entries = (await source.head()).entries
     if info.format == "json" and await are_arrays(entries, store):
         info = msgspec.structs.replace(info, format=ARRAY_FORMAT)

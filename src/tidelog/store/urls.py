@@ -98,6 +98,11 @@ def local_path(url: str, key: str) -> str:
     return os.path.join(_path_of(url), key) if _scheme_of(url) in (None, "file") else ""
 
 
+def real_root(url: str) -> str:
+    """Return the path of a local store, symbolic links resolved; "" of one that is elsewhere."""
+    return os.path.realpath(_path_of(url)) if _scheme_of(url) in (None, "file") else ""
+
+
 def names_of(url: str) -> set[str]:
     """Return a URL as it is, and, of a local one, with symbolic links on the way to it resolved.
 

@@ -19,7 +19,7 @@ import msgspec
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.source.binding import AddressRange, FileRange, Taken
-from tidelog.collection.source.blocks import BLOCK_BYTES, sum_of
+from tidelog.collection.source.blocks import BLOCK_BYTES
 from tidelog.collection.source.candidates import Known, choose_candidates
 from tidelog.collection.source.cut import (
     Cut,
@@ -31,13 +31,14 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
-from tidelog.collection.source.identified import identify, identity_at
+from tidelog.collection.source.identified import find_renamed, identify
 from tidelog.collection.source.look import SurveyJob, greatest_time
-from tidelog.collection.source.moves import Beginning, Moves, gone_by_beginning
+from tidelog.collection.source.moves import Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
+from tidelog.collection.source.own_location import leads_into
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.still_there import NEW_US, find_lost
-from tidelog.collection.source.survey import is_unchanged, survey_piece
+from tidelog.collection.source.survey import survey_piece
 from tidelog.collection.source.survey_packed import OpenTexts, read_packed
 from tidelog.collection.source.surveyed import (
     WENT,
@@ -50,7 +51,7 @@ from tidelog.collection.source.surveyed import (
     split_candidate,
     unseen,
 )
-from tidelog.errors import GoneError, InvariantError
+from tidelog.errors import InvariantError
 from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.store.keys import shown_key
 from tidelog.store.patterns import distinct_prefixes
@@ -65,7 +66,7 @@ KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class FilesSource:
-    """Files that patterns name, in one store.
+    """Files that patterns name, in one store, but for those of its location, at the path ``own``.
 
     ``final`` says that a text file's last record is whole though it lacks a line end. Bytes that
     were surveyed in this process are kept for whoever reads them next, so that an ingester that
@@ -77,6 +78,7 @@ class FilesSource:
     info: SourceInfo
     schema: ShardSchema
     final: bool = False
+    own: str = ""
     is_versioned: bool | None = None
     block_bytes: int = BLOCK_BYTES
     piece_bytes: int = PIECE_BYTES
@@ -106,6 +108,7 @@ class FilesSource:
             if entry.size_bytes
             and entry.key not in self._skipped
             and is_asked_for(entry.key, patterns)
+            and not leads_into(entry, self.own)
         }
         # A path that is no text could not be recorded.
         nameless = {key for key in found if shown_key(key) != key}
@@ -179,21 +182,15 @@ class FilesSource:
         if not new or job.is_versioned:
             self._moves.doubt_objects(new, taken, head.sizes)
             return False
-        begun, moved = gone_by_beginning(taken, head.sizes), False
-        lengths = sorted({length for length, _ in begun})
-        for one in new if begun else ():
-            asked = one.candidate
-            file = OpenedFile(store=self.store, path=asked.path, source=self.info.name)
-            alike = [
-                gone
-                for begins in await self._beginnings(one, file, lengths)
-                for gone in begun.get(begins, ())
-                if asked.size_bytes >= gone.size_bytes
-                and await is_unchanged(gone, file, format=self.info.format)
-            ]
-            named = await identity_at(self.info.url, asked.path, clock=self.clock) if alike else ""
-            moved |= self._moves.learn(asked, alike, identity=named, skipped=self._skipped)
-        return moved
+        return await find_renamed(
+            new,
+            gone_by_beginning(taken, head.sizes),
+            self._moves,
+            info=self.info,
+            skipped=self._skipped,
+            store=self.store,
+            clock=self.clock,
+        )
 
     async def _find_lost(self, plan: Plan, head: FilesHead) -> bool:
         """Find objects that went since they were listed, and say whether there are any; they wait.
@@ -207,18 +204,6 @@ class FilesSource:
         lost = await find_lost(ranges, head, self.store, distinct_prefixes(self.info.patterns))
         self._known.stalled.update({r.path: (r.start, r.e_tag, WENT) for r in lost})
         return bool(lost)
-
-    async def _beginnings(
-        self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]
-    ) -> list[Beginning]:
-        """Return how a file begins, as one that it has grown from did, of each of these lengths."""
-        if self.info.format == "parquet":
-            return [(one.found.head_bytes, one.found.head)]
-        try:
-            data = await file.get(0, lengths[-1])
-        except GoneError:
-            return []
-        return [(length, sum_of(data[:length])) for length in lengths if length <= len(data)]
 
     def waiting(self) -> Mapping[str, str]:
         return {**self._known.waiting, **self._waiting, **self._nameless}

@@ -22,7 +22,7 @@ from tidelog.collection.source.port import RawSource
 from tidelog.errors import GoneError, UsageError
 from tidelog.persist.schema import ShardSchema
 from tidelog.store.port import Store
-from tidelog.store.urls import open_store
+from tidelog.store.urls import open_store, real_root
 from tidelog.store.wrappers.metered import Metered
 
 GROUP: Final = "tidelog.sources"
@@ -126,7 +126,8 @@ def open_source(
     stores = {} if opened is None else opened
     if info.kind == FILES:
         files = _open_once(stores, clock, info.url)
-        return FilesSource(store=files, clock=clock, info=info, schema=schema, final=final)
+        own = real_root(store.url)
+        return FilesSource(store=files, clock=clock, info=info, schema=schema, final=final, own=own)
     return AddressedSource(
         kind=open_kind(info, store=store, clock=clock, opened=stores),
         info=info,

@@ -7,6 +7,7 @@ from typing import Final
 
 from tidelog.errors import UsageError
 from tidelog.store.patterns import literal_parts, matches
+from tidelog.store.port import Entry
 from tidelog.store.urls import names_of, split_glob, split_query
 
 WRITTEN: Final = (
@@ -37,6 +38,11 @@ def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
                 "the location lies among the source's own files, which would take what is written "
                 "there: put it elsewhere, or name the files with a pattern, such as '*.jsonl'"
             )
+
+
+def leads_into(entry: Entry, root: str) -> bool:
+    """Say whether a file lies behind a symbolic link into a location, whose path is ``root``."""
+    return bool(root) and entry.target.startswith(f"{root}/")
 
 
 def _inner(within: str, around: str) -> str | None:
