@@ -30,7 +30,7 @@ class TidelogError(Exception):
     def __init__(
         self, sentence: str, *, outcome: Outcome = Outcome.NOT_APPLIED, **facts: object
     ) -> None:
-        told = " ".join(f"{name}={value}" for name, value in facts.items())
+        told = " ".join(f"{name}={_shown(value)}" for name, value in facts.items())
         super().__init__(f"{sentence} ({told})" if told else sentence)
         self.sentence = sentence
         self.facts = facts
@@ -39,6 +39,13 @@ class TidelogError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process borders (Spark tasks): keyword facts do not survive the default way.
         return (_rebuild, (type(self), self.sentence, self.outcome, dict(self.facts)))
+
+
+def _shown(value: object) -> str:
+    """Return a fact as a person may read it: names of streams are bytes, and mostly text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="backslashreplace")
+    return str(value)
 
 
 def _rebuild(

@@ -464,7 +464,8 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the shell: who may append, what is open, one stream alone, and control on request."""
     cli.done("log", "create", "s")
-    assert "open it first" in refused(cli, 2, "append", "s", "--stream", "a", stdin=b"1\n")
+    told = refused(cli, 2, "append", "s", "--stream", "a", stdin=b"1\n")
+    assert "open it first (stream=a)" in told
     opened = cli.done("log", "stream", "open", "s", "a", "--meta", "mine").object
     assert opened == {"log": "s", "stream": "a", "position": 1}
     cli.done("log", "stream", "open", "s", "b\udcff")
