@@ -100,7 +100,9 @@ def local_path(url: str, key: str) -> str:
 
 def real_root(url: str) -> str:
     """Return the path of a local store, symbolic links resolved; "" of one that is elsewhere."""
-    return os.path.realpath(_path_of(url)) if _scheme_of(url) in (None, "file") else ""
+    if url.startswith("memory:") or _scheme_of(url) not in (None, "file"):
+        return ""
+    return os.path.realpath(_path_of(url))
 
 
 def names_of(url: str) -> set[str]:
