@@ -29,6 +29,7 @@ from tidelog.persist.part import Part
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.state import State
 from tidelog.persist.transition import Verdict
+from tidelog.rowhash import Hashes
 
 
 @contextmanager
@@ -232,8 +233,8 @@ def ingester_feeds_back_too_old() -> Iterator[None]:
     """The output is read as of one time too early."""
     current = envelope.current_rows
 
-    def old(updates: list[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int) -> Any:
-        return current(updates, messages, schema, as_of=as_of - 1)
+    def old(updates: list[pa.Table], named: Hashes, schema: ShardSchema, *, as_of: int) -> Any:
+        return current(updates, named, schema, as_of=as_of - 1)
 
     with patch.object(compute, "current_rows", old):
         yield

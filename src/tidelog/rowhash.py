@@ -92,6 +92,10 @@ class Hashes:
     def __len__(self) -> int:
         return len(self.lo)
 
+    def between(self, start: int, limit: int) -> Hashes:
+        """Return the hashes of the rows ``[start, limit)``."""
+        return Hashes(self.lo[start:limit], self.hi[start:limit])
+
 
 def hash_rows(columns: Sequence[Column], *, rows: int) -> Hashes:
     """Hash each row over the columns, in their order.

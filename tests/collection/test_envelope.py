@@ -23,6 +23,7 @@ from tidelog.collection.ingest.envelope import (
     apply_upsert,
     current_rows,
     deletions_schema,
+    hash_keys,
     messages_schema,
     stamp_rows,
 )
@@ -78,6 +79,11 @@ def counted(updates: pa.Table) -> Counter[Any]:
     return found
 
 
+def standing_in(updates: pa.Table, schema: ShardSchema, *, as_of: int) -> pa.Table:
+    """Return all rows that stand at a time."""
+    return current_rows([updates], hash_keys(updates, schema), schema, as_of=as_of)
+
+
 @settings(max_examples=300)
 @given(messages=MESSAGES, current=CURRENT)
 def test_upsert_equals_a_dictionary(messages: list[Any], current: dict[Any, Any]) -> None:
@@ -105,6 +111,43 @@ def test_keys_whose_hashes_meet_by_half_are_told_apart(
     assert counted(updates) == replayed(messages, current)
 
 
+@settings(max_examples=100)
+@given(messages=MESSAGES, as_of=st.integers(9, 14), dice=st.randoms(use_true_random=False))
+def test_what_stands_does_not_depend_on_the_order_of_updates(
+    messages: list[Any], as_of: int, dice: Any
+) -> None:
+    """Parts may be put together by others than those who wrote them."""
+    updates = apply_upsert(table_of(messages), KeysBefore(rows_of({})), SCHEMA).rows
+    places = list(range(updates.num_rows))
+    dice.shuffle(places)
+    shuffled = updates.take(np.array(places, np.int64))
+
+    found = standing_in(shuffled, SCHEMA, as_of=as_of)
+
+    there: Counter[Any] = Counter()
+    for (*row, time), diff in counted(updates).items():
+        there[tuple(row)] += diff * (time <= as_of)
+    wanted = sorted((row for row, count in there.items() if count), key=repr)
+    assert sorted((tuple(row.values()) for row in found.to_pylist()), key=repr) == wanted
+
+
+@settings(max_examples=100)
+@given(messages=MESSAGES, current=CURRENT)
+def test_updates_come_by_key_with_their_hashes(
+    messages: list[Any], current: dict[Any, Any]
+) -> None:
+    """By key readers prune row groups; by the hashes a part is summed up, unseen."""
+    found = apply_upsert(table_of(messages), KeysBefore(rows_of(current)), SCHEMA)
+
+    rows = found.rows
+    keys = [(row["k"], row["p"]) for row in rows.select(["k", "p"]).to_pylist()]
+    assert keys == sorted(keys)
+    if found.hashes is not None:
+        wanted = hash_rows([rows.column(n) for n in SCHEMA.names], rows=rows.num_rows)
+        assert found.hashes.lo.tolist() == wanted.lo.tolist()
+        assert found.hashes.hi.tolist() == wanted.hi.tolist()
+
+
 @given(messages=MESSAGES)
 def test_none_appends_each(messages: list[Any]) -> None:
     """Twice the same is there twice."""
@@ -125,7 +168,7 @@ def test_feedback_makes_two_ticks_one(first: list[Any], second: list[Any]) -> No
     before = apply_upsert(table_of(first), KeysBefore(rows_of({})), SCHEMA).rows
     messages = table_of(later)
 
-    current = current_rows([before], messages, SCHEMA, as_of=19)
+    current = current_rows([before], hash_keys(messages, SCHEMA), SCHEMA, as_of=19)
     after = apply_upsert(messages, KeysBefore(current), SCHEMA).rows
 
     both = counted(before)
@@ -159,9 +202,10 @@ class Output:
         ]
         columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 9
         messages = pa.table(columns, schema=messages_schema(TIMED))
+        named = hash_keys(messages, TIMED)
         before = KeysBefore(
-            current_rows([self.rows], messages, TIMED, as_of=lower - 1),
-            current_rows([self.deleted], messages, KEPT, as_of=lower - 1),
+            current_rows([self.rows], named, TIMED, as_of=lower - 1),
+            current_rows([self.deleted], named, KEPT, as_of=lower - 1),
         )
         assert before.deleted is not None
         old = before.deleted.column("at").to_numpy() < forgotten_below
@@ -173,13 +217,13 @@ class Output:
 
     def kept(self) -> dict[Any, Any]:
         """Return the time of each key's deletion."""
-        rows = current_rows([self.deleted], self.deleted, KEPT, as_of=self.upper).to_pylist()
+        rows = standing_in(self.deleted, KEPT, as_of=self.upper).to_pylist()
         assert len({(r["k"], r["p"]) for r in rows}) == len(rows)
         return {(r["k"], r["p"]): r["at"] for r in rows}
 
     def contents(self) -> dict[Any, Any]:
         """Return each key's value and time."""
-        rows = current_rows([self.rows], self.rows, TIMED, as_of=self.upper).to_pylist()
+        rows = standing_in(self.rows, TIMED, as_of=self.upper).to_pylist()
         assert len({(r["k"], r["p"]) for r in rows}) == len(rows)
         return {(r["k"], r["p"]): (r["v"], r["at"]) for r in rows}
 

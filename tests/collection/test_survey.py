@@ -87,6 +87,7 @@ class Lake:
         numbers: list[int] = []
         for low, high in pairwise([found.start, *inner, found.limit]):
             share, data = await self.opened().read(found, low, high)
+            assert isinstance(data, bytes)
             rows = decode_range(data, share, SCHEMA_OF_LINES.data, format=self.format).rows
             numbers += rows.column("n").to_numpy().tolist()
         return numbers
@@ -215,6 +216,7 @@ async def test_who_reads_a_piece_checks_its_blocks_and_asks_for_no_others() -> N
     before = lake.store.usage()
     _, read = await lake.opened().read(found, 16 * 20 + 1, 16 * 30 + 1)
     asked = lake.store.usage() - before
+    assert isinstance(read, bytes)
     assert data.find(read) > 16 * 20
     assert asked.read_bytes <= 16 * 12
     with pytest.raises(SourceRewritten, match="'a' was rewritten"):
@@ -277,6 +279,7 @@ async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row()
     errors = []
     for low, high in ((0, 9), (9, size)):
         share, data = await lake.opened().read(found, low, high)
+        assert isinstance(data, bytes)
         decoded = decode_range(data, share, SCHEMA_OF_LINES.data, format="parquet")
         assert not decoded.rows.num_rows
         errors += decoded.errors.to_pylist()

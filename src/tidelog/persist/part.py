@@ -26,7 +26,7 @@ from tidelog.errors import CorruptionError, require
 from tidelog.ids import ShardId
 from tidelog.persist.parquet import decode_parquet, encode_parquet
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
-from tidelog.rowhash import RowSum, hash_rows, hash_rows_with_time, weighted_sum
+from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weighted_sum
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
@@ -70,10 +70,13 @@ def part_path(shard: ShardId, write_epoch: int, unique: str) -> str:
     return f"shard/{shard}/part/{write_epoch:08x}/{unique}.parquet"
 
 
-def sums_of(updates: pa.Table, schema: ShardSchema) -> tuple[RowSum, RowSum]:
-    """Return V and T of a table of updates."""
-    rows = updates.num_rows
-    hashes = hash_rows([updates.column(n) for n in schema.names], rows=rows)
+def sums_of(
+    updates: pa.Table, schema: ShardSchema, hashes: Hashes | None = None
+) -> tuple[RowSum, RowSum]:
+    """Return V and T of a table of updates; ``hashes`` are those of its rows, if they are known."""
+    if hashes is None:
+        columns = [updates.column(n) for n in schema.names]
+        hashes = hash_rows(columns, rows=updates.num_rows)
     diffs = int64_of(updates, DIFF)
     timed = hash_rows_with_time(hashes, int64_of(updates, TIME))
     return weighted_sum(hashes, diffs), weighted_sum(timed, diffs)
@@ -95,14 +98,20 @@ def _plain(chunk: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def encode_part(
-    updates: pa.Table, schema: ShardSchema, *, path: str, is_sorted: bool, inline: bool
+    updates: pa.Table,
+    schema: ShardSchema,
+    *,
+    path: str,
+    is_sorted: bool,
+    inline: bool,
+    hashes: Hashes | None = None,
 ) -> tuple[Part, bytes | None]:
     """Return the descriptor of a part, and the bytes to be stored at ``path`` (None: it is inline).
 
     ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows
-    bytes to ride in the descriptor when they are few.
+    bytes to ride in the descriptor when they are few. ``hashes``: see `sums_of`.
     """
-    sum_v, sum_t = sums_of(updates, schema)
+    sum_v, sum_t = sums_of(updates, schema, hashes)
     body = _encode_ipc(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
     small = body is not None and len(body) <= INLINE_BYTES
     data = body if body is not None and small else encode_parquet(updates)

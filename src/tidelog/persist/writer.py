@@ -19,6 +19,7 @@ from tidelog.ids import ShardId
 from tidelog.persist.part import Part, encode_part, part_path
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.updates import is_sortable
+from tidelog.rowhash import Hashes
 from tidelog.store.port import Store
 
 RECORD_BYTES_MAX = 8 * 1024 * 1024
@@ -43,10 +44,13 @@ class PartWriter:
     part_bytes: int = 64 * 1024 * 1024
     uploads: int = 2
 
-    async def write(self, updates: pa.Table, *, inline: bool = True) -> list[Part]:
+    async def write(
+        self, updates: pa.Table, *, inline: bool = True, hashes: Hashes | None = None
+    ) -> list[Part]:
         """Write updates that `prepare_updates` gave; return their parts in order.
 
-        ``inline`` lets few bytes ride in the descriptor instead of an object of their own.
+        ``inline`` lets few bytes ride in the descriptor instead of an object of their own;
+        ``hashes`` are those of the rows, without their times, if they are known.
 
         Raises:
             UsageError: a record is too large. LocationError: the store failed; nothing counts.
@@ -56,18 +60,25 @@ class PartWriter:
         pieces = cut(updates, self.part_bytes)
         inline = inline and len(pieces) == 1
         try:
-            work = [partial(self._put, piece, inline) for piece in pieces]
+            work, start = [], 0
+            for piece in pieces:
+                limit = start + piece.num_rows
+                some = None if hashes is None else hashes.between(start, limit)
+                work.append(partial(self._put, piece, inline, some))
+                start = limit
             return await run_all(work, at_once=self.uploads)
         except LocationError as error:
             # Whatever landed is named by no state, and never will be.
             error.outcome = Outcome.NOT_APPLIED
             raise
 
-    async def _put(self, piece: pa.Table, inline: bool) -> Part:
+    async def _put(self, piece: pa.Table, inline: bool, hashes: Hashes | None) -> Part:
         path = part_path(self.shard, self.write_epoch, self.clock.unique())
         is_sorted = self.is_sorted and is_sortable(self.schema)
         part, data = await self.clock.offload(
-            lambda: encode_part(piece, self.schema, path=path, is_sorted=is_sorted, inline=inline)
+            lambda: encode_part(
+                piece, self.schema, path=path, is_sorted=is_sorted, inline=inline, hashes=hashes
+            )
         )
         part = msgspec.structs.replace(part, bucket=self.bucket)
         if data is not None:

@@ -115,7 +115,7 @@ class SparkEngine:
         tasks = self._tasks()
         cores = await self.clock.offload(tasks.cores_count)
         shares = [
-            SurveyShare(location_url=self.location_url, job=one)
+            SurveyShare(location_url=self.location_url, job=one, keeps_rows=not tasks.is_elsewhere)
             for one in share_survey(job, cores, self.settings)
         ]
         told = await run_job(

@@ -18,17 +18,17 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock, run_all
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
-from tidelog.collection.ingest.compute import Job, Shaped, error_updates, shape_messages
+from tidelog.collection.ingest.compute import Job, Shaped, error_updates
 from tidelog.collection.ingest.engine import (
     Computed,
     LocalEngine,
     Written,
     part_writer,
+    read_and_shape,
     split_by_bucket,
     summarize,
     survey_here,
@@ -40,9 +40,10 @@ from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource
 from tidelog.errors import LocationError, TidelogError, unforeseen
 from tidelog.persist.part import Part
-from tidelog.rowhash import bucket_of, hash_rows
+from tidelog.spark.handed import Messages, hand_on, received
 from tidelog.spark.job import portable
 from tidelog.spark.plan import Piece, Share
+from tidelog.spark.spilled import rows_on_disk
 from tidelog.spark.worker import use_one_core
 from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Metered, Usage
@@ -62,19 +63,15 @@ class TaskResult:
     computed: Computed
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """Messages for the shard at ``place``, as an Arrow stream."""
-
-    place: int
-    data: bytes
-
-
 class SurveyShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task of a survey does, as a plain value."""
+    """What one task of a survey does, as a plain value.
+
+    ``keeps_rows``: the tasks that compute what is bound will be on the same machine.
+    """
 
     location_url: str
     job: SurveyJob
+    keeps_rows: bool = False
 
 
 Outcome = TaskResult | TidelogError
@@ -101,13 +98,16 @@ class Bench:
         """Open a job's source, on stores that stay open."""
         if job.kind is not None:
             register_kind(job.kind)
-        return open_source(
+        source = open_source(
             job.source,
             job.data_schema,
             store=self.store,
             clock=self.clock,
             opened=self._sources,
         )
+        if isinstance(source, FilesSource):
+            source.rows = rows_on_disk(job, clock=self.clock)
+        return source
 
     def usage(self) -> Usage:
         """Return what all stores were asked for so far."""
@@ -179,6 +179,7 @@ async def run_survey(share: SurveyShare, bench: Bench) -> tuple[bytes, Usage]:
     source = bench.source(job)
     if isinstance(source, FilesSource):
         source.kept_bytes_max = 0
+        source.rows = source.rows if share.keeps_rows else None
     done = await survey_here(job, source, at_once=READS_MAX)
     # As one string of bytes: to pickle many small values takes longer than to make them.
     return msgspec.msgpack.encode(done.found), bench.usage() - before
@@ -215,19 +216,6 @@ async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]
     return _found(share, computed, bench, before), messages
 
 
-def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
-    """Yield messages to the partitions of their keys."""
-    schema = share.job.data_schema
-    hashes = hash_rows([messages.column(n) for n in schema.key], rows=messages.num_rows)
-    buckets = bucket_of(hashes, share.buckets)
-    ordered = messages.take(np.argsort(buckets, kind="stable"))
-    limits = np.cumsum(np.bincount(buckets, minlength=share.buckets)).tolist()
-    for bucket, (start, limit) in enumerate(zip([0, *limits[:-1]], limits, strict=True)):
-        if start < limit:
-            data = _encode(ordered.slice(start, limit - start))
-            yield bucket % share.partitions, Messages(bucket % len(share.places), data)
-
-
 async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) -> TaskResult:
     """Write the output's parts out of messages that came from other tasks.
 
@@ -237,7 +225,7 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
     before = bench.usage()
     nothing = messages_schema(share.job.data_schema).empty_table()
     buckets = [
-        pa.concat_tables([nothing, *(_decode(m.data) for m in given if m.place == place)])
+        pa.concat_tables([nothing, *(received(m, share.job) for m in given if m.place == place)])
         for place in share.places
     ]
     written = await _write(buckets, share, bench)
@@ -248,8 +236,15 @@ async def _shape(share: Share, bench: Bench) -> list[Shaped]:
     source = bench.source(share.job)
 
     async def one(piece: Piece) -> Shaped:
-        found, data = await source.read(piece.found, piece.low, piece.high)
-        return await bench.clock.offload(lambda: shape_messages(data, found, piece.rank, share.job))
+        return await read_and_shape(
+            source,
+            piece.found,
+            piece.rank,
+            share.job,
+            clock=bench.clock,
+            low=piece.low,
+            high=piece.high,
+        )
 
     return await run_all([partial(one, piece) for piece in share.pieces], at_once=READS_MAX)
 
@@ -295,15 +290,3 @@ async def _awaited(work: Awaitable[T]) -> T:
 def _found(share: Share, computed: Computed, bench: Bench, before: Usage) -> TaskResult:
     usage = bench.usage() - before
     return TaskResult(places=share.places, computed=replace(computed, usage=usage))
-
-
-def _encode(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def _decode(data: bytes) -> pa.Table:
-    with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
-        return stream.read_all()

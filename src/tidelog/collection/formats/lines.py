@@ -53,8 +53,12 @@ def split_at(
     if start < len(data) and (not ends.size or ends[-1] < len(data)):
         ends = np.append(ends, len(data))
     starts = np.concatenate([np.full(1, start, np.int64), ends[:-1]])[: ends.size]
-    first, _ = trim_records(data, starts, ends, white)
-    there = first < ends
+    doubtful = np.flatnonzero(_are_white(data, starts, white))
+    if not doubtful.size:
+        return starts, ends
+    first, _ = trim_records(data, starts[doubtful], ends[doubtful], white)
+    there = np.ones(len(starts), dtype=np.bool_)
+    there[doubtful] = first < ends[doubtful]
     return starts[there], ends[there]
 
 
@@ -91,20 +95,30 @@ def trim_records(
 
     Of a blank record, the first is its end, and the last lies before its start.
     """
-    raw = np.frombuffer(data, dtype=np.uint8)
-    blank = np.zeros(256, dtype=np.bool_)
-    blank[list(white)] = True
     first, last = starts.copy(), ends - 1
+    low = np.flatnonzero(_are_white(data, first, white) & (first < ends))
+    high = np.flatnonzero(_are_white(data, last, white) & (last >= starts))
     for _ in range(STEPS_MAX):
-        # Each step moves only the records that still begin, or end, with white space: soon none.
-        low = np.flatnonzero((first < ends) & blank[raw[np.minimum(first, len(raw) - 1)]])
-        high = np.flatnonzero((last >= starts) & blank[raw[np.maximum(last, 0)]])
         if not low.size and not high.size:
             return first, last
+        # Each step looks only at the records that still began, or ended, with white space.
         first[low] += 1
         last[high] -= 1
-    for row in range(len(starts)):
+        low = low[_are_white(data, first[low], white) & (first[low] < ends[low])]
+        high = high[_are_white(data, last[high], white) & (last[high] >= starts[high])]
+    for row in np.union1d(low, high).tolist():
         record = data[starts[row] : ends[row]]
         first[row] = ends[row] - len(record.lstrip(white))
         last[row] = starts[row] + len(record.rstrip(white)) - 1
     return first, last
+
+
+def _are_white(data: bytes, places: Int64s, white: bytes) -> Bools:
+    """Say of each place whether a byte of white space stands there, or at the nearest end."""
+    blank = np.zeros(256, dtype=np.bool_)
+    blank[list(white)] = True
+    raw = np.frombuffer(data, dtype=np.uint8)
+    found: Bools = (
+        blank[raw.take(places, mode="clip")] if len(raw) else np.zeros(len(places), np.bool_)
+    )
+    return found

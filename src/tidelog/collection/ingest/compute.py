@@ -31,21 +31,22 @@ from tidelog.collection.ingest.envelope import (
     apply_upsert,
     current_rows,
     deletions_schema,
+    hash_keys,
     messages_schema,
     stamp_rows,
 )
 from tidelog.collection.predicate.expression import check_predicate
 from tidelog.collection.predicate.predicate import Predicate
 from tidelog.collection.source.binding import AddressRange
-from tidelog.collection.source.decode import errors_table
+from tidelog.collection.source.decode import TextsNotKept, errors_table
 from tidelog.collection.source.kind import SourceKind
-from tidelog.collection.source.messages import decode_messages, required_columns
+from tidelog.collection.source.messages import ReadData, decode_messages, required_columns
 from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
 from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
 from tidelog.persist.updates import check_updates
-from tidelog.rowhash import bucket_of, hash_rows
+from tidelog.rowhash import Hashes, bucket_of, hash_rows
 
 # So long after its own time a deletion is remembered, by the times of the data.
 DELETIONS_KEPT_MS: Final = DAY_MS
@@ -105,21 +106,22 @@ class Shaped:
     dropped: Mapping[str, int]
 
 
-def shape_messages(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
+def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
     """Decode a range, or a share of one, that is of this rank among the tick's; stamp its rows.
 
     Raises:
+        TextsNotKept: rows are bad, and their text is to be read anew.
         InvariantError: what nobody foresaw, and is no row's fault.
     """
     try:
         return _shape(data, found, rank, job)
-    except (TidelogError, MemoryError):
+    except (TidelogError, TextsNotKept, MemoryError):
         raise
     except Exception as error:
         raise unforeseen(error, f"the file {found.path!r} from {found.start} on") from error
 
 
-def _shape(data: bytes | pa.Table, found: AddressRange, rank: int, job: Job) -> Shaped:
+def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
     source, schema = job.source, job.data_schema
     required = required_columns(source, schema)
     decoded = decode_messages(data, found, schema.data, source=source, required=required)
@@ -176,7 +178,9 @@ def _stamped(
         stamps = replace(stamps, timeless=none, ahead=none)
     stamped = stamps.rows
     deletes, failing = _deletes(stamped, source, schema)
-    deleting = stamped.append_column(DELETE, pa.array(deletes)).filter(pa.array(~failing))
+    deleting = stamped.append_column(DELETE, pa.array(deletes))
+    if failing.any():
+        deleting = deleting.filter(pa.array(~failing))
     messages = deleting.select(messages_schema(schema).names).cast(messages_schema(schema))
     time = f"column {source.time_column!r}"
     late = f"{time} is later than {format_time(found.time_max)}, further ahead of the clock than"
@@ -258,25 +262,27 @@ def updates_of(messages: pa.Table, target: Target, feedback: Feedback, job: Job)
     """Return the updates of one shard, and of its deletions, ready to be written as parts."""
     schema, source = job.data_schema, job.source
     if source.envelope == "upsert":
-        before = _before(messages, target, feedback, job)
-        found = apply_upsert(messages, before, schema, time_column=source.time_column)
+        named = hash_keys(messages, schema)
+        before = _before(named, target, feedback, job)
+        found = apply_upsert(messages, before, schema, time_column=source.time_column, named=named)
     else:
         found = Updates(apply_none(messages, schema))
     lower, upper = Frontier.at(job.lower), Frontier.at(job.upper)
     rows = check_updates(found.rows, schema, lower=lower, upper=upper)
     kept = job.deletions_schema
     if found.deleted is None or kept is None:
-        return Updates(rows)
-    return Updates(rows, check_updates(found.deleted, kept, lower=lower, upper=upper))
+        return replace(found, rows=rows, deleted=None)
+    deleted = check_updates(found.deleted, kept, lower=lower, upper=upper)
+    return replace(found, rows=rows, deleted=deleted)
 
 
-def _before(messages: pa.Table, target: Target, feedback: Feedback, job: Job) -> KeysBefore:
+def _before(named: Hashes, target: Target, feedback: Feedback, job: Job) -> KeysBefore:
     schema, source, as_of = job.data_schema, job.source, job.lower - 1
-    rows = current_rows(feedback.rows, messages, schema, as_of=as_of)
+    rows = current_rows(feedback.rows, named, schema, as_of=as_of)
     kept = job.deletions_schema
     if target.deletions is None or kept is None or source.time_column is None:
         return KeysBefore(rows)
-    deleted = current_rows(feedback.deleted, messages, kept, as_of=as_of)
+    deleted = current_rows(feedback.deleted, named, kept, as_of=as_of)
     times, _ = times_of(deleted.column(source.time_column), source.time_unit)
     kept_ms = max(DELETIONS_KEPT_MS, job.source.lateness_ms)
     return KeysBefore(rows, deleted, times < job.lower - kept_ms)

@@ -29,6 +29,7 @@ from tidelog.collection.ingest.compute import (
     updates_of,
 )
 from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.decode import TextsNotKept
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen
@@ -37,6 +38,7 @@ from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.writer import PartWriter
+from tidelog.rowhash import Hashes
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Usage
 
@@ -194,11 +196,10 @@ class LocalEngine:
         return summarize(shaped, written, error_parts)
 
     async def _shape(self, job: Job, source: RawSource) -> list[Shaped]:
-        async def one(rank: int) -> Shaped:
-            found, data = await source.read(job.ranges[rank])
-            return await self.clock.offload(lambda: shape_messages(data, found, rank, job))
-
-        work = [partial(one, rank) for rank in range(len(job.ranges))]
+        work = [
+            partial(read_and_shape, source, found, rank, job, clock=self.clock)
+            for rank, found in enumerate(job.ranges)
+        ]
         return await run_all(work, at_once=self.reads)
 
     async def write(self, messages: pa.Table, target: Target, job: Job) -> Written:
@@ -210,7 +211,7 @@ class LocalEngine:
         )
         updates = await self.clock.offload(lambda: updates_of(messages, target, feedback, job))
         return Written(
-            rows=await self._write(updates.rows, target, schema),
+            rows=await self._write(updates.rows, target, schema, updates.hashes),
             deleted=await self._write(updates.deleted, deletions, kept),
         )
 
@@ -223,12 +224,39 @@ class LocalEngine:
         return await self._reader.read(needed, schema)
 
     async def _write(
-        self, updates: pa.Table | None, target: Target | None, schema: ShardSchema | None
+        self,
+        updates: pa.Table | None,
+        target: Target | None,
+        schema: ShardSchema | None,
+        hashes: Hashes | None = None,
     ) -> list[Part]:
         if updates is None or target is None or schema is None:
             return []
         writer = part_writer(self.store, self.clock, target, schema)
-        return await writer.write(updates, inline=target.may_inline)
+        return await writer.write(updates, inline=target.may_inline, hashes=hashes)
+
+
+async def read_and_shape(
+    source: RawSource,
+    found: AddressRange,
+    rank: int,
+    job: Job,
+    *,
+    clock: Clock,
+    low: int | None = None,
+    high: int | None = None,
+) -> Shaped:
+    """Return the messages of a range of this rank, or of its records that start in ``[low, high)``.
+
+    Raises:
+        SourceRewritten, GoneError, LocationError: of the source.
+    """
+    share, data = await source.read(found, low, high)
+    try:
+        return await clock.offload(partial(shape_messages, data, share, rank, job))
+    except TextsNotKept:
+        share, data = await source.read(found, low, high, anew=True)
+        return await clock.offload(partial(shape_messages, data, share, rank, job))
 
 
 async def survey_here(job: SurveyJob, source: RawSource, *, at_once: int) -> SurveyResult:

@@ -28,7 +28,6 @@ from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import exact_times, times_of
 from tidelog.collection.source.binding import ANY_TIME
-from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import DIFF, OWN_PREFIX, TIME, ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
 
@@ -52,10 +51,14 @@ class KeysBefore:
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """The updates of an output's shard, and of its deletions, where these are kept."""
+    """The updates of an output's shard, and of its deletions, where these are kept.
+
+    ``hashes`` are those of the rows' data columns, where they are known.
+    """
 
     rows: pa.Table
     deleted: pa.Table | None = None
+    hashes: Hashes | None = None
 
 
 def deletions_schema(schema: ShardSchema, time_column: str) -> ShardSchema:
@@ -110,12 +113,37 @@ def stamp_rows(
             now &= times < upper
         if was_held:
             now &= times >= lower
-        rows, times = rows.filter(pa.array(now)), np.clip(times[now], lower, upper - 1)
+        if not now.all():
+            rows, times = rows.filter(pa.array(now)), times[now]
+        times = np.clip(times, lower, upper - 1)
         own = exact_times(rows.column(source.time_column))
         found = Stamped(rows, offsets[~there], offsets[there & ~good])
     stamped = rows.append_column(TIME, pa.array(times)).append_column(OWN, pa.array(own))
     ranks = pa.array(np.full(len(times), rank, dtype=np.int64))
     return replace(found, rows=stamped.append_column(RANK, ranks))
+
+
+def restamp_rows(rows: pa.Table, source: SourceInfo, *, lower: int, upper: int) -> pa.Table:
+    """Return rows that `stamp_rows` let through with their times, which follow from them."""
+    if source.time_column is None:
+        times = np.full(rows.num_rows, upper - 1, dtype=np.int64)
+        own = np.zeros(rows.num_rows, dtype=np.int64)
+    else:
+        column = rows.column(source.time_column)
+        times = np.clip(times_of(column, source.time_unit)[0], lower, upper - 1)
+        own = exact_times(column)
+    return rows.append_column(TIME, pa.array(times)).append_column(OWN, pa.array(own))
+
+
+def last_of_each(messages: pa.Table, named: Hashes) -> Int64s:
+    """Return the places of messages that others of their key and time do not supersede, in order.
+
+    It is all that `apply_upsert` asks of them: what came at one time leaves the newest, or nothing.
+    """
+    times = messages.column(TIME).to_numpy()
+    chain = group_by_key(named, in_order(messages))
+    superseded = _follows(named, chain) & (times[chain[1:]] == times[chain[:-1]])
+    return np.sort(chain[np.append(~superseded, True)[: len(chain)]])
 
 
 def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
@@ -125,11 +153,17 @@ def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
 
 
 def apply_upsert(
-    messages: pa.Table, before: KeysBefore, schema: ShardSchema, *, time_column: str | None = None
+    messages: pa.Table,
+    before: KeysBefore,
+    schema: ShardSchema,
+    *,
+    time_column: str | None = None,
+    named: Hashes | None = None,
 ) -> Updates:
     """Chain the messages of each key, in the order of their times, onto what it was before.
 
-    Shape: several changes of a key give each their -old, +new at their own time; one that changes
+    Shape: ``named`` are the hashes of the messages' keys, if they are known; see `hash_keys`.
+        Several changes of a key give each their -old, +new at their own time; one that changes
         nothing gives none. Updates come by key, and those of a key by time. Deletions are given
         where there are any in ``before``, be they none.
     """
@@ -141,19 +175,35 @@ def apply_upsert(
             None if kept_schema is None else kept_schema.updates.empty_table(),
         )
     early = _early_messages(before, schema, time_column)
-    rows = pa.concat_tables([early, messages]).combine_chunks()
+    rows = pa.concat_tables([early, messages])
     times, deletes = rows.column(TIME).to_numpy(), rows.column(DELETE).to_numpy()
-    keys = hash_rows([rows.column(n) for n in schema.key], rows=rows.num_rows)
-    chain = order_by_key(rows.select(schema.key), keys, in_order(rows))
+    named = hash_keys(messages, schema) if named is None else named
+    keys = _join_hashes(hash_keys(early, schema), named)
+    chain = group_by_key(keys, in_order(rows))
     chain = chain[_is_newest_so_far(rows, keys, chain)]
     # Of several messages of a key at one time, the last one counts.
     superseded = _follows(keys, chain) & (times[chain[1:]] == times[chain[:-1]])
     chain = chain[np.append(~superseded, True)]
+    chain = sort_by_key(rows.select(schema.key), keys, chain)
     links = _Links(chain, _follows(keys, chain), chain >= early.num_rows, times[chain])
-    return Updates(
-        _changes(links, rows, ~deletes, schema),
-        None if kept_schema is None else _changes(links, rows, deletes, kept_schema),
-    )
+    live = ~deletes[chain]
+    data = rows.select(schema.names)
+    if len(chain) < rows.num_rows:
+        data, links = _only_links(data, links)
+    data = data.combine_chunks()
+    found, hashes = _changes(links, data, live, schema)
+    if kept_schema is None:
+        return Updates(found, None, hashes)
+    return Updates(found, _changes(links, data, ~live, kept_schema)[0], hashes)
+
+
+def hash_keys(rows: pa.Table, schema: ShardSchema) -> Hashes:
+    """Return the hashes of rows' keys."""
+    return hash_rows([rows.column(n) for n in schema.key], rows=rows.num_rows)
+
+
+def _join_hashes(one: Hashes, other: Hashes) -> Hashes:
+    return Hashes(np.concatenate([one.lo, other.lo]), np.concatenate([one.hi, other.hi]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +219,35 @@ class _Links:
     times: Int64s
 
 
-def _changes(links: _Links, rows: pa.Table, live: Bools, schema: ShardSchema) -> pa.Table:
-    """Return the updates of a shard in which those rows stand that are ``live``."""
-    data, live = rows.select(schema.names).take(links.places), live[links.places]
+def _only_links(data: pa.Table, links: _Links) -> tuple[pa.Table, _Links]:
+    """Return the rows that stand in chains, and their places among these."""
+    there = np.zeros(data.num_rows, dtype=np.bool_)
+    there[links.places] = True
+    places = np.cumsum(there)[links.places] - 1
+    return data.filter(pa.array(there)), replace(links, places=places)
+
+
+def _changes(
+    links: _Links, rows: pa.Table, live: Bools, schema: ShardSchema
+) -> tuple[pa.Table, Hashes]:
+    """Return the updates of a shard in which those links stand that are ``live``, and hashes."""
+    if not live.any():
+        none = np.zeros(0, dtype=np.uint64)
+        return schema.updates.empty_table(), Hashes(none, none)
+    data = rows.select(schema.names)
+    # Each row is hashed once, though it may come, and go again.
+    hashes = hash_rows(data.columns, rows=data.num_rows)
     follows = links.follows & live[:-1]
-    unchanged = follows & live[1:] & _equals_last(data)
+    unchanged = follows & live[1:] & _follows(hashes, links.places)
     # Where each message of the chain takes away the row before it, and where it brings its own.
     changes = np.zeros((len(live), 2), dtype=np.bool_)
     changes[1:, 0] = follows & ~unchanged
     changes[:, 1] = live & links.is_new & ~np.append(False, unchanged)
     at, brings = np.divmod(np.flatnonzero(changes), 2)
-    updates = data.take(at - 1 + brings).append_column(TIME, pa.array(links.times[at]))
-    return updates.append_column(DIFF, pa.array(2 * brings - 1)).cast(schema.updates)
+    places = links.places[at - 1 + brings]
+    updates = data.take(places).append_column(TIME, pa.array(links.times[at]))
+    updates = updates.append_column(DIFF, pa.array(2 * brings - 1)).cast(schema.updates)
+    return updates, Hashes(hashes.lo[places], hashes.hi[places])
 
 
 def in_order(messages: pa.Table) -> Int64s:
@@ -208,23 +275,43 @@ def _is_newest_so_far(rows: pa.Table, keys: Hashes, chain: Int64s) -> Bools:
     return newest
 
 
-def order_by_key(key: pa.Table, hashes: Hashes, places: Int64s) -> Int64s:
-    """Return ``places`` by key, and in the order that they have among those of one key.
+def group_by_key(hashes: Hashes, places: Int64s) -> Int64s:
+    """Return ``places`` with those of one key together, in the order that they have.
 
-    Two keys are the same where their hashes of 128 bits are; only one of each is compared.
+    Two keys are the same where their hashes of 128 bits are.
     """
-    grouped = places[np.argsort(hashes.lo[places], kind="stable")]
-    split = (hashes.lo[grouped[1:]] == hashes.lo[grouped[:-1]]) & ~_follows(hashes, grouped)
-    if split.any():
-        grouped = places[np.lexsort((hashes.hi[places], hashes.lo[places]))]
-    begins = np.append(True, ~_follows(hashes, grouped))
+    bits = np.uint64(max(1, len(places).bit_length()))
+    # The upper bits of a hash, and below them where it stands: a sort of plain numbers is several
+    # times as fast as one of places, and as stable.
+    packed = hashes.lo[places] >> bits << bits
+    packed |= np.arange(len(places), dtype=np.uint64)
+    packed.sort()
+    grouped = places[(packed & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)]
+    upper = packed >> bits
+    meets = upper[1:] == upper[:-1]
+    mixed = meets & ~_follows(hashes, grouped)
+    if mixed.any():
+        run = np.append(0, np.cumsum(~meets))
+        is_mixed = np.zeros(int(run[-1]) + 1, dtype=np.bool_)
+        is_mixed[run[1:][mixed]] = True
+        at = np.flatnonzero(is_mixed[run])
+        some = grouped[at]
+        grouped[at] = some[np.lexsort((hashes.lo[some], hashes.hi[some], run[at]))]
+    return grouped
+
+
+def sort_by_key(key: pa.Table, hashes: Hashes, grouped: Int64s) -> Int64s:
+    """Return places that `group_by_key` gave with the keys in order; one of each is compared."""
+    begins = np.flatnonzero(np.append(True, ~_follows(hashes, grouped)))
     distinct = key.take(grouped[begins])
     if any(pa.types.is_nested(f.type) for f in distinct.schema):
         return grouped  # These have no order.
-    by_key = pc.sort_indices(distinct, sort_keys=[(n, "ascending") for n in distinct.schema.names])
-    ranks = np.empty(distinct.num_rows, dtype=np.int64)
-    ranks[by_key.to_numpy()] = np.arange(distinct.num_rows)
-    return grouped[np.argsort(ranks[np.cumsum(begins) - 1], kind="stable")]
+    order = pc.sort_indices(distinct, sort_keys=[(n, "ascending") for n in distinct.schema.names])
+    by_key = order.to_numpy()
+    counts = np.diff(np.append(begins, len(grouped)))[by_key]
+    # Where each group goes, less where it comes from.
+    shifts = begins[by_key] - (np.cumsum(counts) - counts)
+    return grouped[np.repeat(shifts, counts) + np.arange(len(grouped))]
 
 
 def _is_ordered(*columns: Int64s) -> bool:
@@ -242,12 +329,6 @@ def _follows(hashes: Hashes, places: Int64s) -> Bools:
     lo, hi = hashes.lo[places], hashes.hi[places]
     same: Bools = (lo[1:] == lo[:-1]) & (hi[1:] == hi[:-1])
     return same
-
-
-def _equals_last(data: pa.Table) -> Bools:
-    """Say of each row but the first whether it equals the one before."""
-    hashes = hash_rows(data.columns, rows=data.num_rows)
-    return _follows(hashes, np.arange(data.num_rows))
 
 
 def _early_messages(before: KeysBefore, schema: ShardSchema, time_column: str | None) -> pa.Table:
@@ -278,20 +359,39 @@ def _as_messages(rows: pa.Table, schema: ShardSchema, own: Int64s, *, deleted: b
 
 
 def current_rows(
-    updates: Sequence[pa.Table], messages: pa.Table, schema: ShardSchema, *, as_of: int
+    updates: Sequence[pa.Table], named: Hashes, schema: ShardSchema, *, as_of: int
 ) -> pa.Table:
-    """Return the output's rows at ``as_of`` for the keys that messages name: the feedback."""
-    filled = [t for t in updates if t.num_rows]
-    if not filled or not messages.num_rows:
-        return schema.data.empty_table()
-    data = ", ".join(quoted(n) for n in schema.names)
-    key = ", ".join(quoted(n) for n in schema.key)
-    sql = f"""
-        SELECT {data} FROM updates SEMI JOIN (SELECT DISTINCT {key} FROM messages) AS wanted
-        USING ({key}) WHERE {TIME} <= {as_of} GROUP BY {data} HAVING sum({DIFF}) <> 0
+    """Return the output's rows at ``as_of`` for the keys of these hashes: the feedback.
+
+    Of a key, the updates are a chain: one row at the most stands at a time, and goes before the
+    next one comes. Rows of some other keys may be among those that are returned.
     """
-    with duck() as connection:
-        connection.register("updates", pa.concat_tables(filled))
-        connection.register("messages", messages.select(schema.key))
-        found: pa.Table = connection.sql(sql).to_arrow_table()
-    return found.cast(schema.data)
+    filled = [t for t in updates if t.num_rows]
+    if not filled or not len(named):
+        return schema.data.empty_table()
+    table = pa.concat_tables(filled)
+    keys = hash_keys(table, schema)
+    times, diffs = table.column(TIME).to_numpy(), table.column(DIFF).to_numpy()
+    places = np.flatnonzero(_may_be_among(keys, named) & (times <= as_of))
+    chain = group_by_key(keys, places)
+    follows = _follows(keys, chain)
+    back = (times[chain[1:]] < times[chain[:-1]]) | (
+        (times[chain[1:]] == times[chain[:-1]]) & (diffs[chain[1:]] < diffs[chain[:-1]])
+    )
+    if np.any(follows & back):
+        # Parts that were put together by others, or come in another order than that of time.
+        chain = group_by_key(keys, places[np.lexsort((diffs[places], times[places]))])
+    is_last = np.append(~_follows(keys, chain), True)[: len(chain)]
+    there = np.zeros(table.num_rows, dtype=np.bool_)
+    there[chain[is_last & (diffs[chain] > 0)]] = True
+    return table.select(schema.names).filter(pa.array(there)).cast(schema.data)
+
+
+def _may_be_among(keys: Hashes, named: Hashes) -> Bools:
+    """Say of each key whether it may be one of those that are named; of few others, too."""
+    bits = max(10, min(26, len(named).bit_length() + 4))
+    shift = np.uint64(64 - bits)
+    there = np.zeros(1 << bits, dtype=np.bool_)
+    there[(named.lo >> shift).astype(np.int64)] = True
+    found: Bools = there[(keys.lo >> shift).astype(np.int64)]
+    return found

@@ -52,6 +52,7 @@ from tidelog.persist.transition import Verdict
 from tidelog.store.wrappers.metered import Usage
 
 TRIES_MAX = 100
+REST_SHARE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Ingester(SourceShards):
 
     ``final`` says that nothing more comes: what is held back for ``--lateness`` comes in.
     ``surveyed`` is what other processes asked of stores so far for its surveys.
-    Units: a tick takes about ``bytes_max`` of the source.
+    Units: a tick takes about ``bytes_max`` of the source, or all that is left where that is a
+        quarter more at the most.
     """
 
     engine: Engine
@@ -256,8 +258,15 @@ class Ingester(SourceShards):
         """
         standing = await self.standing(lower)
         taken = standing.taken if taken is None else taken
+        left = self._left_bytes(head, taken)
+        # What is left behind would be a tick as well, of which most is what any tick costs.
+        bytes_max = self.bytes_max if left > REST_SHARE * self.bytes_max else left
         plan = await self.source.plan(
-            taken, head, lower=lower, bytes_max=self.bytes_max, survey=self._survey
+            taken,
+            head,
+            lower=lower,
+            bytes_max=max(bytes_max, self.bytes_max),
+            survey=self._survey,
         )
         if plan is not None:
             await self._check_held(plan, standing)
@@ -276,7 +285,7 @@ class Ingester(SourceShards):
         moved = {found.moved for found in plan.ranges if isinstance(found, FileRange)}
         for found in standing.held:
             if found.path in moved - self._skipped:
-                await self.source.read(found)
+                await self.source.read(found, anew=True)
 
     async def _survey(self, job: SurveyJob) -> SurveyResult:
         done = await self.engine.survey(job, self.source)

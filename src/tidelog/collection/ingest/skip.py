@@ -64,7 +64,7 @@ async def why_stuck(ingester: Ingester, path: str) -> str | None:
         bound = binding.ranges if binding is not None else ()
         for found in (*standing.held, *bound):
             if found.path == path and found.is_read:
-                share, data = await ingester.source.read(found)
+                share, data = await ingester.source.read(found, anew=True)
                 if binding is not None:
                     job = ingester.job_of(binding, standing)
                     job = msgspec.structs.replace(job, is_careful=True)

@@ -30,7 +30,7 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
 from tidelog.collection.source.look import SurveyJob, greatest_time
-from tidelog.collection.source.messages import decode_messages, required_columns
+from tidelog.collection.source.messages import ReadData, decode_messages, required_columns
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
 from tidelog.collection.source.times_of_blocks import text_blocks
@@ -170,8 +170,13 @@ class AddressedSource:
             await self.kind.hold({path: found.limit for path, found in taken.items()}, make=make)
 
     async def read(
-        self, found: AddressRange, low: int | None = None, high: int | None = None
-    ) -> tuple[AddressRange, bytes | pa.Table]:
+        self,
+        found: AddressRange,
+        low: int | None = None,
+        high: int | None = None,
+        *,
+        anew: bool = False,
+    ) -> tuple[AddressRange, ReadData]:
         await self._check(found)
         start, limit = found.start if low is None else low, found.limit if high is None else high
         share = msgspec.structs.replace(found, start=start, limit=limit)

@@ -37,11 +37,16 @@ _COMMAS: Final = CsvDialect()
 _ISO: Final = Formats()
 
 
+class TextsNotKept(Exception):
+    """The text of rows that turned out to be bad is not at hand: decode them anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """The good rows of a range, its bad ones, and counts of fields that the schema lacks.
 
-    ``texts`` returns the text of the rows at some offsets, should they turn out to be bad later.
+    ``texts`` returns the text of the rows at some offsets, should they turn out to be bad later; of
+    rows that were kept, and their text was not, it raises `TextsNotKept`.
     """
 
     rows: pa.Table

@@ -32,7 +32,10 @@ from tidelog.collection.source.cut import (
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
 from tidelog.collection.source.identified import find_renamed, identify
+from tidelog.collection.source.keeping import RowsInMemory, read_kept
+from tidelog.collection.source.kept import KeptRows
 from tidelog.collection.source.look import SurveyJob, greatest_time
+from tidelog.collection.source.messages import ReadData
 from tidelog.collection.source.moves import Moves, gone_by_beginning
 from tidelog.collection.source.opened import OpenedFile, join_kept
 from tidelog.collection.source.own_location import leads_into
@@ -62,6 +65,8 @@ from tidelog.store.wrappers.metered import Usage, usage_of
 ROUNDS_MAX: Final = 3
 PIECE_BYTES: Final = 16 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
+# Of parquet, times are read without the rest; of json arrays, a piece is no text by itself.
+_DECODED_WHOLE: Final = frozenset({"json", "csv"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,8 +74,8 @@ class FilesSource:
     """Files that patterns name, in one store, but for those of its location, at the path ``own``.
 
     ``final`` says that a text file's last record is whole though it lacks a line end. Bytes that
-    were surveyed in this process are kept for whoever reads them next, so that an ingester that
-    computes what it minted reads them once.
+    were surveyed in this process are kept for whoever reads them next, and in ``rows`` what was
+    decoded of them, so that an ingester that computes what it minted does neither twice.
     """
 
     store: Store
@@ -83,6 +88,7 @@ class FilesSource:
     block_bytes: int = BLOCK_BYTES
     piece_bytes: int = PIECE_BYTES
     kept_bytes_max: int = KEPT_BYTES_MAX
+    rows: KeptRows | None = field(default_factory=RowsInMemory)
     _known: Known = field(default_factory=Known)
     _kept: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
     _kept_bytes: int = 0
@@ -124,6 +130,8 @@ class FilesSource:
         taken = cast("Mapping[str, FileRange]", taken)  # Its remap shard holds no others.
         job = self._job(lower)
         self._kept, self._kept_bytes, self._waiting = {}, 0, {}
+        if self.rows is not None and not self.info.lateness_ms:
+            self.rows.forget()  # But what is held back is read again by the bindings that follow.
         self._known.forget(head.sizes, taken)
         seen: dict[FileCandidate, FileSurvey] = {}
         budget = bytes_max
@@ -166,8 +174,17 @@ class FilesSource:
             e_tag=version.e_tag if job.is_versioned else None,
             source=self.info.name,
         )
+        # Rows are as good as the bytes that they were made of, and what of them is kept is one.
+        are_decoded = job.is_timed and self.info.format in _DECODED_WHOLE
+        keep_rows = self.rows.keep if self.rows is not None and are_decoded else None
         return await survey_piece(
-            piece, job, file, clock=self.clock, texts=self._texts, keep=self._keep
+            piece,
+            job,
+            file,
+            clock=self.clock,
+            texts=self._texts,
+            keep=self._keep if keep_rows is None else None,
+            keep_rows=keep_rows,
         )
 
     async def _find_moved(
@@ -218,8 +235,13 @@ class FilesSource:
         """Files are kept by whoever writes them."""
 
     async def read(
-        self, found: AddressRange, low: int | None = None, high: int | None = None
-    ) -> tuple[FileRange, bytes]:
+        self,
+        found: AddressRange,
+        low: int | None = None,
+        high: int | None = None,
+        *,
+        anew: bool = False,
+    ) -> tuple[FileRange, ReadData]:
         if not isinstance(found, FileRange):
             raise InvariantError("a files source was given another source's range")
         file = OpenedFile(
@@ -229,13 +251,17 @@ class FilesSource:
             source=self.info.name,
         )
         kept = sorted(self._kept.get(found.path, ()), key=lambda span: span[0])
+        file.kept = kept
+        start, limit = found.start if low is None else low, found.limit if high is None else high
+        if self.rows is not None and not anew:
+            rows = await read_kept(self.rows, file, found, start, limit, clock=self.clock)
+            if rows is not None:
+                return found, rows
         if found.packed:
             text = join_kept(kept, found.start, found.limit)
             if text is None:
                 text = await read_packed(file, found, clock=self.clock)
             return found, text
-        file.kept = kept
-        start, limit = found.start if low is None else low, found.limit if high is None else high
         return await read_share(file, found, start, limit, source=self.info)
 
     def _keep(self, path: str, start: int, data: bytes) -> None:

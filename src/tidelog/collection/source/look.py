@@ -27,9 +27,11 @@ from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import ANY_TIME, FileRange
 from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
-from tidelog.collection.source.decode import decode_range
+from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.collection.source.fetch import can_be_shared, is_divisible
+from tidelog.collection.source.kept import KeepRows, piece_of
 from tidelog.collection.source.kind import SourceKind
+from tidelog.collection.source.messages import decode_messages, required_columns
 from tidelog.collection.source.surveyed import (
     TORN,
     TORN_ARRAY,
@@ -101,12 +103,19 @@ def greatest_time(source: SourceInfo, *, now_us: int, lower: int) -> int:
 
 
 def look_at_text(
-    data: bytes, piece: SurveyPiece, job: SurveyJob, *, header: bytes, lead: bytes | None = None
+    data: bytes,
+    piece: SurveyPiece,
+    job: SurveyJob,
+    *,
+    header: bytes,
+    lead: bytes | None = None,
+    keep_rows: KeepRows | None = None,
 ) -> Surveyed:
     """Return what a piece of a text file is, whose bytes from ``piece.low`` on are ``data``.
 
     Shape: they go on behind the piece, to the end of its last record, where that is looked at.
-        ``lead`` is how the record begins in which the piece does, where that is known.
+        ``lead`` is how the record begins in which the piece does, where that is known. Where times
+        are read of it, ``keep_rows`` is told of what was decoded.
 
     Raises:
         HeaderDiffers: the file's header lacks most of the source's columns.
@@ -133,18 +142,26 @@ def look_at_text(
     if asked.start == 0 and piece.is_first and known:
         line = data.find(b"\n", 0 if ink is None else ink)
         head = data[: min(HEAD_BYTES, known, line + 1 if line >= 0 else known)]
-    return Surveyed(
+    timed = _Timed()
+    if job.is_timed:
+        timed = _text_times(data, whole, piece, job, header, is_kept=keep_rows is not None)
+    surveyed = Surveyed(
         sums=b"" if job.is_versioned else sum_blocks(summed, piece.low, asked.block_bytes),
         limit=limit,
         rest=_Rests(data, piece, job)(limit) if limit is not None else b"",
         ink=ink,
-        blocks=tuple(_text_times(data, whole, piece, job, header)) if job.is_timed else (),
+        blocks=tuple(timed.blocks),
         head=sum_of(head) if head else b"",
         head_bytes=len(head),
         header=header,
         # What lies behind a part of a file that was asked for was not asked for.
         torn=torn if at_end and whole < len(data) and _is_asked(piece, whole) else "",
     )
+    if keep_rows is not None and timed.decoded is not None:
+        tail = b"" if piece.is_last else data[piece.high - piece.low : timed.limit]
+        end = piece.low + timed.limit
+        keep_rows(piece_of(piece, surveyed, timed.decoded, end=end, tail=tail))
+    return surveyed
 
 
 def _is_asked(piece: SurveyPiece, whole: int) -> bool:
@@ -247,9 +264,19 @@ def _first_ink(data: bytes, piece: SurveyPiece, header: bytes) -> int | None:
     return piece.low + found.start() if found is not None else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The times of a piece by blocks; and what was decoded for it, up to ``limit`` of its bytes."""
+
+    blocks: Sequence[Block] = ()
+    decoded: Decoded | None = None
+    limit: int = 0
+
+
 def _text_times(
-    data: bytes, whole: int, piece: SurveyPiece, job: SurveyJob, header: bytes
-) -> list[Block]:
+    data: bytes, whole: int, piece: SurveyPiece, job: SurveyJob, header: bytes, *, is_kept: bool
+) -> _Timed:
+    """Return the times of a piece; where they are to be kept, its records are decoded whole."""
     start = _first_record(data, piece)
     limit = whole
     if not piece.is_last:
@@ -259,18 +286,33 @@ def _text_times(
         if line < 0 and job.is_final:
             limit = len(data)
     if start >= limit or (not piece.is_last and start > piece.high - piece.low):
-        return []
+        return _Timed()
     found = FileRange(
         path=piece.candidate.path, start=piece.low + start, limit=piece.low + limit, header=header
     )
-    offsets, times = _times_in(data[start:limit], found, job)
-    return text_blocks(
+    text, decoded = data[start:limit], None
+    if is_kept:
+        decoded = _decode_whole(text, found, job)
+    if decoded is None or decoded.errors.num_rows:
+        # What else is wrong with a row says nothing of its time.
+        offsets, times = _times_in(text, found, job)
+    else:
+        offsets, times = _times_of_rows(decoded.rows, job)
+    blocks = text_blocks(
         offsets,
         times,
         lower=job.lower,
         block_bytes=piece.candidate.block_bytes,
         rest_until=_Rests(data, piece, job),
     )
+    return _Timed(blocks, decoded, limit)
+
+
+def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> Decoded:
+    """Decode records as whoever computes what is bound of them does."""
+    source, schema = job.source, job.data_schema
+    required = required_columns(source, schema)
+    return decode_messages(data, found, schema.data, source=source, required=required)
 
 
 def _times_in(data: bytes, found: FileRange, job: SurveyJob) -> tuple[Int64s, Int64s]:
@@ -281,9 +323,14 @@ def _times_in(data: bytes, found: FileRange, job: SurveyJob) -> tuple[Int64s, In
     decoded = decode_range(
         data, found, column, format=source.format, dialect=source.csv, counted=False
     )
-    times, there = times_of(decoded.rows.column(name), source.time_unit)
+    return _times_of_rows(decoded.rows, job)
+
+
+def _times_of_rows(rows: pa.Table, job: SurveyJob) -> tuple[Int64s, Int64s]:
+    source = job.source
+    times, there = times_of(rows.column(source.time_column or ""), source.time_unit)
     there &= times <= job.time_max
-    return decoded.rows.column(OFFSET).to_numpy()[there], times[there]
+    return rows.column(OFFSET).to_numpy()[there], times[there]
 
 
 @dataclass(frozen=True, slots=True)

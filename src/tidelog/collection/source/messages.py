@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from tidelog.errors import InvariantError
 from tidelog.persist.schema import ShardSchema
 
 OWN: Final = ("generator", "log")  # Kinds whose columns are fixed: to leave one out was chosen.
+ReadData: TypeAlias = "bytes | pa.Table | Decoded"  # What a source reads of a range.
 
 
 def required_columns(source: SourceInfo, schema: ShardSchema) -> list[str]:
@@ -26,7 +27,7 @@ def required_columns(source: SourceInfo, schema: ShardSchema) -> list[str]:
 
 
 def decode_messages(
-    data: bytes | pa.Table,
+    data: ReadData,
     found: AddressRange,
     wanted: pa.Schema,
     *,
@@ -34,7 +35,9 @@ def decode_messages(
     required: Sequence[str] = (),
     counted: bool = True,
 ) -> Decoded:
-    """Decode what was read of a range, bytes of a file or rows of another source."""
+    """Decode what was read of a range: bytes of a file, rows of another source, or decoded ones."""
+    if isinstance(data, Decoded):
+        return data
     if isinstance(data, pa.Table):
         return decode_rows(
             data,

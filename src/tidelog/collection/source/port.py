@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import pyarrow as pa
-
 from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.messages import ReadData
 from tidelog.collection.source.surveyed import AnyPiece, Surveyed
 from tidelog.store.wrappers.metered import Usage
 
@@ -107,10 +106,16 @@ class RawSource(Protocol):
         ...
 
     async def read(
-        self, found: AddressRange, low: int | None = None, high: int | None = None
-    ) -> tuple[AddressRange, bytes | pa.Table]:
+        self,
+        found: AddressRange,
+        low: int | None = None,
+        high: int | None = None,
+        *,
+        anew: bool = False,
+    ) -> tuple[AddressRange, ReadData]:
         """Return what lies in a range, proven to be what the binding names.
 
+        ``anew``: what was decoded before, and kept, is not wanted.
         Shape: bytes of a file, or rows with their addresses: see
             `tidelog.collection.source.messages`. Of a share of it: of its records that start in
             ``[low, high)``, as a range of their own.

@@ -14,6 +14,7 @@ from tidelog.collection.formats.parquet import footer_bytes, group_span, groups_
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import are_blocks, covering, sum_of
 from tidelog.collection.source.fetch import READ_ON_BYTES, read_footer_of
+from tidelog.collection.source.kept import KeepRows
 from tidelog.collection.source.look import (
     ReadGroups,
     SurveyJob,
@@ -51,6 +52,7 @@ async def survey_piece(
     clock: Clock,
     texts: OpenTexts,
     keep: Keep | None = None,
+    keep_rows: KeepRows | None = None,
 ) -> Surveyed:
     """Look at a piece of a file. What is wrong with one that is new, is why it waits.
 
@@ -68,12 +70,14 @@ async def survey_piece(
         if job.source.format == "parquet":
             return await _survey_groups(piece, job, file, clock=clock, keep=keep)
         if is_packed(asked.path, job.source.format):
-            return await survey_packed(piece, job, file, clock=clock, keep=keep, texts=texts)
+            return await survey_packed(
+                piece, job, file, clock=clock, keep=keep, keep_rows=keep_rows, texts=texts
+            )
         if asked.checked and asked.before is not None and piece.is_first:
             await _check_unchanged(asked.before, file)
             if asked.start >= asked.limit:
                 return Surveyed()
-        return await _survey_text(piece, job, file, clock=clock, keep=keep)
+        return await _survey_text(piece, job, file, clock=clock, keep=keep, keep_rows=keep_rows)
     except GoneError as error:
         # What is in of it, stays; what is bound of it, is not surveyed any more.
         return Surveyed(waits=error.sentence if asked.before is None else WENT)
@@ -89,7 +93,13 @@ async def survey_piece(
 
 
 async def _survey_text(
-    piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None
+    piece: SurveyPiece,
+    job: SurveyJob,
+    file: OpenedFile,
+    *,
+    clock: Clock,
+    keep: Keep | None,
+    keep_rows: KeepRows | None,
 ) -> Surveyed:
     asked = piece.candidate
     header = asked.before.header if asked.before is not None else b""
@@ -106,7 +116,9 @@ async def _survey_text(
     if keep is not None:
         keep(asked.path, piece.low, data)
     lead = await _read_back(data, piece, job, file)
-    return await clock.offload(partial(look_at_text, data, piece, job, header=header, lead=lead))
+    return await clock.offload(
+        partial(look_at_text, data, piece, job, header=header, lead=lead, keep_rows=keep_rows)
+    )
 
 
 async def _read_on(data: bytes, piece: SurveyPiece, job: SurveyJob, file: OpenedFile) -> bytes:

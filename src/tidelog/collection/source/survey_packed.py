@@ -25,6 +25,7 @@ from tidelog.collection.formats.packed.packed import (
 from tidelog.collection.formats.packed.text import TORN_MEMBER, Extent, PackedText
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import are_blocks, sum_of
+from tidelog.collection.source.kept import KeepRows
 from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
 from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.surveyed import SHORTER, Keep, Surveyed, SurveyPiece
@@ -59,6 +60,7 @@ async def survey_packed(
     *,
     clock: Clock,
     keep: Keep | None,
+    keep_rows: KeepRows | None,
     texts: OpenTexts,
 ) -> Surveyed:
     """Look at a compressed file. What is wrong with what is new of it, is why that waits.
@@ -82,7 +84,7 @@ async def survey_packed(
                 return Surveyed(waits=SHORTER, packed=known or Packed())
             text = PackedText(raw, codec_of(asked.path) or "gzip", at=at, text_at=text_at)
             opened = OpenText(e_tag=asked.e_tag, raw=raw, raw_from=at, text=text)
-        one = _Survey(piece, job, known, opened)
+        one = _Survey(piece, job, known, opened, keep_rows)
         try:
             data, told = await clock.offload(one.look)
         except SourceRewritten:
@@ -105,6 +107,7 @@ class _Survey:
     job: SurveyJob
     known: Packed | None
     opened: OpenText
+    keep_rows: KeepRows | None = None
     goes_on: bool = False
 
     def look(self) -> tuple[bytes, Surveyed]:
@@ -133,7 +136,7 @@ class _Survey:
         piece = SurveyPiece(candidate=of_text, low=asked.start, high=limit)
         before = asked.before
         header = before.header if before is not None else b""
-        found = look_at_text(data, piece, self.job, header=header)
+        found = look_at_text(data, piece, self.job, header=header, keep_rows=self.keep_rows)
         head = self._raw(0, min(HEAD_BYTES, extent.whole_bytes)) if before is None else b""
         # A record that does not end in what is whole is looked for to the end, however little of
         # the file was asked for.
