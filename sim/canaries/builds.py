@@ -22,8 +22,7 @@ from tidelog.collection.source.port import Plan
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import LocationError
 from tidelog.frontier import Frontier
-from tidelog.machine.machine import Machine
-from tidelog.machine.record import Rollup
+from tidelog.machine.upkeep import Upkeep
 from tidelog.persist import reader, shard, transition
 from tidelog.persist.part import Part
 from tidelog.persist.schema import ShardSchema
@@ -115,7 +114,7 @@ def reader_skips_newest() -> Iterator[None]:
     """A snapshot leaves out the newest batch."""
 
     def until(state: State, as_of: int) -> list[Part]:
-        return [p for b in state.batches[:-1] for p in b.parts if p.time_min <= as_of]
+        return [p for b in list(state.batches)[:-1] for p in b.parts if p.time_min <= as_of]
 
     with patch.object(shard, "parts_until", until):
         yield
@@ -149,10 +148,10 @@ def since_follows_the_first_hold() -> Iterator[None]:
 @contextmanager
 def rollup_named_before_it_is_there() -> Iterator[None]:
     """A rollup counts as written when its put has failed."""
-    maintain = Machine._maintain
+    roll_up = Upkeep._roll_up
 
-    async def hasty(self: Machine[Any, Any]) -> None:
-        store = self.store
+    async def hasty(self: Upkeep[Any, Any], *, due: int | None = None) -> bool:
+        store = self.machine.store
 
         class Hopeful:
             async def put(self, key: str, data: bytes) -> str:
@@ -161,28 +160,28 @@ def rollup_named_before_it_is_there() -> Iterator[None]:
                 except LocationError:
                     return "never mind"
 
-        self.store = Hopeful()  # type: ignore[assignment]
+        self.machine.store = Hopeful()  # type: ignore[assignment]
         try:
-            await maintain(self)
+            return await roll_up(self, due=due)
         finally:
-            self.store = store
+            self.machine.store = store
 
-    with patch.object(Machine, "_maintain", hasty):
+    with patch.object(Upkeep, "_roll_up", hasty):
         yield
 
 
 @contextmanager
 def truncates_before_it_names() -> Iterator[None]:
     """Records go as soon as a rollup is written, before any record names it."""
-    maintain = Machine._maintain
+    roll_up = Upkeep._roll_up
 
-    async def hasty(self: Machine[Any, Any]) -> None:
-        await maintain(self)
-        pending: Rollup | None = self._pending
-        if pending is not None and pending.seqno == self.seqno:
-            await self._truncate(pending, None)
+    async def hasty(self: Upkeep[Any, Any], *, due: int | None = None) -> bool:
+        written = await roll_up(self, due=due)
+        if written:
+            await self.machine.consensus.truncate(self.machine.key, self.machine.seqno)
+        return written
 
-    with patch.object(Machine, "_maintain", hasty):
+    with patch.object(Upkeep, "_roll_up", hasty):
         yield
 
 

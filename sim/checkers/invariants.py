@@ -13,10 +13,12 @@ import xxhash
 from sim.checkers.watch import Watch
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
-from tidelog.machine.record import decode_record
+from tidelog.machine.record import decode_record, decode_rollup
+from tidelog.persist.batch import Batch
+from tidelog.persist.language import ShardLanguage
 from tidelog.persist.part import Part, decode_part, sums_of
 from tidelog.persist.schema import ShardSchema, decode_schema
-from tidelog.persist.state import Batch, ShardLanguage, State
+from tidelog.persist.state import State
 from tidelog.persist.updates import time_bounds
 from tidelog.rowhash import RowSum
 from tidelog.store.memory import MemoryStore
@@ -67,18 +69,23 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
     states = [language.initial()]
     intervals: list[tuple[int, int | None, str, int]] = []
     for seqno, record in enumerate(watch.records(key), start=1):
-        diff = language.decode_diff(record.diff)
-        before, after = states[-1], language.apply(states[-1], diff)
+        after = states[-1]
+        for data in record.diffs:
+            diff = language.decode_diff(data)
+            before, after = after, language.apply(after, diff)
+            _check_step(before, after, seqno)
+            if diff.upper is not None and diff.token is not None:
+                intervals.append((before.upper or 0, after.upper, *diff.token))
         states.append(after)
-        _check_step(before, after, seqno)
-        if diff.upper is not None and diff.token is not None:
-            intervals.append((before.upper or 0, after.upper, *diff.token))
         if record.rollup is not None:
             rollup = record.rollup
             demand(rollup.seqno < seqno, "a rollup covers what comes after it", seqno=seqno)
-            data = language.encode_state(states[rollup.seqno])
+            found = watch.rollups.get(rollup.path)
+            demand(found is not None, "a rollup was never written", shard=key, seqno=seqno)
             demand(
-                rollup.size_bytes == len(data) and rollup.xxh3 == xxhash.xxh3_128_digest(data),
+                found is not None
+                and decode_rollup(rollup, found).state
+                == language.encode_state(states[rollup.seqno]),
                 "a rollup is not the state that its seqno had",
                 shard=key,
                 seqno=seqno,
@@ -97,8 +104,9 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
 def _check_step(before: State, after: State, seqno: int) -> None:
     demand(before.since_frontier <= after.since_frontier, "since went back", seqno=seqno)
     demand(before.upper_frontier <= after.upper_frontier, "upper went back", seqno=seqno)
-    demand(after.batches[: len(before.batches)] == before.batches, "a batch was lost", seqno=seqno)
-    for batch in after.batches[len(before.batches) :]:
+    there, now = list(before.batches), list(after.batches)
+    demand(now[: len(there)] == there, "a batch was lost", seqno=seqno)
+    for batch in now[len(there) :]:
         demand(batch.lower == before.upper, "a batch does not begin at upper", seqno=seqno)
         demand(batch.upper == after.upper, "a batch does not end at upper", seqno=seqno)
     held = [Frontier.of(t) for t in after.holds.values()]
@@ -132,11 +140,12 @@ def _check_parts(store: MemoryStore, state: State, schema: ShardSchema) -> list[
             if commit.upper == batch.upper and commit.lower == batch.lower:
                 demand(commit.sum_t == sum_t.to_bytes(), "T at an upper is wrong", commit=commit)
     parts = [p for b in state.batches for p in b.parts]
-    demand(state.sum_t == sum_t.to_bytes(), "T of the state is not that of its rows")
-    demand(state.sum_v == sum_v.to_bytes(), "V of the state is not that of its rows")
-    demand(state.rows == len(found), "the state counts other rows", rows=state.rows)
-    demand(state.diffs == sum(u.diff for u in found), "the state counts other diffs")
-    demand(state.size_bytes == sum(p.size_bytes for p in parts), "the state counts other bytes")
+    demand(state.totals.sum_t == sum_t.to_bytes(), "T of the state is not that of its rows")
+    demand(state.totals.sum_v == sum_v.to_bytes(), "V of the state is not that of its rows")
+    demand(state.totals.rows == len(found), "the state counts other rows", found=len(found))
+    demand(state.totals.diffs == sum(u.diff for u in found), "the state counts other diffs")
+    size_bytes = sum(p.size_bytes for p in parts)
+    demand(state.totals.size_bytes == size_bytes, "the state counts other bytes")
     return found
 
 

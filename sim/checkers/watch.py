@@ -14,7 +14,7 @@ from tidelog.consensus import box as boxes
 from tidelog.consensus.box import Box, BoxEntry
 from tidelog.ids import SeqNo
 from tidelog.machine.record import Record, decode_record
-from tidelog.persist.state import Diff, ShardLanguage
+from tidelog.persist.language import ShardLanguage
 from tidelog.store.memory import MemoryStore
 
 _BOX = "consensus/"
@@ -28,6 +28,7 @@ class Watch:
     shards: bool = True
     violations: list[str] = field(default_factory=list)
     entries: dict[str, list[BoxEntry]] = field(default_factory=dict)
+    rollups: dict[str, bytes] = field(default_factory=dict)
     _sums: dict[str, bytes] = field(default_factory=dict)
 
     def on_put(self, key: str, data: bytes) -> None:
@@ -35,6 +36,8 @@ class Watch:
             self._on_box(key.removeprefix(_BOX), boxes.decode_box(data, key=key))
         elif "/part/" in key or "/rollup/" in key or key.startswith("consensus-spill/"):
             found = xxhash.xxh3_128_digest(data)
+            if "/rollup/" in key:
+                self.rollups[key] = data
             if self._sums.setdefault(key, found) != found:
                 self.violations.append(f"{key} was written twice, with other bytes")
 
@@ -68,8 +71,9 @@ class Watch:
             self._on_record(key, decode_record(entry.data, key=key, seqno=SeqNo(entry.seqno)))
 
     def _on_record(self, key: str, record: Record) -> None:
-        diff: Diff = ShardLanguage().decode_diff(record.diff)
-        named = [p.path for p in (diff.batch.parts if diff.batch else ()) if p.path is not None]
+        diffs = [ShardLanguage().decode_diff(data) for data in record.diffs]
+        batches = [one.batch for one in diffs if one.batch is not None]
+        named = [p.path for batch in batches for p in batch.parts if p.path is not None]
         if record.rollup is not None:
             named.append(record.rollup.path)
         self.violations.extend(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -23,7 +23,8 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.ids import SeqNo
-from tidelog.machine.machine import Decision, Machine
+from tidelog.machine.language import Decision
+from tidelog.machine.machine import Machine
 from tidelog.machine.record import decode_record
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
@@ -53,6 +54,12 @@ class Language:
 
     def decode_state(self, data: bytes) -> Words:
         return tuple(json.loads(data))
+
+    def vanished(self, diff: str) -> list[str]:
+        return []
+
+    def seqno_since(self, state: Words) -> int | None:
+        return None
 
 
 class Place:
@@ -88,7 +95,7 @@ def say_once(word: str) -> Callable[[Words], Decision[str, bool]]:
     return lambda state: Decision(False) if word in state else Decision(True, word)
 
 
-async def say_all(machine: Machine[Words, str], words: str) -> None:
+async def say_all(machine: Machine[Words, str], words: Iterable[str]) -> None:
     for word in words:
         await machine.commit(say(word))
 
@@ -317,7 +324,7 @@ async def test_a_state_of_a_newer_tidelog_is_left_alone() -> None:
 
     await place.machine().commit(say("a"))
     newest = place.consensus.records["k"][-1]
-    newer = newest.data.replace(b"\xa1v\x01", b"\xa1v\x02")
+    newer = newest.data.replace(b"\xa1v\x02", b"\xa1v\x03")
     assert newer != newest.data
     place.consensus.records["k"][-1] = type(newest)(newest.seqno, newer)
 
@@ -352,3 +359,162 @@ async def test_machines_work_on_a_store_alone() -> None:
     found = [await m.refresh() for m in machines]
     assert found[0] == found[1] == found[2]
     assert sorted(found[0]) == sorted("abcdefgh" * 3)
+
+
+async def test_commands_that_wait_share_a_record() -> None:
+    """Each that had one of its own would wait for all before it, a round trip each."""
+    place = Place()
+    machine = place.machine()
+
+    answers = await asyncio.gather(*(machine.commit(say(str(n))) for n in range(50)))
+
+    assert answers == list(range(1, 51))
+    assert len(place.kept()) <= 2
+    assert await place.machine().refresh() == tuple(map(str, range(50)))
+
+
+async def test_commands_that_share_a_record_are_refused_alone() -> None:
+    """What one is told is not what another is; and a fault in one of them harms no other."""
+    machine = Place().machine()
+
+    def refuse(state: Words) -> Decision[str, int]:
+        raise UsageError("not this one")
+
+    def broken(state: Words) -> Decision[str, int]:
+        raise ZeroDivisionError
+
+    calls = [say("a"), refuse, say("b"), broken, say("c")]
+    found = await asyncio.gather(*(machine.commit(c) for c in calls), return_exceptions=True)
+
+    assert [type(one) for one in found] == [int, UsageError, int, ZeroDivisionError, int]
+    assert machine.state == ("a", "b", "c")
+
+
+async def test_each_command_is_decided_over_those_before_it() -> None:
+    """Two that say the same thing once, at once, must not both have said it."""
+    place = Place()
+    first, second = place.machine(), place.machine()
+
+    found = await asyncio.gather(*(m.commit(say_once("x")) for m in [first] * 3 + [second] * 3))
+
+    assert sorted(found) == [False] * 5 + [True]
+    assert await place.machine().refresh() == ("x",)
+
+
+async def test_a_call_that_is_cancelled_takes_no_other_with_it() -> None:
+    """It may have been the one for which the record was begun."""
+    place, begun, go_on = Place(), asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryConsensus):
+        async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+            begun.set()
+            await go_on.wait()
+            return await place.consensus.compare_and_set(key, seqno, data)
+
+    machine = place.machine(consensus=Slow())
+    cancelled = asyncio.create_task(machine.commit(say("a")))
+    await begun.wait()
+    other = asyncio.create_task(machine.commit(say("b")))
+    cancelled.cancel()
+    go_on.set()
+
+    assert await other == 2
+    assert cancelled.cancelled()
+    assert await place.machine().refresh() == ("a", "b")
+
+
+class Papers(Language):
+    """A word is an object in the store; ``-word`` takes it away. Holds name a seqno: ``@3``."""
+
+    def apply(self, state: Words, diff: str) -> Words:
+        if diff.startswith("-"):
+            return tuple(word for word in state if word != diff[1:])
+        if diff.startswith("@"):
+            state = tuple(word for word in state if not word.startswith("@"))
+        return (*state, diff)
+
+    def vanished(self, diff: str) -> list[str]:
+        return [diff[1:]] if diff.startswith("-") else []
+
+    def seqno_since(self, state: Words) -> int | None:
+        return min((int(word[1:]) for word in state if word.startswith("@")), default=None)
+
+
+def papers(place: Place, **changed: object) -> Machine[Words, str]:
+    machine = place.machine(**changed)  # type: ignore[arg-type]
+    machine.language = Papers()
+    return machine
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_what_vanished_is_deleted_once_a_rollup_is_past_it(anew: bool) -> None:
+    """By whoever commits, also one that has read no more than the rollup of what was before."""
+    place = Place()
+    for word in "abc":
+        await place.store.put(word, b"")
+    machine = papers(place, rollup_every=4)
+    await say_all(machine, "abc")
+    await machine.commit(say("-a"))
+    assert "a" in place.store.objects, "records from the first on name it"
+    if anew:
+        machine = papers(place, rollup_every=4)
+    for number in range(4):
+        await machine.commit(say(f"word {number}"))
+
+    assert {"b", "c"} <= place.store.objects.keys()
+    assert "a" not in place.store.objects
+    assert await papers(place).refresh() == ("b", "c", *(f"word {n}" for n in range(4)))
+
+
+async def test_what_somebody_holds_stays_until_it_is_let_go() -> None:
+    """A state that is read from is whole, with the records and rollups that lead to it."""
+    place = Place()
+    await place.store.put("a", b"")
+    machine = papers(place, rollup_every=2)
+    await say_all(machine, ["a", "@1", "-a"])
+    await say_all(machine, "bcdefgh")
+    assert "a" in place.store.objects
+    assert place.kept()[0] == 1
+
+    await machine.commit(say("@9"))
+    await machine.collect()
+    assert "a" not in place.store.objects
+    assert place.kept()[0] > 3
+
+
+async def test_a_collection_deletes_all_that_it_may_at_once() -> None:
+    """Without one commit more; and a second one finds nothing."""
+    place = Place()
+    for word in "ab":
+        await place.store.put(word, b"")
+    machine = papers(place)
+    await say_all(machine, ["a", "b", "-a"])
+
+    assert await machine.collect() == 1
+    assert place.store.objects.keys() & {"a", "b"} == {"b"}
+    assert len(place.rollups()) == 2, "the object that is left, and one rollup"
+    assert await machine.collect() == 0
+    assert await papers(place).refresh() == ("b",)
+
+
+@pytest.mark.parametrize("op", ["delete", "put"])
+async def test_a_collection_that_fails_is_done_again(op: str) -> None:
+    """Half of it is nothing that anybody can see."""
+    place, stuck = Place(), asyncio.Event()
+    stuck.set()
+    for word in "ab":
+        await place.store.put(word, b"")
+
+    def toss(request: Request) -> Fault:
+        return Fault(happened=not (stuck.is_set() and request.op == op))
+
+    machine = papers(place, store=Faulty(place.store, toss=toss))
+    await say_all(machine, ["a", "b", "-a"])
+    with pytest.raises(LocationError):
+        await machine.collect()
+    stuck.clear()
+    assert await papers(place).refresh() == ("b",)
+
+    await machine.collect()
+    assert place.store.objects.keys() & {"a", "b"} == {"b"}
+    assert await papers(place).refresh() == ("b",)

@@ -14,10 +14,12 @@ from tidelog.ids import SeqNo
 from tidelog.machine.record import (
     FORMAT,
     Record,
-    check_rollup,
+    RolledUp,
     decode_record,
+    decode_rollup,
     describe_rollup,
     encode_record,
+    encode_rollup,
     rollup_path,
 )
 
@@ -30,7 +32,7 @@ def decoded(data: bytes) -> Record:
 def test_a_record_reads_back(diff: bytes, state: bytes | None, seqno: int) -> None:
     """Each record is read by every later process."""
     rollup = None if state is None else describe_rollup(SeqNo(seqno), "some/path", state)
-    record = Record(rollup=rollup, diff=diff)
+    record = Record(rollup=rollup, floor=seqno, diffs=(diff, b"another"))
 
     assert decoded(encode_record(record)) == record
 
@@ -48,22 +50,27 @@ def test_garbage_is_no_record(data: bytes) -> None:
 def test_a_newer_format_is_refused_and_a_newer_field_is_not() -> None:
     """An older tidelog stops at what it cannot understand, and passes over what it may."""
     with pytest.raises(UsageError, match="newer tidelog"):
-        decoded(msgspec.msgpack.encode({"v": FORMAT + 1, "diff": b"", "rollup": None}))
+        decoded(msgspec.msgpack.encode({"v": FORMAT + 1, "diffs": [], "rollup": None}))
+    with pytest.raises(UsageError, match="before the first release"):
+        decoded(msgspec.msgpack.encode({"v": 1, "diff": b"", "rollup": None}))
 
-    assert decoded(msgspec.msgpack.encode({"v": FORMAT, "diff": b"x", "new": 1})).diff == b"x"
+    found = decoded(msgspec.msgpack.encode({"v": FORMAT, "diffs": [b"x"], "new": 1}))
+    assert found.diffs == (b"x",)
 
 
-@given(data=st.binary(min_size=1), place=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_a_rollup_whose_bytes_changed_is_refused(data: bytes, place: int, bit: int) -> None:
+@given(state=st.binary(), place=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_a_rollup_whose_bytes_changed_is_refused(state: bytes, place: int, bit: int) -> None:
     """A state that is wrong in one bit would be wrong for ever after."""
-    rollup = describe_rollup(SeqNo(1), "p", data)
+    body = RolledUp(state=state, floor=3, rollups=(describe_rollup(SeqNo(1), "p", b"older"),))
+    data = encode_rollup(body)
+    rollup = describe_rollup(SeqNo(4), "p", data)
     flipped = bytearray(data)
     flipped[place % len(data)] ^= 1 << bit
 
-    assert check_rollup(rollup, data) == data
+    assert decode_rollup(rollup, data) == body
     for wrong in (bytes(flipped), data[:-1], data + b"\0", b""):
         with pytest.raises(CorruptionError):
-            check_rollup(rollup, wrong)
+            decode_rollup(rollup, wrong)
 
 
 def test_rollups_sort_by_their_seqno() -> None:

@@ -220,7 +220,7 @@ async def test_a_state_takes_only_so_much_data_inline() -> None:
         table = rows(*[(f"{n:030}", n, number, 1) for n in range(40)])
         await shard.compare_and_append(table, number, number + 1)
 
-    assert shard.state.inline_bytes < 256 * 1024 + 4 * 1024
+    assert shard.state.totals.inline_bytes < 256 * 1024 + 4 * 1024
     assert any("/part/" in r.key for r in store.records)
     found = await contents(shard, 149)
     assert found == {(f"{n:030}", n): 150 for n in range(40)}

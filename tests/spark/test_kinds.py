@@ -30,7 +30,7 @@ async def sums_of(location: Location) -> list[bytes]:
     for name in ("s", "s_errors"):
         collection = await location.collection(name)
         await collection.refresh()
-        found += [shard.state.sum_t for shard in collection.shards]
+        found += [shard.state.totals.sum_t for shard in collection.shards]
     return found
 
 

@@ -256,9 +256,9 @@ class Collection:
                     "shards": [s.id for s in self.shards],
                 }
             ],
-            "rows": sum(s.diffs for s in states),
-            "updates": sum(s.rows for s in states),
-            "bytes": sum(s.size_bytes for s in states),
+            "rows": sum(s.totals.diffs for s in states),
+            "updates": sum(s.totals.rows for s in states),
+            "bytes": sum(s.totals.size_bytes for s in states),
             "parts": sum(len(b.parts) for s in states for b in s.batches),
         }
 

@@ -1,8 +1,9 @@
 """The machine: the one loop that reads a state, decides, and commits on condition.
 
 A state is a value. ``decide`` is a pure function from a state to a diff and a result; the machine
-appends the diff with compare-and-set, and on a lost race reads what won and decides again. One
-instance commits one change at a time, so that its own calls never race each other.
+appends the diff with compare-and-set, and on a lost race reads what won and decides again. What is
+to be decided while a record is under way goes into the next one, all together: one instance has one
+record under way at a time, so that its own calls never race each other.
 
 Source: persist, "State Machine" and "Pipelining".
 """
@@ -12,53 +13,58 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 from tidelog.clock import Clock, backoff_us
 from tidelog.consensus.port import Consensus, Versioned
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
-    LocationError,
     ObjectNotFound,
     TidelogError,
 )
 from tidelog.ids import SeqNo
 from tidelog.machine import record as records
-from tidelog.machine.record import Record, Rollup
+from tidelog.machine.history import History, begin_history, follow
+from tidelog.machine.language import D, Decision, Language, R, S
+from tidelog.machine.lost import state_lost, was_written
+from tidelog.machine.record import Record
+from tidelog.machine.upkeep import Upkeep
 from tidelog.metrics import observe_commit
-from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 
-S = TypeVar("S")
-D = TypeVar("D")
-R = TypeVar("R")
+TOGETHER_MAX = 64
+_MISSING_TRIES = 20
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A command that waits, and who waits for it."""
+
+    decide: Callable[[Any], Decision[Any, Any]]
+    answer: asyncio.Future[Any]
+    begun_us: int
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[D, R]):
-    """What is to be answered, and what is to be written for it (None: nothing)."""
+class _Decided(Generic[S, D]):
+    """What came of commands that were decided one after the other."""
 
-    result: R
-    diff: D | None = None
+    state: S
+    diffs: tuple[D, ...]
+    answers: tuple[tuple[_Job, Any, TidelogError | None], ...]
 
-
-class Language(Protocol[S, D]):
-    """How a kind of state begins, changes, and becomes bytes. All pure."""
-
-    def initial(self) -> S: ...
-    def apply(self, state: S, diff: D) -> S: ...
-    def encode_diff(self, diff: D) -> bytes: ...
-    def decode_diff(self, data: bytes) -> D: ...
-    def encode_state(self, state: S) -> bytes: ...
-    def decode_state(self, data: bytes) -> S: ...
+    @property
+    def is_sure(self) -> bool:
+        """Say whether each answer is proven by what is written, and not by what was read."""
+        return len(self.diffs) == len(self.answers)
 
 
 @dataclass(slots=True, kw_only=True)
 class Machine(Generic[S, D]):
     """One durable state.
 
-    Units: ``rollup_every`` counts changes from one rollup to the next.
+    Units: ``rollup_every`` counts records from one rollup to the next.
     """
 
     key: str
@@ -71,13 +77,16 @@ class Machine(Generic[S, D]):
     commits_max: int = 1_000
     state: S = field(init=False)
     seqno: SeqNo = field(init=False, default=SeqNo(0))
-    _rollup: Rollup | None = field(init=False, default=None)
-    _pending: Rollup | None = field(init=False, default=None)
+    history: History = field(init=False, default=History())
     _is_new: bool = field(init=False, default=False)
+    upkeep: Upkeep[S, D] = field(init=False)
     _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _waiting: list[_Job] = field(init=False, default_factory=list)
+    _worker: asyncio.Task[None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.state = self.language.initial()
+        self.upkeep = Upkeep(self)
 
     async def refresh(self) -> S:
         """Read what others have committed, and return the newest state."""
@@ -89,68 +98,127 @@ class Machine(Generic[S, D]):
         """Decide over the newest state and write the change; return the decision's result.
 
         ``decide`` may run several times, over newer and newer states. A decision that writes
-        nothing is believed only over a state that was read after this call began.
+        nothing is believed only over a state that was read after this call began. Who cancels the
+        call does not cancel the change, which may be under way.
 
         Raises:
             whatever ``decide`` raises; ContentionError: others were first at every try.
             LocationError, OutcomeUnknown: see `tidelog.consensus.port.Consensus`.
         """
-        start_us = self.clock.monotonic_us()
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Job(decide, answer, self.clock.monotonic_us()))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work(), name=f"commits of {self.key}")
+        return await asyncio.shield(answer)
+
+    async def collect(self) -> int:
+        """Delete what no state that may still be read names; return how many objects that were.
+
+        Raises:
+            LocationError: the store failed; what was deleted is named by nothing.
+        """
         async with self._lock:
-            known_fresh = False
-            for attempt in range(self.commits_max):
-                try:
-                    decision = decide(self.state)
-                except TidelogError:
-                    if known_fresh:
-                        raise
-                    await self._catch_up()
-                    known_fresh = True
-                    continue
-                if decision.diff is None:
-                    if known_fresh:
-                        return decision.result
-                    await self._catch_up()
-                    known_fresh = True
-                    continue
-                if await self._append(decision.diff):
-                    await self._maintain()
-                    seconds = (self.clock.monotonic_us() - start_us) / 1e6
-                    observe_commit(self.prefix.partition("/")[0], seconds, attempt + 1)
-                    return decision.result
+            await self._catch_up()
+            return await self.upkeep.collect()
+
+    async def _work(self) -> None:
+        jobs: list[_Job] = []
+        try:
+            while self._waiting:
+                async with self._lock:
+                    jobs, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
+                    try:
+                        await self._commit(jobs)
+                    except Exception as error:  # noqa: BLE001 - whoever waits is told
+                        _fail(jobs, error)
+        except BaseException as error:
+            _fail([*jobs, *self._waiting], error)
+            self._waiting = []
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise
+        finally:
+            self._worker = None
+
+    async def _commit(self, jobs: list[_Job]) -> None:
+        known_fresh = False
+        for attempt in range(self.commits_max):
+            decided = self._decide(jobs)
+            if not decided.is_sure and not known_fresh:
+                await self._catch_up()
+                known_fresh = True
+                continue
+            if decided.diffs and not await self.append(decided.diffs, decided.state):
                 if attempt:
                     await self.clock.sleep(backoff_us(attempt, self.clock))
                 await self._catch_up()
                 known_fresh = True
-            raise ContentionError("others were first at every try: try again", key=self.key)
+                continue
+            if decided.diffs:
+                # Before who waits is told: a process may end then.
+                await self.upkeep.after_commit()
+            self._tell(decided, attempt)
+            return
+        raise ContentionError("others were first at every try: try again", key=self.key)
 
-    async def _append(self, diff: D) -> bool:
-        """Write one record; True if it landed, and then the state has it."""
-        pending = self._pending
-        if pending is not None and self._rollup is not None and pending.seqno <= self._rollup.seqno:
-            # Named by a record whose answer was lost, or overtaken: the next one can be written.
-            pending = self._pending = None
+    def _decide(self, jobs: list[_Job]) -> _Decided[S, D]:
+        """Decide commands one after the other, each over what the ones before it made."""
+        state, diffs = self.state, []
+        answers: list[tuple[_Job, Any, TidelogError | None]] = []
+        for job in jobs:
+            if job.answer.done():
+                continue
+            try:
+                decision = job.decide(state)
+            except TidelogError as error:
+                answers.append((job, None, error))
+                continue
+            except Exception as error:  # noqa: BLE001 - whoever brought the command is told
+                # Not foreseen: nothing that is read later would answer it otherwise.
+                _fail([job], error)
+                continue
+            answers.append((job, decision.result, None))
+            if decision.diff is not None:
+                state = self.language.apply(state, decision.diff)
+                diffs.append(decision.diff)
+        return _Decided(state, tuple(diffs), tuple(answers))
+
+    def _tell(self, decided: _Decided[S, D], attempt: int) -> None:
+        now_us = self.clock.monotonic_us()
+        for job, result, error in decided.answers:
+            if job.answer.done():
+                continue
+            if error is not None:
+                job.answer.set_exception(error)
+                continue
+            job.answer.set_result(result)
+            if decided.diffs:
+                seconds = (now_us - job.begun_us) / 1e6
+                observe_commit(self.prefix.partition("/")[0], seconds, attempt + 1)
+
+    async def append(self, diffs: tuple[D, ...], after: S) -> bool:
+        """Write one record; True if it landed, and then this machine has the state ``after``."""
         seqno = SeqNo(self.seqno + 1)
-        record = Record(rollup=pending or self._rollup, diff=self.language.encode_diff(diff))
+        rollup, floor = self.upkeep.to_name(self.history)
+        record = Record(
+            rollup=rollup,
+            floor=floor,
+            diffs=tuple(self.language.encode_diff(diff) for diff in diffs),
+        )
         if not await self.consensus.compare_and_set(self.key, seqno, records.encode_record(record)):
             return False
-        superseded = self._rollup if pending is not None else None
-        self.state, self.seqno, self._rollup = (
-            self.language.apply(self.state, diff),
-            seqno,
-            record.rollup,
-        )
-        if pending is not None:
-            self._pending = None
-            await self._truncate(pending, superseded)
+        self.state, self.seqno = after, seqno
+        self.history = follow(self.history, seqno, record, self._vanished(diffs))
         return True
+
+    def _vanished(self, diffs: tuple[D, ...]) -> list[str]:
+        return [path for diff in diffs for path in self.language.vanished(diff)]
 
     async def _catch_up(self) -> None:
         """Apply the records after our seqno; start from a rollup where they are gone."""
-        for attempt in range(20):
+        for attempt in range(_MISSING_TRIES):
             found = await self.consensus.scan(self.key, SeqNo(self.seqno + 1))
             if not found and not self.seqno and not self._is_new:
-                self._is_new = not await self._was_written()
+                self._is_new = not await was_written(self.store, self.prefix)
                 found = [] if self._is_new else await self.consensus.scan(self.key, SeqNo(1))
                 if not found and not self._is_new:
                     raise state_lost(self.key)
@@ -168,15 +236,6 @@ class Machine(Generic[S, D]):
             return
         raise CorruptionError("the rollup that the newest record names is missing", key=self.key)
 
-    async def _was_written(self) -> bool:
-        """Say whether there are objects that are only written once there are records.
-
-        Those are rollups, and what else follows parts in a listing: a part may be older than the
-        first record, or of a writer that died before it.
-        """
-        after = f"{self.prefix}/part0"  # "0" follows "/".
-        return await first_entry(self.store, f"{self.prefix}/", after=after) is not None
-
     async def _start_over(self, found: list[Versioned]) -> list[Versioned]:
         """Take the state from the newest record's rollup; return the records after it."""
         newest = found[-1]
@@ -185,50 +244,32 @@ class Machine(Generic[S, D]):
             raise CorruptionError(
                 "records are missing, and no rollup covers them", key=self.key, seqno=newest.seqno
             )
-        data = records.check_rollup(rollup, (await self.store.get(rollup.path)).data)
-        self.state = self.language.decode_state(data)
+        held = records.decode_rollup(rollup, (await self.store.get(rollup.path)).data)
+        self.state = self.language.decode_state(held.state)
         self.seqno = SeqNo(rollup.seqno)
+        self.history = begin_history(rollup, held)
         return [r for r in found if r.seqno > rollup.seqno]
 
     def _replay(self, found: list[Versioned]) -> None:
-        state, seqno, rollup = self.state, self.seqno, self._rollup
+        state, seqno, history = self.state, self.seqno, self.history
         for version in found:
             if version.seqno != seqno + 1:
                 raise CorruptionError("a record is missing", key=self.key, seqno=seqno + 1)
             record = records.decode_record(version.data, key=self.key, seqno=version.seqno)
-            state = self.language.apply(state, self.language.decode_diff(record.diff))
-            seqno, rollup = version.seqno, record.rollup
-        self.state, self.seqno, self._rollup = state, seqno, rollup
-
-    async def _maintain(self) -> None:
-        """Write a rollup when one is due; the next record names it. Best effort."""
-        since = self.seqno - (self._rollup.seqno if self._rollup else 0)
-        if since < self.rollup_every or self._pending is not None:
-            return
-        data = self.language.encode_state(self.state)
-        path = records.rollup_path(self.prefix, self.seqno, self.clock.unique())
-        try:
-            await self.store.put(path, data)
-        except LocationError:
-            return
-        self._pending = records.describe_rollup(self.seqno, path, data)
-
-    async def _truncate(self, named: Rollup, superseded: Rollup | None) -> None:
-        """Drop the records that ``named`` covers, then the rollup before it. Best effort too.
-
-        The record that names ``named`` has landed, so every later reader starts from it or a newer.
-        """
-        try:
-            await self.consensus.truncate(self.key, SeqNo(named.seqno))
-            if superseded is not None:
-                await self.store.delete([superseded.path])
-        except LocationError:
-            return
+            diffs = tuple(self.language.decode_diff(data) for data in record.diffs)
+            for diff in diffs:
+                state = self.language.apply(state, diff)
+            seqno = version.seqno
+            history = follow(history, seqno, record, self._vanished(diffs))
+        self.state, self.seqno, self.history = state, seqno, history
 
 
-def state_lost(key: str) -> CorruptionError:
-    """Return the error that a state is gone of which other objects are left."""
-    return CorruptionError(
-        f"the state of {key!r} is gone, though it was written: restore the object "
-        f"consensus/{key} (from a backup, or an older version of it), and write nothing before"
-    )
+def _fail(jobs: list[_Job], error: BaseException) -> None:
+    """Tell each command that still waits."""
+    for job in jobs:
+        if job.answer.done():
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            job.answer.cancel()
+        else:
+            job.answer.set_exception(error)

@@ -1,15 +1,16 @@
-"""Records: what a machine writes for each change of its state, and the rollups they name.
+"""Records: what a machine writes for the changes of its state, and the rollups they name.
 
-Shape: a record is a msgpack map ``{"v": format, "rollup": ref or nil, "diff": bytes}``; a rollup
-    is an object at ``<prefix>/rollup/<seqno:016x>-<id>`` with the whole state after that seqno.
-Invariants: a rollup's seqno is at or above the earliest record's predecessor; each record names
-    the newest rollup known when it was written, so one read of the newest record finds it.
+Shape: a record is a msgpack map ``{"v": format, "rollup": the newest one, or nil, "floor": seqno,
+    "diffs": [bytes]}``; a rollup is an object at ``<prefix>/rollup/<seqno:016x>-<id>``, a map of
+    ``v``, the ``state`` after that seqno, the ``floor``, and the ``rollups`` before it.
+Invariants: each record names the newest rollup known when it was written, so one read of the newest
+    record finds it; rollups from ``floor`` on are kept, and so are all records after ``floor``.
 Source: persist, "Incremental State" and "Rollups".
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import xxhash
@@ -17,7 +18,7 @@ import xxhash
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.ids import SeqNo
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,11 +31,21 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One change."""
+    """Changes that were committed together, in the order in which they were decided."""
 
     v: int = FORMAT
     rollup: Rollup | None = None
-    diff: bytes
+    floor: int = 0
+    diffs: tuple[bytes, ...] = ()
+
+
+class RolledUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollup's object holds."""
+
+    v: int = FORMAT
+    state: bytes
+    floor: int = 0
+    rollups: tuple[Rollup, ...] = ()
 
 
 def rollup_path(prefix: str, seqno: SeqNo, unique: str) -> str:
@@ -45,15 +56,19 @@ def describe_rollup(seqno: SeqNo, path: str, data: bytes) -> Rollup:
     return Rollup(seqno=seqno, path=path, size_bytes=len(data), xxh3=xxhash.xxh3_128_digest(data))
 
 
-def check_rollup(rollup: Rollup, data: bytes) -> bytes:
-    """Return ``data`` back if it is what the rollup's record says.
+def encode_rollup(found: RolledUp) -> bytes:
+    return msgspec.msgpack.encode(found)
+
+
+def decode_rollup(rollup: Rollup, data: bytes) -> RolledUp:
+    """Read a rollup, if it is what the record that names it says.
 
     Raises:
-        CorruptionError: it is not.
+        CorruptionError: it is not. UsageError: a newer tidelog wrote it.
     """
     if len(data) != rollup.size_bytes or xxhash.xxh3_128_digest(data) != rollup.xxh3:
         raise CorruptionError("a rollup's bytes are not those that were written", path=rollup.path)
-    return data
+    return _decode(RolledUp, data, what="a rollup", path=rollup.path)
 
 
 def encode_record(record: Record) -> bytes:
@@ -64,16 +79,31 @@ def decode_record(data: bytes, *, key: str, seqno: SeqNo) -> Record:
     """Read a record.
 
     Raises:
-        UsageError: a newer tidelog wrote it. CorruptionError: it is not a record.
+        UsageError: a newer tidelog wrote it, or one of before the first release. CorruptionError:
+            it is not a record.
     """
+    return _decode(Record, data, what="a state record", key=key, seqno=seqno)
+
+
+_T = TypeVar("_T", Record, RolledUp)
+
+
+def _decode(kind: type[_T], data: bytes, *, what: str, **where: Any) -> _T:
     try:
         found: dict[str, Any] = msgspec.msgpack.decode(data, type=dict[str, Any])
         if found["v"] > FORMAT:
             raise UsageError(
                 "a newer tidelog wrote this state: upgrade tidelog to use it",
-                key=key,
                 format=found["v"],
+                **where,
             )
-        return msgspec.convert(found, Record)
+        if found["v"] < FORMAT:
+            raise UsageError(
+                "a tidelog of before the first release wrote this state, in a form that is read no "
+                "more: make the location anew",
+                format=found["v"],
+                **where,
+            )
+        return msgspec.convert(found, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise CorruptionError("a state record cannot be read", key=key, seqno=seqno) from error
+        raise CorruptionError(f"{what} cannot be read", **where) from error

@@ -32,7 +32,7 @@ FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a state knows of one part; a plain value that any process can read it by.
 
     Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is an IPC batch of two rows, the

@@ -88,12 +88,12 @@ class PartReader:
 
 def parts_until(state: State, as_of: int) -> list[Part]:
     """Return the parts that hold updates at times up to ``as_of``."""
-    return [p for b in state.batches for p in b.parts if p.time_min <= as_of]
+    return [p for b in state.batches.until(as_of) for p in b.parts if p.time_min <= as_of]
 
 
 def parts_between(state: State, after: int, until: int) -> list[Part]:
     """Return the parts that hold updates at times after ``after``, up to ``until``."""
-    held = (p for b in state.batches for p in b.parts)
+    held = (p for b in state.batches.after(after) for p in b.parts)
     return [p for p in held if p.time_max > after and p.time_min <= until]
 
 

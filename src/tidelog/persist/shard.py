@@ -28,10 +28,11 @@ from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.ids import ShardId, new_writer_id
 from tidelog.machine.machine import Machine
 from tidelog.persist import transition
+from tidelog.persist.language import ShardLanguage
 from tidelog.persist.part import Part, sums_of
 from tidelog.persist.reader import PartReader, Split, parts_between, parts_until, plan_splits
 from tidelog.persist.schema import TIME, ShardSchema, decode_schema, encode_schema
-from tidelog.persist.state import Diff, ShardLanguage, State, Token
+from tidelog.persist.state import Diff, State, Token
 from tidelog.persist.transition import Appended, CompareAndAppend, Verdict
 from tidelog.persist.updates import accumulate, consolidate, prepare_updates
 from tidelog.persist.writer import PartWriter
@@ -299,7 +300,7 @@ class Shard:
 
     @property
     def may_inline(self) -> bool:
-        return self.state.inline_bytes < INLINE_STATE_BYTES_MAX
+        return self.state.totals.inline_bytes < INLINE_STATE_BYTES_MAX
 
     async def wait_for_upper(self, time: int, *, timeout_us: int | None = None) -> State:
         """Wait until ``time`` is complete; a poll costs one request, and they grow rarer."""

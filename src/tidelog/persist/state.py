@@ -1,38 +1,30 @@
-"""The state of a shard, as a value, and its bytes.
+"""The state of a shard, as a value, and the changes it is put through.
 
-Invariants: batches stand in the order of their uppers and never overlap; an interval without
-    updates leaves no batch, only a higher upper; since never goes back. A map's unknown fields
-    survive a round trip, so that an older tidelog beside a newer one drops nothing.
+Invariants: batches stand in the order of their times and never overlap; an interval without updates
+    leaves no batch, only a higher upper; since never goes back; V over all batches is changed by
+    appends alone.
 Source: persist, "State" and "Incremental State".
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
 
-from tidelog.errors import CorruptionError, UsageError, require
+from tidelog.errors import require
 from tidelog.frontier import Frontier
-from tidelog.persist.part import Part
+from tidelog.persist.batch import Batch
+from tidelog.persist.spine import Spine
 from tidelog.rowhash import RowSum
 
-FORMAT: Final = 1
 COMMITS_KEPT: Final = 64
 
 Token = tuple[str, int]  # who writes, and a number that rises with each of its writes
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """The updates of the times ``[lower, upper)``; an upper of None is the empty frontier."""
-
-    lower: int
-    upper: int | None
-    parts: tuple[Part, ...]
-    extra: dict[str, Any] = {}
-
-
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, array_like=True):
     """One of the newest moves of upper: whose, from where to where, and T of all up to there."""
 
     writer: str
@@ -43,26 +35,36 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a shard. ``schema`` is empty until the shard is first written."""
+class Totals(msgspec.Struct, frozen=True, array_like=True):
+    """What all batches come to. T is that of all updates as they were appended."""
 
-    format: int = FORMAT
-    schema: bytes = b""
-    since: int | None = 0
-    upper: int | None = 0
-    batches: tuple[Batch, ...] = ()
-    holds: dict[str, int | None] = {}
-    writers: dict[str, tuple[int, int | None]] = {}
-    commits: tuple[Commit, ...] = ()
-    commits_forgotten: bool = False
-    sum_t: bytes = bytes(16)
-    sum_v: bytes = bytes(16)
     rows: int = 0
     diffs: int = 0
     size_bytes: int = 0
     inline_bytes: int = 0
+    sum_v: bytes = bytes(16)
+    sum_t: bytes = bytes(16)
+
+
+_NONE: Final = Spine()
+_NOTHING: Final = Totals()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that is known of a shard. ``schema`` is empty until the shard is first written."""
+
+    schema: bytes = b""
+    since: int | None = 0
+    upper: int | None = 0
+    batches: Spine = _NONE
+    holds: dict[str, int | None] = field(default_factory=dict)
+    writers: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    commits: tuple[Commit, ...] = ()
+    commits_forgotten: bool = False
+    totals: Totals = _NOTHING
     write_epoch: int = 0
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def since_frontier(self) -> Frontier:
@@ -81,6 +83,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return RowSum.zero() if untouched else None
 
 
+class Merged(msgspec.Struct, frozen=True, array_like=True):
+    """Batches that stood together, by their digests, and what stands in their place.
+
+    Shape: without ``batch``, nothing was left of them. ``vanished`` are the parts that are named no
+        more.
+    """
+
+    lower: int
+    upper: int | None
+    inputs: tuple[int, ...]
+    batch: Batch | None
+    vanished: tuple[str, ...]
+    extra: dict[str, Any] = {}
+
+
 class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change of a state, as large as the change. Absent fields change nothing."""
 
@@ -90,129 +107,90 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     holds: dict[str, int | None] = {}
     released: tuple[str, ...] = ()
     batch: Batch | None = None
+    sum_t: bytes = bytes(16)
     token: Token | None = None
     named: bool = False
+    merged: Merged | None = None
     extra: dict[str, Any] = {}
-
-
-class ShardLanguage:
-    """How shards' states begin, change, and become bytes: a machine's `Language`."""
-
-    def initial(self) -> State:
-        return State()
-
-    def apply(self, state: State, diff: Diff) -> State:
-        return apply_diff(state, diff)
-
-    def encode_diff(self, diff: Diff) -> bytes:
-        return msgspec.msgpack.encode(_open(diff))
-
-    def decode_diff(self, data: bytes) -> Diff:
-        return _closed(Diff, _decode(data))
-
-    def encode_state(self, state: State) -> bytes:
-        return msgspec.msgpack.encode(_open(state))
-
-    def decode_state(self, data: bytes) -> State:
-        found = _decode(data)
-        form = found.get("format")
-        if isinstance(form, int) and form > FORMAT:
-            raise UsageError(
-                "a newer tidelog wrote this shard: upgrade tidelog to use it", format=form
-            )
-        return _closed(State, found)
 
 
 def apply_diff(state: State, diff: Diff) -> State:
     """Return the state after a change. Total: a diff was decided over that state."""
-    after = state
+    changed: dict[str, Any] = {}
     if diff.schema is not None:
-        after = msgspec.structs.replace(after, schema=diff.schema)
+        changed["schema"] = diff.schema
     if diff.holds or diff.released:
-        holds = {n: t for n, t in (after.holds | diff.holds).items() if n not in diff.released}
-        after = msgspec.structs.replace(after, holds=holds)
+        held = {**state.holds, **diff.holds}
+        changed["holds"] = {name: at for name, at in held.items() if name not in diff.released}
     if diff.since is not None:
-        after = msgspec.structs.replace(after, since=diff.since[0])
+        changed["since"] = diff.since[0]
     if diff.upper is not None:
-        after = _advance(after, diff, diff.upper[0])
-    return after
+        changed |= _advance(state, diff, diff.upper[0])
+    if diff.merged is not None:
+        changed |= _merge(state, diff.merged)
+    return _replace(state, changed)
 
 
-def _advance(state: State, diff: Diff, upper: int | None) -> State:
+def _advance(state: State, diff: Diff, upper: int | None) -> dict[str, Any]:
     require(state.upper is not None, "a finished shard cannot advance")
     require(diff.token is not None, "an advance names its writer")
-    lower, token = state.upper or 0, diff.token or ("", 0)
-    parts = diff.batch.parts if diff.batch is not None else ()
-    sum_t, sum_v = RowSum.from_bytes(state.sum_t), RowSum.from_bytes(state.sum_v)
-    for part in parts:
-        sum_t, sum_v = sum_t + part.t, sum_v + part.v
-    commit = Commit(
-        writer=token[0], number=token[1], lower=lower, upper=upper, sum_t=sum_t.to_bytes()
-    )
+    writer, number = diff.token or ("", 0)
+    was = state.totals
+    sum_t = (RowSum.from_bytes(was.sum_t) + RowSum.from_bytes(diff.sum_t)).to_bytes()
+    commit = Commit(writer, number, state.upper or 0, upper, sum_t)
     commits = (*state.commits, commit)
-    writers = state.writers | {token[0]: (token[1], upper)} if diff.named else state.writers
-    return msgspec.structs.replace(
-        state,
-        upper=upper,
-        batches=(*state.batches, diff.batch) if diff.batch is not None else state.batches,
-        writers=writers,
-        commits=commits[-COMMITS_KEPT:],
-        commits_forgotten=state.commits_forgotten or len(commits) > COMMITS_KEPT,
-        sum_t=sum_t.to_bytes(),
+    changed: dict[str, Any] = {
+        "upper": upper,
+        "commits": commits[-COMMITS_KEPT:],
+        "commits_forgotten": state.commits_forgotten or len(commits) > COMMITS_KEPT,
+    }
+    if diff.named:
+        changed["writers"] = {**state.writers, writer: (number, upper)}
+    if diff.batch is not None:
+        changed["batches"] = state.batches.append(diff.batch)
+        changed["totals"] = _counted(was, (), (diff.batch,), sum_t=sum_t)
+    return changed
+
+
+def _merge(state: State, merged: Merged) -> dict[str, Any]:
+    old = state.batches.within(merged.lower, merged.upper)
+    new = () if merged.batch is None else (merged.batch,)
+    return {
+        "batches": state.batches.replace(old, merged.batch),
+        "totals": _counted(state.totals, tuple(old), new, sum_t=state.totals.sum_t),
+    }
+
+
+def _counted(
+    was: Totals, old: tuple[Batch, ...], new: tuple[Batch, ...], *, sum_t: bytes
+) -> Totals:
+    """Return totals without some batches, and with others."""
+
+    def moved(name: str) -> int:
+        after: int = getattr(was, name)
+        after += sum(getattr(b, name) for b in new)
+        after -= sum(getattr(b, name) for b in old)
+        return after
+
+    sum_v = RowSum.from_bytes(was.sum_v)
+    for batch in new:
+        sum_v = sum_v + batch.v
+    for batch in old:
+        sum_v = sum_v - batch.v
+    return Totals(
+        rows=moved("rows"),
+        diffs=moved("diffs"),
+        size_bytes=moved("size_bytes"),
+        inline_bytes=moved("inline_bytes"),
         sum_v=sum_v.to_bytes(),
-        rows=state.rows + sum(p.rows for p in parts),
-        diffs=state.diffs + sum(p.diffs for p in parts),
-        size_bytes=state.size_bytes + sum(p.size_bytes for p in parts),
-        inline_bytes=state.inline_bytes + sum(p.size_bytes for p in parts if p.inline is not None),
+        sum_t=sum_t,
     )
 
 
-_T = TypeVar("_T", bound=msgspec.Struct)
-_NESTED: Final[dict[str, type[msgspec.Struct]]] = {
-    "batch": Batch,
-    "batches": Batch,
-    "parts": Part,
-    "commits": Commit,
-}
-
-
-def _open(value: Any) -> Any:
-    """Pipeline structs into maps, with the unknown fields that came with them."""
-    if isinstance(value, msgspec.Struct):
-        fields = {
-            name: _open(getattr(value, name)) for name in value.__struct_fields__ if name != "extra"
+def _replace(state: State, changed: dict[str, Any]) -> State:
+    return State(
+        **{
+            name: changed[name] if name in changed else getattr(state, name)
+            for name in State.__dataclass_fields__
         }
-        extra: dict[str, Any] = getattr(value, "extra", {})
-        if isinstance(value, Diff):
-            fields = {n: v for n, v in fields.items() if v not in (None, {}, (), False)}
-        return {**extra, **fields}
-    if isinstance(value, tuple):
-        return tuple(_open(item) for item in value)
-    return value
-
-
-def _closed(kind: type[_T], found: dict[str, Any]) -> _T:
-    """Make a struct of a map; fields that this version does not know go to ``extra``."""
-    known: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
-    names = set(kind.__struct_fields__) - {"extra"}
-    for name, value in found.items():
-        if name not in names:
-            extra[name] = value
-        elif name in _NESTED and isinstance(value, list):
-            known[name] = [_closed(_NESTED[name], item) for item in value]
-        elif name in _NESTED and isinstance(value, dict):
-            known[name] = _closed(_NESTED[name], value)
-        else:
-            known[name] = value
-    try:
-        return msgspec.convert({**known, "extra": extra}, kind)
-    except msgspec.ValidationError as error:
-        raise CorruptionError("a shard's state cannot be read", why=error) from error
-
-
-def _decode(data: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.msgpack.decode(data, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError("a shard's state cannot be read") from error
+    )

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from tidelog.errors import OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier, meet
-from tidelog.machine.machine import Decision
+from tidelog.machine.language import Decision
+from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.part import Part
-from tidelog.persist.state import Batch, Diff, State, Token
+from tidelog.persist.state import Diff, State, Token
 from tidelog.rowhash import RowSum
 
 
@@ -89,6 +90,7 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
         schema=None if state.schema else command.schema,
         upper=(_time(command.upper),),
         batch=_batch_of(command),
+        sum_t=_sum_t(command.parts),
         token=command.token,
         named=command.named,
         holds=holds,
@@ -113,9 +115,14 @@ def _check_bounds(command: CompareAndAppend) -> None:
 def _batch_of(command: CompareAndAppend) -> Batch | None:
     if not command.parts:
         return None
-    return Batch(
-        lower=command.expected_upper.time, upper=_time(command.upper), parts=tuple(command.parts)
-    )
+    return make_batch(command.parts, lower=command.expected_upper.time, upper=_time(command.upper))
+
+
+def _sum_t(parts: Sequence[Part]) -> bytes:
+    total = RowSum.zero()
+    for part in parts:
+        total = total + part.t
+    return total.to_bytes()
 
 
 def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] | None:

@@ -30,7 +30,7 @@ from tidelog.collection.catalog.lost import has_sources
 from tidelog.consensus.port import Consensus
 from tidelog.errors import ContentionError
 from tidelog.ids import new_writer_id
-from tidelog.machine.machine import state_lost
+from tidelog.machine.lost import state_lost
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
 from tidelog.store.port import Store

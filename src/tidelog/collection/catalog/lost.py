@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidelog.frontier import Frontier
-from tidelog.machine.machine import state_lost
+from tidelog.machine.lost import state_lost
 from tidelog.persist.shard import Shard
 from tidelog.store.port import Store
 

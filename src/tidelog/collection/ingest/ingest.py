@@ -326,7 +326,7 @@ class Ingester(SourceShards):
         return Target(
             shard=shard.id,
             write_epoch=state.write_epoch,
-            may_inline=state.inline_bytes < INLINE_STATE_BYTES_MAX,
+            may_inline=state.totals.inline_bytes < INLINE_STATE_BYTES_MAX,
             parts=tuple(parts),
             deletions=None
             if deletions is None

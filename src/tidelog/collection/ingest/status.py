@@ -73,7 +73,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         lateness_ms=known.lateness_ms,
         held_bytes=sum(found.weight_bytes for found in held),
         late=sum(found.late for found in taken.values()),
-        bad=ingester.errors.state.diffs,
+        bad=ingester.errors.state.totals.diffs,
         skipped=known.skipped,
         trouble=trouble,
         run=await load_health(ingester),

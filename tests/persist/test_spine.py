@@ -1,0 +1,89 @@
+"""Spines against plain lists of batches: the same batches, whatever the blocks."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.persist.batch import Batch, make_batch
+from tidelog.persist.part import Part
+from tidelog.persist.spine import BLOCK, Spine
+
+
+def part(at: int, until: int) -> Part:
+    return Part(
+        path=f"p/{at}-{until}",
+        size_bytes=1,
+        xxh3=b"",
+        rows=1,
+        diffs=1,
+        time_min=at,
+        time_max=until,
+        sum_v=bytes(16),
+        sum_t=bytes(16),
+    )
+
+
+def batch(lower: int, upper: int | None) -> Batch:
+    last = lower if upper is None else upper - 1
+    return make_batch([part(lower, last)], lower=lower, upper=upper)
+
+
+def end(upper: int | None) -> float:
+    return float("inf") if upper is None else upper
+
+
+@given(data=st.data(), size=st.integers(0, 4 * BLOCK))
+def test_a_spine_is_the_list_of_its_batches(data: st.DataObject, size: int) -> None:
+    """However it came to be: by appends, by merges of what stands together, or read at once."""
+    model: list[Batch] = []
+    spine, upper = Spine(), 0
+    for _ in range(size):
+        lower = upper + data.draw(st.integers(0, 2))
+        upper = lower + data.draw(st.integers(1, 3))
+        model.append(batch(lower, upper))
+        spine = spine.append(model[-1])
+    for _ in range(data.draw(st.integers(0, 6)) if model else 0):
+        first = data.draw(st.integers(0, len(model) - 1))
+        last = data.draw(st.integers(first, min(len(model) - 1, first + 2 * BLOCK)))
+        old = model[first : last + 1]
+        new = data.draw(st.none() | st.just(batch(old[0].lower, old[-1].upper)))
+        assert spine.within(old[0].lower, old[-1].upper) == old
+        spine = spine.replace(old, new)
+        model[first : last + 1] = [] if new is None else [new]
+        if not model:
+            break
+
+    assert list(spine) == model
+    assert len(spine) == len(model)
+    assert spine == Spine.of(model)
+    assert all(0 < len(block) <= BLOCK for block in spine.blocks)
+    assert len(spine.blocks) <= 2 * (len(model) // BLOCK + 1)
+    for at in (-1, 0, 1, upper // 2, upper - 1, upper, upper + 5):
+        assert list(spine.until(at)) == [b for b in model if b.lower <= at]
+        assert list(spine.after(at)) == [b for b in model if end(b.upper) > at + 1]
+
+
+def test_a_finished_spine_has_an_end_that_is_past_all_times() -> None:
+    """Its last batch may hold updates at any time."""
+    spine = Spine.of([batch(0, 5), batch(5, None)])
+
+    assert [b.upper for b in spine.after(10**15)] == [None]
+    assert [b.upper for b in spine.within(0, None)] == [5, None]
+    assert spine.within(0, 9) == [batch(0, 5)]
+
+
+def test_a_change_costs_the_same_however_many_batches_there_are() -> None:
+    """A tick must not become dearer with each that went before it."""
+
+    def cost(count: int) -> float:
+        spine = Spine.of(batch(n, n + 1) for n in range(count))
+        more = batch(count, count + 1)
+        begun = time.process_time()
+        for _ in range(2_000):
+            spine.append(more)
+        return time.process_time() - begun
+
+    assert cost(20_000) < 20 * cost(200) + 0.05
