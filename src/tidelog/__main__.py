@@ -1,8 +1,6 @@
 """``python -m tidelog``: the command, where its script is not on the path."""
 
-import sys
-
-from tidelog.cli.main import main
+from tidelog.cli.process import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

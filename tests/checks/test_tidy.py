@@ -507,7 +507,7 @@ def undocumented(names: Iterator[str], readme: str) -> list[str]:
 def test_every_command_is_in_the_readme() -> None:
     """A verb that README does not show is found by nobody."""
     typer_main = importlib.import_module("typer.main")
-    app = importlib.import_module("tidelog.cli.main").app
+    app = importlib.import_module("tidelog.cli.main").make_app()
     readme = (ROOT / "README.md").read_text()
 
     assert undocumented(commands(typer_main.get_command(app)), readme) == []

@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 
 from cli.conftest import Cli
 from kit.shard_tables import KINDS
-from tidelog.cli.lines import LineRows
+from tidelog.cli.arrow_rows import ParquetRows
+from tidelog.cli.lines import BLOCK_BYTES, LineRows, _blocks
 from tidelog.cli.values import json_values, text_values
 from tidelog.persist import opened
+from tidelog.persist.schema import MEANING
 
 ROWS = [{"id": n, "name": f"name {n % 3}", "at": 1_000 * (n + 1)} for n in range(9)]
 
@@ -54,7 +56,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 def lines_of(table: pa.Table, *, is_csv: bool) -> str:
     found = bytearray()
     rows = LineRows(table.schema, found.extend, is_csv=is_csv)
-    rows.write(table)
+    rows.prepare(table)()
     rows.close()
     return found.decode()
 
@@ -105,6 +107,68 @@ def test_null_and_no_text_differ_in_csv(capsys: pytest.CaptureFixture[str]) -> N
     assert lines_of(table, is_csv=True).split("\n") == ["a", '""', '""', "x", '" y"', '"1,5"', ""]
     two = pa.table({"a": ["", None], "b": [1, None]})
     assert lines_of(two, is_csv=True).split("\n") == ["a,b", '"",1', ",", ""]
+
+
+def test_every_sign_of_text_is_read_back() -> None:
+    """What JSON and csv must escape or quote, alone, in front, behind and between others."""
+    signs = [chr(code) for code in range(0x180)] + ["\u2028", "\U0001f600"]
+    texts = [text for sign in signs for text in (sign, f"{sign}a", f"a{sign}", f"a{sign}b")]
+    for table in (pa.table({"a": texts, "b": texts[::-1]}), pa.table({"a": [*texts, None]})):
+        rows = table.to_pylist()
+        found = lines_of(table, is_csv=False).split("\n")
+        assert [json.loads(line) for line in found[:-1]] == rows
+
+        text = lines_of(table, is_csv=True)
+        told = list(csv.reader(io.StringIO(text, newline="")))[1:]
+        assert told == [[value or "" for value in row.values()] for row in rows]
+
+
+def test_a_whole_number_of_a_float_column_is_told_from_an_integer() -> None:
+    """Whoever guesses types by what is written must not come to another column."""
+    numbers = [1.0, None, -0.0, 0.5, 1e9, float("nan"), 2.0**60, float("-inf"), 1e300]
+    expected = ["1.0", "", "-0.0", "0.5", "1000000000.0", "NaN", "", "-Infinity", "1e+300"]
+    for dtype in (pa.float64(), pa.float32()):
+        told = lines_of(pa.table({"a": pa.array(numbers[:6], dtype), "b": range(6)}), is_csv=True)
+        assert [line.split(",")[0] for line in told.splitlines()[1:]] == expected[:6]
+    told = lines_of(pa.table({"a": numbers, "b": range(9)}), is_csv=True)
+    cells = [line.split(",")[0] for line in told.splitlines()[1:]]
+
+    assert [cell for cell, known in zip(cells, expected, strict=True) if known] == [
+        known for known in expected if known
+    ]
+    assert float(cells[6]) == 2.0**60
+
+
+def test_lines_of_many_columns_are_made_a_few_at_once() -> None:
+    """A bit becomes a name and a word: text is bounded by what it will be, not by what it was."""
+    table = pa.table({f"a column of a long name {n}": [True] * 20_000 for n in range(60)})
+    blocks = list(_blocks(table))
+
+    assert sum(block.num_rows for block in blocks) == table.num_rows
+    assert max(len(lines_of(block, is_csv=False)) for block in blocks) < 2 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_parquet_says_nothing_of_how_text_came(first: int) -> None:
+    """Text is text to readers, whichever of the parts had a dictionary for it."""
+    fields: list[pa.Field[Any]] = [
+        pa.field("n", pa.list_(pa.int64())),
+        pa.field("t", pa.string(), metadata={MEANING: b"json"}),
+    ]
+    schema = pa.schema(fields)
+    plain = pa.table({"n": [[1], [2]], "t": ["x", None]}, schema)
+    packed = plain.set_column(1, "t", plain.column("t").dictionary_encode())
+    found = io.BytesIO()
+    rows = ParquetRows(schema, found)  # type: ignore[arg-type]  # More than it asks for.
+    for table in (plain, packed)[first:] + (plain, packed)[:first]:
+        rows.prepare(table)()
+    with patch.object(found, "close"):
+        rows.close()
+
+    made = pq.ParquetFile(io.BytesIO(found.getvalue()))
+    assert made.schema_arrow == schema
+    assert (made.schema_arrow.field("t").metadata or {})[MEANING] == b"json"
+    assert made.read().equals(pa.concat_tables([plain, plain]))
 
 
 @pytest.mark.parametrize(

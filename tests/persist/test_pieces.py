@@ -234,6 +234,26 @@ async def test_a_row_that_was_taken_back_in_a_later_part_does_not_come() -> None
     assert found.column("c1").to_pylist()[0] == "row 5"
 
 
+@pytest.mark.parametrize("room", [0, 1 << 30])
+async def test_a_row_group_that_ranges_cut_through_is_shared_out(room: int) -> None:
+    """Also where it ends with what the next range begins with, and where it is decoded again."""
+    store = MemoryStore()
+    whole = pa.concat_tables([numbered(0, 1), numbered(5, 1)])
+    other = pa.concat_tables([numbered(5, 1, time=1, diff=-1), numbered(3, 1)])
+    for tables, expected in (
+        ([whole, numbered(5, 1, time=1, diff=-1)], ["row 0"]),
+        ([whole, numbered(3, 2)], ["row 0", "row 3", "row 4", "row 5"]),
+        ([whole, other], ["row 0", "row 3"]),
+    ):
+        parts = await write_parts(store, SCHEMA, tables)
+        wanted = Wanted(as_of=1, columns=("c1",), box={}, piece_rows=1)
+        with patch.object(pieces, "REST_BYTES_MAX", room):
+            made = pieces_by_key(parts, wanted, opener_of(store, SCHEMA, {}))
+            found = [piece async for piece in made]
+
+        assert [row for piece in found for row in piece.column("c1").to_pylist()] == expected
+
+
 async def test_what_is_only_appended_to_loses_nothing() -> None:
     """Its pieces are read apart, so that a row taken back would be shown: that is an error."""
     store = MemoryStore()

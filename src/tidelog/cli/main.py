@@ -13,23 +13,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Annotated, Final
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 import typer.main
 
 from tidelog import __version__
-from tidelog.cli import (
-    changes,
-    collection,
-    demo,
-    ingest,
-    read,
-    source,
-    verify,
-)
-from tidelog.cli.log import group
 from tidelog.cli.output import OutputClosed, say
 from tidelog.errors import (
     ExpressionTooSlow,
@@ -67,6 +58,10 @@ _HINTS: Final = (
     ("tidelog log: no such command 'drop'", "a log is destroyed: tidelog log destroy NAME"),
 )
 
+# Where each verb is, and each group of them, in the order of the help.
+_VERBS: Final = ("ingest", "read", "changes", "verify", "demo")
+_GROUPS: Final = {"collection": "collection", "source": "source", "log": "log.group"}
+
 # What the parser of options says, in words that one need not know pydantic for.
 _PLAIN: Final = (
     ("Input should be a valid integer, unable to parse string as an integer", "no whole number"),
@@ -82,23 +77,6 @@ _PLAIN: Final = (
 # the libraries themselves can be loaded.
 _NO_MORE: Final = ("can't start new thread", "annot allocate memory", "failed to map segment")
 
-app = typer.Typer(
-    name="tidelog",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    # Plain help: the framed kind takes twice as long to be there.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.command("ingest")(ingest.ingest)
-app.command("read")(read.read)
-app.command("changes")(changes.changes)
-app.add_typer(collection.app, name="collection")
-app.add_typer(source.app, name="source")
-app.add_typer(group.app, name="log")
-app.command("verify")(verify.verify)
-app.command("demo")(demo.demo)
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -106,7 +84,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     context: typer.Context,
     location: Annotated[
@@ -175,13 +152,46 @@ def status_of(error: TidelogError) -> int:
     return STORE_FAILED if isinstance(error, LocationError) else FAILED
 
 
-# Typer takes a tenth of a second to make it of the app.
-_command = cache(partial(typer.main.get_command, app))
+def make_app(only: str | None = None) -> typer.Typer:
+    """Make the command, of all its verbs or of one or one group of them ``only``."""
+    app = typer.Typer(
+        name="tidelog",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        # Plain help: the framed kind takes twice as long to be there.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    for verb in _VERBS:
+        if only in (None, verb):
+            app.command(verb)(getattr(import_module(f"tidelog.cli.{verb}"), verb))
+    for group, module in _GROUPS.items():
+        if only in (None, group):
+            app.add_typer(import_module(f"tidelog.cli.{module}").app, name=group)
+    return app
+
+
+@cache
+def _made(only: str | None) -> Any:  # Of a class whose place differs between typers.
+    return typer.main.get_command(make_app(only))
+
+
+def _verb_of(arguments: Sequence[str]) -> str | None:
+    """Return the verb, or the group of verbs, that is asked for; None where it is not plain."""
+    rest = list(arguments)
+    if rest[:1] == ["--location"]:
+        del rest[:2]
+    elif rest and rest[0].startswith("--location="):
+        del rest[0]
+    # One alone is loaded and made in a third of the time of all.
+    is_known = bool(rest) and (rest[0] in _VERBS or rest[0] in _GROUPS)
+    return rest[0] if is_known and _COMPLETE not in os.environ else None
 
 
 def _run(arguments: list[str]) -> None:
     # Not by calling the app: that turns a closed pipe, and Ctrl-C, into exits of its own.
-    command = _command()
+    command = _made(_verb_of(arguments))
     if _COMPLETE in os.environ:
         # A shell asks what could come next: that is answered by the library's own way to run.
         command.main(arguments, prog_name="tidelog")

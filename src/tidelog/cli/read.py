@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,12 +13,15 @@ from tidelog.cli.output import count_text, say
 from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Picked, Where, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     import pyarrow as pa
 
     from tidelog.clock import Clock
     from tidelog.location import Location
+
+
+AHEAD_MAX: Final = 4  # Tables: one is written, and processors are kept busy.
 
 
 def read(
@@ -65,7 +69,8 @@ async def _read(
 
     time = None if as_of is None else parse_time(as_of)
     collection = await location.collection(name)
-    reading = collection.reading(picked.selection())
+    is_packed = destination.format == "parquet"
+    reading = collection.reading(picked.selection(), is_packed=is_packed)
     time = await collection.resolve_as_of(time, what="--as-of")
     if as_of is not None:
         say_bare_time(as_of, "--as-of")
@@ -88,34 +93,46 @@ async def write_all(
     *,
     clock: Clock,
 ) -> int:
-    """Write rows as they come, while the next are read; return how many there were."""
-    from functools import partial
+    """Write rows as they come, while the next are made ready and read; return how many there were.
 
+    What is read, made ready or waits to be written is bounded by `AHEAD_MAX`.
+    """
     import pyarrow as pa
 
-    from tidelog.clock import run_all
+    from tidelog.wal.read.lookahead import in_order
 
     # It gives memory back sooner than Arrow's others do, and is as fast here.
     pa.set_memory_pool(pa.system_memory_pool())
-
-    async def following() -> pa.Table | None:
-        return await anext(tables, None)
-
-    async def write(table: pa.Table) -> None:
-        await clock.offload(partial(rows.write, table))
-
     count = 0
-    async with aclosing(tables):
-        with destination.opened(schema) as rows:
-            table = await following()
-            while table is not None:
-                count += table.num_rows
-                works: list[Callable[[], Awaitable[pa.Table | None]]] = [
-                    following,
-                    partial(write, table),
-                ]
-                table, _ = await run_all(works, at_once=2)
+
+    async def pieces() -> AsyncGenerator[_Piece, None]:
+        async with aclosing(tables):
+            async for table in tables:
+                yield _Piece([table], table.num_rows, table.nbytes)
+
+    async def prepare(piece: _Piece) -> Callable[[], None]:
+        # Popped, so that nobody holds rows that are ready.
+        return await clock.offload(lambda: rows.prepare(piece.tables.pop()))
+
+    def size_of(piece: _Piece) -> int:
+        return piece.size_bytes
+
+    with destination.opened(schema) as rows:
+        ready = in_order(pieces(), prepare, size_of=size_of, at_once=AHEAD_MAX)
+        async with aclosing(ready):
+            async for piece, write in ready:
+                count += piece.rows
+                await clock.offload(write)
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rows on their way to be written: a table, until they are made ready."""
+
+    tables: list[pa.Table]
+    rows: int
+    size_bytes: int
 
 
 def say_bare_time(text: str, option: str) -> None:

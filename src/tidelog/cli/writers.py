@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
+from typing import IO, TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
@@ -22,6 +23,7 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.cli.arrow_rows import Out
     from tidelog.collection.predicate.selection import RowSelection
 
 BINARY: Final = ("parquet", "arrow")
@@ -96,6 +98,18 @@ def _format_of(path: Path) -> str:
     return told
 
 
+class PreparedRows(Protocol):
+    """Writes rows of one schema, which are made ready before."""
+
+    def prepare(self, table: pa.Table) -> Callable[[], None]:
+        """Return what writes some rows: threads prepare several, and write in the rows' order."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left, if anything is."""
+        ...
+
+
 class Destination:
     """Where rows go: ``path`` None is standard output."""
 
@@ -124,7 +138,7 @@ class Destination:
             _check_place(self.path)
 
     @contextmanager
-    def opened(self, schema: pa.Schema) -> Iterator[Rows]:
+    def opened(self, schema: pa.Schema) -> Iterator[PreparedRows]:
         """Yield what writes rows of a schema; what is left is written, and a file put in place.
 
         Raises:
@@ -140,30 +154,22 @@ class Destination:
             yield rows
             rows.close()
 
-    def _rows(self, schema: pa.Schema, out: _Out) -> Rows:
+    def _rows(self, schema: pa.Schema, out: Out) -> PreparedRows:
         if self.format in BINARY:
-            return _ArrowRows(self.format, schema, out, is_file=self.path is not None)
+            from tidelog.cli.arrow_rows import ArrowRows, ParquetRows
+
+            if self.format == "parquet":
+                return ParquetRows(schema, out)
+            return ArrowRows(schema, out, is_file=self.path is not None)
         if self.format in ("json", "csv"):
             from tidelog.cli.lines import LineRows
 
             return LineRows(schema, out.write, is_csv=self.format == "csv")
         if self.path is None:
-            return open_rows("table", schema)
+            return _AsTheyCome(open_rows("table", schema))
         from tidelog.cli.grid import GridRows
 
-        return GridRows(schema, lambda text: out.write(text.encode()), width=None)
-
-
-class _Out(Protocol):
-    """Takes bytes; the rest is what Arrow asks of a file."""
-
-    closed: bool
-
-    def write(self, data: bytes | memoryview, /) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
+        return _AsTheyCome(GridRows(schema, lambda text: out.write(text.encode()), width=None))
 
 
 class _Stdout:
@@ -197,29 +203,14 @@ class _File:
         pass
 
 
-class _ArrowRows:
-    """Writes rows as Arrow or Parquet; both take tables as they are."""
+class _AsTheyCome:
+    """Writes rows that there is nothing to make ready of."""
 
-    def __init__(self, format: str, schema: pa.Schema, out: _Out, *, is_file: bool) -> None:
-        import pyarrow as pa
+    def __init__(self, rows: Rows) -> None:
+        self._write, self.close = rows.write, rows.close
 
-        self._schema = schema
-        sink = pa.PythonFile(cast("Any", out), mode="w")
-        self._write: Callable[[pa.Table], None]
-        if format == "parquet":
-            import pyarrow.parquet as pq
-
-            parquet = pq.ParquetWriter(sink, schema, compression="zstd")
-            self._write, self._close = parquet.write_table, parquet.close
-        else:
-            made = pa.ipc.new_file(sink, schema) if is_file else pa.ipc.new_stream(sink, schema)
-            self._write, self._close = made.write_table, made.close
-
-    def write(self, table: pa.Table) -> None:
-        self._write(table.cast(self._schema))
-
-    def close(self) -> None:
-        self._close()
+    def prepare(self, table: pa.Table) -> Callable[[], None]:
+        return partial(self._write, table)
 
 
 def is_terminal() -> bool:

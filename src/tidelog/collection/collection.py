@@ -163,8 +163,8 @@ class Collection:
                 for rows in repeated(piece):
                     yield rows
 
-    def reading(self, selection: RowSelection) -> Reading:
-        """Return what reads the rows and columns that are asked for.
+    def reading(self, selection: RowSelection, *, is_packed: bool = False) -> Reading:
+        """Return what reads the rows and columns that are asked for; see `Reading`.
 
         Raises:
             UsageError: see `RowSelection.check`.
@@ -176,6 +176,7 @@ class Collection:
             store=self.store,
             clock=self.clock,
             wanted=selection.check(self.schema),
+            is_packed=is_packed,
         )
 
     def parts_until(self, time: int) -> list[Part]:

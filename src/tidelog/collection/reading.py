@@ -32,7 +32,8 @@ from tidelog.store.port import Store
 class Reading:
     """Reads some rows and columns of a collection, out of parts of its shards.
 
-    A row is in one shard, so that the parts of all shards are read as those of one.
+    A row is in one shard, so that the parts of all shards are read as those of one. With
+    ``is_packed``, text may come with the dictionaries that it is stored with.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Reading:
     store: Store
     clock: Clock
     wanted: CheckedSelection
+    is_packed: bool = False
 
     @property
     def narrow(self) -> ShardSchema:
@@ -103,4 +105,12 @@ class Reading:
 
     def _opener(self, box: Box) -> PartOpener:
         names = opener_names(self.schema, box)
-        return PartOpener(store=self.store, clock=self.clock, schema=self.schema, names=names)
+        packed = self._packed(box) if self.is_packed else frozenset[str]()
+        return PartOpener(
+            store=self.store, clock=self.clock, schema=self.schema, names=names, packed=packed
+        )
+
+    def _packed(self, box: Box) -> frozenset[str]:
+        """Return the columns of text that nothing is compared with on the way."""
+        texts = {field.name for field in self.schema.data if pa.types.is_string(field.type)}
+        return frozenset(texts.intersection(self.wanted.columns) - {*self.schema.key, *box})

@@ -1,13 +1,19 @@
-"""DuckDB connections for consolidation: in memory, in UTC, spilling to disk past a bound."""
+"""DuckDB connections for consolidation: in memory, in UTC, spilling to disk past a bound.
+
+DuckDB is loaded when it is used: many reads do without, and it takes 50 ms.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import duckdb
+if TYPE_CHECKING:
+    import duckdb
 
 MEMORY_LIMIT = "2GiB"
 
@@ -19,6 +25,8 @@ _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 @contextmanager
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection of one's own to this process's database."""
+    import duckdb
+
     database = _databases.get(os.getpid())
     if database is None:
         spill = os.path.join(tempfile.gettempdir(), f"tidelog-spill-{os.getpid()}")
@@ -32,6 +40,7 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
             },
         )
         _databases[os.getpid()] = database
+        atexit.register(database.close)  # Which removes what it has spilled.
     cursor = database.cursor()
     try:
         cursor.execute("SET TimeZone = 'UTC'")
@@ -48,6 +57,8 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
 @contextmanager
 def duck_in_order() -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a database of one's own, whose results come in the order of what they are made of."""
+    import duckdb
+
     database = duckdb.connect(
         ":memory:",
         config={

@@ -53,7 +53,7 @@ class OpenPart:
     groups: list[Group]
 
     def read(self, groups: Sequence[int], names: Sequence[str], *, as_of: int) -> pa.Table:
-        """Return the named columns of row groups, at times up to ``as_of``.
+        """Return the named columns of row groups, at times up to ``as_of``; some have dictionaries.
 
         Raises:
             CorruptionError: they cannot be decoded.
@@ -73,7 +73,7 @@ class OpenPart:
             found = self.source.read_row_groups(
                 list(groups), columns=list(names), use_threads=False
             )
-            return found.select(names).cast(schema)
+            return cast_but_dictionaries(found.select(names), schema)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptionError("a part cannot be decoded", path=self.part.path) from error
 
@@ -82,14 +82,16 @@ class OpenPart:
 class PartOpener:
     """Opens parts, a few at once.
 
-    ``names`` are the columns by whose bounds row groups are chosen. With ``in_files``, bytes are
-    kept out of the process's own memory.
+    ``names`` are the columns by whose bounds row groups are chosen. Text of the columns in
+    ``packed`` keeps the dictionary that a part has for it: whoever writes Parquet wants it so. With
+    ``in_files``, bytes are kept out of the process's own memory.
     """
 
     store: Store
     clock: Clock
     schema: ShardSchema
     names: frozenset[str] = frozenset()
+    packed: frozenset[str] = frozenset()
     reads: int = 8
 
     async def open(self, parts: Sequence[Part], *, in_files: bool = False) -> list[OpenPart]:
@@ -121,7 +123,10 @@ class PartOpener:
     def _checked(self, part: Part, data: bytes, in_files: bool) -> OpenPart:
         check_bytes(part, data)
         try:
-            file = pq.ParquetFile(_in_file(data) if in_files else pa.BufferReader(data))
+            source = _in_file(data) if in_files else pa.BufferReader(data)
+            file = pq.ParquetFile(source)
+            if packed := _with_dictionary(file.metadata, self.packed):
+                file = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=packed)
             groups = list(_groups(file.metadata, self.names))
         except (pa.ArrowException, ValueError, OSError) as error:
             raise CorruptionError("a part cannot be decoded", path=part.path) from error
@@ -134,6 +139,26 @@ def _in_file(data: bytes) -> pa.MemoryMappedFile:
         file.flush()
         # What is mapped outlives the file's name.
         return pa.memory_map(file.name)
+
+
+def _with_dictionary(metadata: pq.FileMetaData, names: frozenset[str]) -> list[str]:
+    """Return the named columns that have a dictionary, by the first row group."""
+    if not names or not metadata.num_row_groups:
+        return []
+    group = metadata.row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    return [
+        c.path_in_schema for c in columns if c.path_in_schema in names and c.has_dictionary_page
+    ]
+
+
+def cast_but_dictionaries(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with a schema's types; text that has a dictionary keeps it."""
+    fields = [
+        field.with_type(given.type) if pa.types.is_dictionary(given.type) else field
+        for field, given in zip(schema, table.schema, strict=True)
+    ]
+    return table.cast(pa.schema(fields))
 
 
 def _groups(metadata: pq.FileMetaData, names: frozenset[str]) -> Iterator[Group]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,29 @@ _SAMPLE_ROWS: Final = 1_024
 
 def encode_parquet(table: pa.Table) -> bytes:
     """Return a table as a file: zstd, a page index, and a checksum for each page."""
+    sink = io.BytesIO()
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=ROW_GROUP_ROWS,
+        compression="zstd",
+        write_page_index=True,
+        write_page_checksum=True,
+        store_schema=True,
+        **encoding_of(table),
+    )
+    return sink.getvalue()
+
+
+class Encoding(TypedDict):
+    """What Arrow's writers of Parquet are told of columns."""
+
+    use_dictionary: Any  # Columns; the types of Arrow's writers know of a bool alone.
+    column_encoding: dict[str, str]
+
+
+def encoding_of(table: pa.Table) -> Encoding:
+    """Return how columns are best written that are like those of a table."""
     packed: list[str] = []
     repeated: list[str] = []
     for field in table.schema:
@@ -32,19 +55,10 @@ def encode_parquet(table: pa.Table) -> bytes:
                 packed.append(path)
             elif sampled and not pa.types.is_boolean(dtype) and not pa.types.is_floating(dtype):
                 repeated.append(path)
-    sink = io.BytesIO()
-    pq.write_table(
-        table,
-        sink,
-        row_group_size=ROW_GROUP_ROWS,
-        compression="zstd",
-        write_page_index=True,
-        write_page_checksum=True,
-        use_dictionary=repeated,  # type: ignore[arg-type]  # a list will do, say its docs
+    return Encoding(
+        use_dictionary=repeated,
         column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
-        store_schema=True,
     )
-    return sink.getvalue()
 
 
 def decode_parquet(data: bytes) -> pa.Table:

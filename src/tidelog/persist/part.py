@@ -91,6 +91,11 @@ def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]
     return np.concatenate([*chunks, np.empty(0, np.int64)])
 
 
+def int64_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
+    """Return numbers as Arrow's, without a null; see `int64_of`."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
+
+
 def _plain(chunk: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     require(pa.types.is_int64(chunk.type) and not chunk.null_count, "a column is not of int64")
     data = memoryview(chunk.buffers()[1] or b"")

@@ -264,7 +264,8 @@ class _Sweep:
         self._cursors = [c for c in self._cursors if high is not None and not c.is_over]
         self._low = high
         data = self._opener.schema.data
-        return merge(found, ShardSchema(pa.schema([data.field(n) for n in self._names]), 0))
+        names = ShardSchema(pa.schema([data.field(n) for n in self._names]), 0)
+        return merge(found, names, key=self._opener.schema.key)
 
     def _before(self, cursor: _Cursor, high: Any) -> Iterator[pa.Table]:
         """Yield a part's rows before ``high``; keep what is decoded beyond it, if it is little."""
@@ -281,8 +282,11 @@ class _Sweep:
                 following = number
                 break
             table = cursor.opened.read([number], names, as_of=self._wanted.as_of)
-            table = self._from_low(rows_within(table, self._wanted.box))
-            before, after = self._split(table, high)
+            table = rows_within(table, self._wanted.box)
+            if least is None or (self._low is not None and least < self._low):
+                table = self._from_low(table)
+            is_before = high is not None and greatest is not None and greatest < high
+            before, after = self._split(table, None if is_before else high)
             yield before
             if not after.num_rows:
                 continue

@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
+from tidelog.persist.bounds import scalar_of
 from tidelog.persist.duck import duck, quoted
+from tidelog.persist.key_order import can_sort, in_key_order, joined_in_order, sorted_by_key, summed
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 
 
@@ -96,6 +98,13 @@ def accumulate(tables: Sequence[pa.Table], schema: ShardSchema, *, as_of: int) -
     """Return the contents at ``as_of``: data columns and ``_diff``, consolidated."""
     columns = ", ".join(quoted(n) for n in schema.names)
     out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
+    if can_sort(filled := [table for table in tables if table.num_rows], schema.names):
+        # Without SQL a process that reads little has DuckDB to load no more.
+        known = pa.concat_tables(filled)
+        known = known.filter(pc.less_equal(known.column(TIME), scalar_of(as_of, pa.int64())))
+        made = summed(known.select(out.names))
+        if made is not None:
+            return made.cast(out)
     return _run(
         f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates WHERE {TIME} <= {as_of} "
         f"GROUP BY {columns} HAVING sum({DIFF}) <> 0",
@@ -114,14 +123,29 @@ def sum_up(tables: Sequence[pa.Table], schema: ShardSchema) -> pa.Table:
     )
 
 
-def merge(tables: Sequence[pa.Table], schema: ShardSchema) -> pa.Table:
+def merge(tables: Sequence[pa.Table], schema: ShardSchema, *, key: Sequence[str]) -> pa.Table:
     """Return updates without times as one table, ordered by its columns: data and ``_diff``.
 
+    Shape: the columns of ``key`` are the first of all, and have no dictionaries; others may.
     They are consolidated if one takes back anything; else equal rows may stand apart.
     """
-    columns = ", ".join(quoted(n) for n in schema.names)
     out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
     filled = [t.select(out.names) for t in tables if t.num_rows]
+    if len({t.schema for t in filled}) > 1:
+        filled = [t.cast(out) for t in filled]  # One part has a dictionary where another has none.
+    if not can_sort(filled, key):
+        return _merge_by_sql(filled, schema, out)
+    joined = joined_in_order(filled, key)
+    if joined is not None:
+        return joined
+    single, others = sorted_by_key(pa.concat_tables(filled), key)
+    if not others.num_rows:
+        return single
+    return in_key_order([single.cast(out), _merge_by_sql([others], schema, out)], key)
+
+
+def _merge_by_sql(filled: Sequence[pa.Table], schema: ShardSchema, out: pa.Schema) -> pa.Table:
+    columns = ", ".join(quoted(n) for n in schema.names)
     if any(pc.min(t.column(DIFF)).as_py() < 0 for t in filled):
         return _run(
             f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns} "

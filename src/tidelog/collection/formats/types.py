@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-import duckdb
 import pyarrow as pa
 
 from tidelog.errors import UsageError
@@ -79,6 +78,8 @@ def parse_schema(text: str) -> pa.Schema:
     Raises:
         UsageError: it is not that.
     """
+    import duckdb  # Not where types are only told: it takes 50 ms to load.
+
     split = _split_columns(text)
     columns = ", ".join(f"{name} {kind}" for name, kind in split)
     with duck() as connection:

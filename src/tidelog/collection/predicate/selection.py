@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.predicate.expression import check_predicate
-from tidelog.collection.predicate.predicate import Predicate, open_sandbox
-from tidelog.collection.predicate.pushdown import box_of
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.bounds import Box
-from tidelog.persist.part import int64_of
+from tidelog.persist.part import int64_array, int64_of
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.updates import consolidate
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from tidelog.collection.predicate.predicate import Predicate
 
 BLOCK_ROWS: Final = 65_536
 
@@ -57,6 +58,9 @@ class RowSelection:
         where = self.where
         predicate = None
         if where is not None:
+            # DuckDB is behind it, which takes 50 ms to load.
+            from tidelog.collection.predicate.expression import check_predicate
+
             told = f"{self.what}where"
             predicate = check_predicate(where, schema.data, definite=False, what=told)
         return CheckedSelection(columns=tuple(columns), predicate=predicate, limit=self.limit)
@@ -88,6 +92,8 @@ class CheckedSelection:
         if self.predicate is None:
             yield None
             return
+        from tidelog.collection.predicate.predicate import open_sandbox
+
         with open_sandbox() as opened:
             yield opened
 
@@ -95,6 +101,8 @@ class CheckedSelection:
         """Return bounds outside of which no row is asked for."""
         if self.predicate is None or sandbox is None:
             return {}
+        from tidelog.collection.predicate.pushdown import box_of
+
         return box_of(self.predicate.sql, self.predicate.schema, sandbox)
 
     def chosen(
@@ -148,11 +156,7 @@ def first_rows(contents: pa.Table, count: int) -> pa.Table:
     diffs = int64_of(kept, DIFF).copy()
     diffs[-1] -= ends[whole - 1] - count
     position = kept.schema.get_field_index(DIFF)
-    return kept.set_column(position, kept.schema.field(position), _array(diffs))
-
-
-def _array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
+    return kept.set_column(position, kept.schema.field(position), int64_array(diffs))
 
 
 def rows_count(contents: pa.Table) -> int:
