@@ -14,7 +14,7 @@ from tidelog.frontier import Frontier
 from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.language import FORMAT, ShardLanguage
 from tidelog.persist.part import Part
-from tidelog.persist.state import COMMITS_KEPT, Commit, Diff, State, apply_diff
+from tidelog.persist.state import COMMITS_KEPT, Commit, Diff, Merged, State, apply_diff
 from tidelog.persist.transition import (
     CompareAndAppend,
     decide_append,
@@ -287,3 +287,26 @@ def test_values_of_the_state_are_what_they_say() -> None:
     assert state.commits == (
         Commit(writer="w", number=0, lower=0, upper=None, sum_t=part(0).sum_t),
     )
+
+
+def test_a_merge_changes_what_stands_and_nothing_that_is_told_of_it() -> None:
+    """Fewer rows and other bytes, the same contents, upper and T, in the state and out of bytes."""
+    state = State()
+    for number in range(3):
+        state = apply_diff(state, append(state, number + 1, number=number, rows=2))
+    old = list(state.batches)[:2]
+    made = make_batch([part(1, rows=4, inline=False)], lower=0, upper=2, since=1, runs=[1])
+    digests = tuple(batch.digest for batch in old)
+    diff = Diff(merged=Merged(0, 2, digests, made, ("gone/a", "gone/b")))
+
+    after = apply_diff(state, LANGUAGE.decode_diff(LANGUAGE.encode_diff(diff)))
+
+    assert list(after.batches) == [made, list(state.batches)[2]]
+    assert LANGUAGE.vanished(diff) == ("gone/a", "gone/b")
+    assert (after.upper, after.commits) == (state.upper, state.commits)
+    assert (after.totals.rows, after.totals.diffs) == (6, 6)
+    assert (after.totals.sum_v, after.totals.sum_t) == (state.totals.sum_v, state.totals.sum_t)
+    assert after.totals.inline_bytes == state.totals.inline_bytes - 8
+    nothing = apply_diff(state, Diff(merged=Merged(0, 2, digests, None, ())))
+    assert list(nothing.batches) == list(state.batches)[2:]
+    assert LANGUAGE.decode_state(LANGUAGE.encode_state(after)) == after
