@@ -150,7 +150,7 @@ def rollup_named_before_it_is_there() -> Iterator[None]:
     """A rollup counts as written when its put has failed."""
     roll_up = Upkeep._roll_up
 
-    async def hasty(self: Upkeep[Any, Any], *, due: int | None = None) -> bool:
+    async def hasty(self: Upkeep[Any, Any]) -> None:
         store = self.machine.store
 
         class Hopeful:
@@ -162,7 +162,7 @@ def rollup_named_before_it_is_there() -> Iterator[None]:
 
         self.machine.store = Hopeful()  # type: ignore[assignment]
         try:
-            return await roll_up(self, due=due)
+            await roll_up(self)
         finally:
             self.machine.store = store
 
@@ -175,11 +175,11 @@ def truncates_before_it_names() -> Iterator[None]:
     """Records go as soon as a rollup is written, before any record names it."""
     roll_up = Upkeep._roll_up
 
-    async def hasty(self: Upkeep[Any, Any], *, due: int | None = None) -> bool:
-        written = await roll_up(self, due=due)
-        if written:
+    async def hasty(self: Upkeep[Any, Any]) -> None:
+        before = self._pending
+        await roll_up(self)
+        if self._pending is not before:
             await self.machine.consensus.truncate(self.machine.key, self.machine.seqno)
-        return written
 
     with patch.object(Upkeep, "_roll_up", hasty):
         yield

@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.ids import SeqNo
-from tidelog.machine.history import (
-    History,
-    begin_history,
-    follow,
-    missing_records,
-    plan_collection,
+from tidelog.machine.history import History, begin_history, follow, plan_collection
+from tidelog.machine.record import (
+    Record,
+    RolledUp,
+    Rollup,
+    decode_rollup,
+    describe_rollup,
+    encode_rollup,
 )
-from tidelog.machine.record import Record, RolledUp, Rollup, describe_rollup
 
 
 def rollup(seqno: int) -> Rollup:
@@ -35,14 +36,18 @@ class World:
     objects: set[str] = field(default_factory=set)
     pending: Rollup | None = None
     floor: int = 0
+    erased: int = 0
+    now_us: int = 0
 
-    def commit(self, *, merges: bool) -> None:
+    def commit(self, *, merges: bool, skew_us: int = 0) -> None:
         seqno, before = len(self.records) + 1, self.named[-1]
         gone = before[:1] if merges else ()
         new = f"part/{seqno}"
         self.objects.add(new)
         newest = self.pending or (self.records[-1].rollup if self.records else None)
-        self.records.append(Record(rollup=newest, floor=self.floor))
+        at_us = self.now_us + skew_us
+        record = Record(rollup=newest, floor=self.floor, erased=self.erased, at_us=at_us)
+        self.records.append(record)
         self.gone.append(gone)
         self.named.append((*before[len(gone) :], new))
 
@@ -51,8 +56,16 @@ class World:
         found = History()
         if start:
             known = self._at(start)
-            body = RolledUp(state=b"", floor=known.floor, rollups=known.rollups)
-            found = begin_history(rollup(start), body)
+            body = RolledUp(
+                state=b"",
+                floor=known.floor,
+                rollups=known.rollups,
+                erased=known.erased,
+                gone=known.gone,
+            )
+            data = encode_rollup(body)
+            named = describe_rollup(SeqNo(start), f"rollup/{start}", data)
+            found = begin_history(rollup(start), decode_rollup(named, data))
         return self._follow(found, start)
 
     def _at(self, seqno: int) -> History:
@@ -67,49 +80,77 @@ class World:
         return found
 
 
-@given(
-    steps=st.lists(st.sampled_from(["write", "merge", "roll up", "collect"]), max_size=60),
-    data=st.data(),
-)
+STEPS = ["write", "merge", "roll up", "collect", "wait"]
+
+
+@given(steps=st.lists(st.sampled_from(STEPS), max_size=60), data=st.data())
 def test_a_state_that_may_be_held_is_whole(steps: list[str], data: st.DataObject) -> None:
-    """Whoever collects, from wherever he began; and what nobody can reach any more is gone."""
+    """Whoever collects, from wherever he began; and what is told erased is not there any more."""
     world = World()
     for step in steps:
         seqno = len(world.records)
         if step in ("write", "merge"):
             world.commit(merges=step == "merge")
+        elif step == "wait":
+            world.now_us += data.draw(st.integers(1, 10), label="time passes")
         elif step == "roll up" and seqno:
             world.pending = rollup(seqno)
         elif step == "collect" and seqno:
             starts = [one.seqno for one in world.history(0).rollups]
             history = world.history(data.draw(st.sampled_from([0, *starts]), label="began at"))
-            since = data.draw(st.none() | st.integers(world.floor, seqno), label="held")
-            missing = missing_records(history)
-            older = []
-            if missing is not None:
-                older = [(n, world.gone[n - 1]) for n in range(missing[0], missing[1] + 1)]
-            found = plan_collection(history, since, older)
+            least = max(world.floor, world.erased)
+            since = data.draw(st.none() | st.integers(least, seqno), label="held")
+            before = data.draw(st.integers(0, world.now_us + 1), label="vanished before")
+            eager = data.draw(st.booleans(), label="eager")
+            found = plan_collection(history, since, before_us=before, eager=eager)
             if found is None:
                 continue
+            young = {
+                path
+                for record, gone in zip(world.records, world.gone, strict=True)
+                for path in gone
+                if record.at_us >= before
+            }
+            assert not young & {*found.objects}, "somebody may still read what has just vanished"
             world.objects -= {*found.objects}
-            world.floor = found.floor
-            assert since is None or found.floor <= since
-        for held in range(world.floor, len(world.named)):
+            world.floor, world.erased = found.floor, found.erased
+            assert since is None or max(found.floor, found.erased) <= since
+        for held in range(max(world.floor, world.erased), len(world.named)):
             assert {*world.named[held]} <= world.objects, (step, held)
-    dead = {path for gone in world.gone[: world.floor] for path in gone}
-    assert not dead & world.objects, "what no state from the floor on names is still there"
+    dead = {path for gone in world.gone[: world.erased] for path in gone}
+    assert not dead & world.objects, "what is told erased is still there"
+    known = {path for one in world.history(0).gone for path in one.paths}
+    vanished = {path for gone in world.gone for path in gone}
+    assert vanished & world.objects <= known, "what is not told erased is forgotten: a leak"
 
 
-def test_nothing_goes_before_a_rollup_is_named() -> None:
-    """A newcomer starts from one: until then it needs every record."""
+def test_a_clock_that_is_wrong_holds_up_nothing_for_long() -> None:
+    """What came before something did so no later, though its writer's clock said next year."""
+    world = World()
+    for _ in range(3):
+        world.commit(merges=False)
+    world.commit(merges=True, skew_us=1_000_000)
+    history = world.history(0)
+    assert plan_collection(history, None, before_us=5, eager=True) is None
+    world.commit(merges=True)
+    found = plan_collection(world.history(0), None, before_us=5, eager=True)
+    assert found is not None
+    assert (found.objects, found.erased) == (("part/1", "part/2"), 5)
+
+
+def test_objects_alone_are_no_reason_but_for_the_eager() -> None:
+    """A commit that finds one object due would ask the store for each: many go together."""
     history = follow(History(), 1, Record(), ("part/0",))
-    assert plan_collection(history, None) is None
+    assert plan_collection(history, None, before_us=1) is None
+    found = plan_collection(history, None, before_us=1, eager=True)
+    assert found is not None
+    assert (found.floor, found.raises_floor, found.erased) == (0, False, 1)
 
     named = follow(history, 2, Record(rollup=rollup(1)), ())
-    found = plan_collection(named, None)
+    found = plan_collection(named, None, before_us=1)
     assert found is not None
     assert (found.floor, found.objects, found.rollups) == (1, ("part/0",), ())
-    assert plan_collection(named, 0) is None, "somebody holds the state before"
+    assert plan_collection(named, 0, before_us=1) is None, "somebody holds the state before"
 
 
 def test_rollups_that_a_reader_needs_stay() -> None:
@@ -120,7 +161,7 @@ def test_rollups_that_a_reader_needs_stay() -> None:
             history, seqno, Record(rollup=rollup(seqno - 1) if seqno > 1 else None), ()
         )
 
-    found = plan_collection(history, 4)
+    found = plan_collection(history, 4, before_us=1)
     assert found is not None
     assert (found.floor, found.rollups) == (4, ("rollup/1", "rollup/2", "rollup/3"))
     after = follow(history, 8, Record(rollup=rollup(6), floor=4), ())

@@ -1,16 +1,13 @@
-"""The machine: one loop that reads, decides and writes on condition, over a state of any kind.
-
-The language here is a list of words: small enough that what must come of anything is plain.
-"""
+"""The machine: one loop that reads, decides and writes on condition, over a state of any kind."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
+from kit.words import CLOCK, Place, Words, say, say_all, say_once
 from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Versioned
@@ -29,75 +26,6 @@ from tidelog.machine.record import decode_record
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
 from tidelog.testing import Fault, Faulty, Recorded, Request
-
-Words = tuple[str, ...]
-CLOCK = SystemClock()
-
-
-class Language:
-    """A state is words, a change is one more."""
-
-    def initial(self) -> Words:
-        return ()
-
-    def apply(self, state: Words, diff: str) -> Words:
-        return (*state, diff)
-
-    def encode_diff(self, diff: str) -> bytes:
-        return diff.encode()
-
-    def decode_diff(self, data: bytes) -> str:
-        return data.decode()
-
-    def encode_state(self, state: Words) -> bytes:
-        return json.dumps(state).encode()
-
-    def decode_state(self, data: bytes) -> Words:
-        return tuple(json.loads(data))
-
-    def vanished(self, diff: str) -> list[str]:
-        return []
-
-    def seqno_since(self, state: Words) -> int | None:
-        return None
-
-
-class Place:
-    """A store and a consensus that machines share."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.consensus = MemoryConsensus()
-
-    def machine(self, *, rollup_every: int = 64, **changed: object) -> Machine[Words, str]:
-        parts: dict[str, object] = {
-            "store": self.store,
-            "consensus": self.consensus,
-            "clock": CLOCK,
-            "rollup_every": rollup_every,
-            **changed,
-        }
-        return Machine(key="k", prefix="words/k", language=Language(), **parts)  # type: ignore[arg-type]
-
-    def rollups(self) -> list[str]:
-        return sorted(self.store.objects)
-
-    def kept(self) -> list[int]:
-        return [int(r.seqno) for r in self.consensus.records["k"]]
-
-
-def say(word: str) -> Callable[[Words], Decision[str, int]]:
-    """Decide to add a word; the answer is how many there are then."""
-    return lambda state: Decision(len(state) + 1, word)
-
-
-def say_once(word: str) -> Callable[[Words], Decision[str, bool]]:
-    return lambda state: Decision(False) if word in state else Decision(True, word)
-
-
-async def say_all(machine: Machine[Words, str], words: Iterable[str]) -> None:
-    for word in words:
-        await machine.commit(say(word))
 
 
 async def test_what_is_committed_is_there_for_everybody() -> None:
@@ -421,100 +349,3 @@ async def test_a_call_that_is_cancelled_takes_no_other_with_it() -> None:
     assert await other == 2
     assert cancelled.cancelled()
     assert await place.machine().refresh() == ("a", "b")
-
-
-class Papers(Language):
-    """A word is an object in the store; ``-word`` takes it away. Holds name a seqno: ``@3``."""
-
-    def apply(self, state: Words, diff: str) -> Words:
-        if diff.startswith("-"):
-            return tuple(word for word in state if word != diff[1:])
-        if diff.startswith("@"):
-            state = tuple(word for word in state if not word.startswith("@"))
-        return (*state, diff)
-
-    def vanished(self, diff: str) -> list[str]:
-        return [diff[1:]] if diff.startswith("-") else []
-
-    def seqno_since(self, state: Words) -> int | None:
-        return min((int(word[1:]) for word in state if word.startswith("@")), default=None)
-
-
-def papers(place: Place, **changed: object) -> Machine[Words, str]:
-    machine = place.machine(**changed)  # type: ignore[arg-type]
-    machine.language = Papers()
-    return machine
-
-
-@pytest.mark.parametrize("anew", [False, True])
-async def test_what_vanished_is_deleted_once_a_rollup_is_past_it(anew: bool) -> None:
-    """By whoever commits, also one that has read no more than the rollup of what was before."""
-    place = Place()
-    for word in "abc":
-        await place.store.put(word, b"")
-    machine = papers(place, rollup_every=4)
-    await say_all(machine, "abc")
-    await machine.commit(say("-a"))
-    assert "a" in place.store.objects, "records from the first on name it"
-    if anew:
-        machine = papers(place, rollup_every=4)
-    for number in range(4):
-        await machine.commit(say(f"word {number}"))
-
-    assert {"b", "c"} <= place.store.objects.keys()
-    assert "a" not in place.store.objects
-    assert await papers(place).refresh() == ("b", "c", *(f"word {n}" for n in range(4)))
-
-
-async def test_what_somebody_holds_stays_until_it_is_let_go() -> None:
-    """A state that is read from is whole, with the records and rollups that lead to it."""
-    place = Place()
-    await place.store.put("a", b"")
-    machine = papers(place, rollup_every=2)
-    await say_all(machine, ["a", "@1", "-a"])
-    await say_all(machine, "bcdefgh")
-    assert "a" in place.store.objects
-    assert place.kept()[0] == 1
-
-    await machine.commit(say("@9"))
-    await machine.collect()
-    assert "a" not in place.store.objects
-    assert place.kept()[0] > 3
-
-
-async def test_a_collection_deletes_all_that_it_may_at_once() -> None:
-    """Without one commit more; and a second one finds nothing."""
-    place = Place()
-    for word in "ab":
-        await place.store.put(word, b"")
-    machine = papers(place)
-    await say_all(machine, ["a", "b", "-a"])
-
-    assert await machine.collect() == 1
-    assert place.store.objects.keys() & {"a", "b"} == {"b"}
-    assert len(place.rollups()) == 2, "the object that is left, and one rollup"
-    assert await machine.collect() == 0
-    assert await papers(place).refresh() == ("b",)
-
-
-@pytest.mark.parametrize("op", ["delete", "put"])
-async def test_a_collection_that_fails_is_done_again(op: str) -> None:
-    """Half of it is nothing that anybody can see."""
-    place, stuck = Place(), asyncio.Event()
-    stuck.set()
-    for word in "ab":
-        await place.store.put(word, b"")
-
-    def toss(request: Request) -> Fault:
-        return Fault(happened=not (stuck.is_set() and request.op == op))
-
-    machine = papers(place, store=Faulty(place.store, toss=toss))
-    await say_all(machine, ["a", "b", "-a"])
-    with pytest.raises(LocationError):
-        await machine.collect()
-    stuck.clear()
-    assert await papers(place).refresh() == ("b",)
-
-    await machine.collect()
-    assert place.store.objects.keys() & {"a", "b"} == {"b"}
-    assert await papers(place).refresh() == ("b",)

@@ -1,32 +1,33 @@
 """What of a machine's past is kept: rollups, the records after them, what vanished since. Pure.
 
-Nothing that a state names is deleted while somebody may hold that state: what changes made vanish
-up to a rollup goes once ``seqno_since`` has reached that rollup, and then so do the records and
-rollups before it.
+A rollup and the records before it go once ``seqno_since`` has reached the rollup. Objects that
+changes made vanish stay a while longer: somebody may still read by a state that named them, and is
+not made to say so by a request for each read. Who is slower than that finds a part gone, reads the
+newest state, and begins again by that; the clocks that measure the while decide nothing else.
 Source: persist, "Garbage Collection"; design page 4, "Compaction and collection".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 
-from tidelog.machine.record import Record, RolledUp, Rollup
+from tidelog.machine.record import Gone, Record, RolledUp, Rollup
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the past at some seqno.
 
-    Shape: ``rollups`` are those that are kept, oldest first; ``vanished`` are the objects that
-        records after ``known_from`` made vanish, with the seqno of the record, oldest first.
+    Shape: ``rollups`` are those that are kept, ``gone`` what vanished and was not deleted that one
+        knows of; both oldest first. What vanished up to ``erased`` was deleted.
     """
 
     rollups: tuple[Rollup, ...] = ()
     floor: int = 0
-    known_from: int = 0
-    vanished: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    erased: int = 0
+    gone: tuple[Gone, ...] = ()
 
     @property
     def newest(self) -> Rollup | None:
@@ -37,58 +38,72 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 def begin_history(rollup: Rollup, found: RolledUp) -> History:
     """Return what is known once a rollup was read."""
     rollups = (*found.rollups, rollup)
-    return History(rollups=rollups, floor=found.floor, known_from=rollup.seqno)
+    return History(rollups=rollups, floor=found.floor, erased=found.erased, gone=found.gone)
 
 
-def follow(history: History, seqno: int, record: Record, vanished: Sequence[str]) -> History:
+def follow(history: History, seqno: int, record: Record, vanished: tuple[str, ...]) -> History:
     """Return what is known after one record more."""
-    rollups, gone = history.rollups, history.vanished
+    rollups, gone = history.rollups, history.gone
     newest = history.newest
     if record.rollup is not None and (newest is None or newest.seqno < record.rollup.seqno):
         rollups = (*rollups, record.rollup)
     if vanished:
-        gone = (*gone, (seqno, tuple(vanished)))
+        gone = (*gone, Gone(seqno, record.at_us, vanished))
     if record.floor > history.floor:
         rollups = tuple(one for one in rollups if one.seqno >= record.floor)
-        gone = tuple(one for one in gone if one[0] > record.floor)
+    if record.erased > history.erased:
+        gone = tuple(one for one in gone if one.seqno > record.erased)
     return History(
         rollups=rollups,
         floor=max(record.floor, history.floor),
-        known_from=history.known_from,
-        vanished=gone,
+        erased=max(record.erased, history.erased),
+        gone=gone,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Collectible:
-    """What may go: objects first; then, once a record says so, what lies before the floor."""
+    """What may go: objects at once; once a record says so, what lies before the floor.
+
+    What vanished up to ``erased`` is gone then.
+    """
 
     floor: int
+    raises_floor: bool
+    erased: int
     objects: tuple[str, ...]
     rollups: tuple[str, ...]
 
 
 def plan_collection(
-    history: History, seqno_since: int | None, older: Sequence[tuple[int, Sequence[str]]] = ()
+    history: History, seqno_since: int | None, *, before_us: int, eager: bool = False
 ) -> Collectible | None:
-    """Return what may be deleted; None if nothing may.
+    """Return what may be deleted; None if nothing is due.
 
-    ``older`` is what records from ``floor`` to ``known_from`` made vanish; see `missing_records`.
+    What vanished at or after ``before_us`` stays. Objects alone are a reason for the eager only:
+    others delete many at once, when there is a new rollup.
     """
     reached = [one for one in history.rollups if seqno_since is None or one.seqno <= seqno_since]
-    if not reached or reached[-1].seqno <= history.floor:
+    floor = max(history.floor, reached[-1].seqno if reached else 0)
+    due = _due(history, seqno_since, before_us)
+    if floor == history.floor and not (due and eager):
         return None
-    floor = reached[-1].seqno
-    gone = (*older, *history.vanished)
     return Collectible(
         floor=floor,
-        objects=tuple(path for at, paths in gone if history.floor < at <= floor for path in paths),
-        rollups=tuple(one.path for one in reached[:-1]),
+        raises_floor=floor > history.floor,
+        erased=due[-1].seqno if due else history.erased,
+        objects=tuple(path for one in due for path in one.paths),
+        rollups=tuple(one.path for one in reached if one.seqno < floor),
     )
 
 
-def missing_records(history: History) -> tuple[int, int] | None:
-    """Return the first and the last record that a collection has to read; None if it knows all."""
-    if history.known_from <= history.floor:
-        return None
-    return history.floor + 1, history.known_from
+def _due(history: History, seqno_since: int | None, before_us: int) -> list[Gone]:
+    """Return what vanished long enough ago: nothing before what did not."""
+    # What came before something did so at that time or earlier, whatever its writer's clock said.
+    times = [*accumulate((one.at_us for one in reversed(history.gone)), min)][::-1]
+    found = []
+    for one, at_us in zip(history.gone, times, strict=True):
+        if at_us >= before_us or (seqno_since is not None and one.seqno > seqno_since):
+            break
+        found.append(one)
+    return found

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.clock import Clock, backoff_us, wall_us
 from tidelog.consensus.port import Consensus, Versioned
 from tidelog.errors import (
     ContentionError,
@@ -34,6 +34,7 @@ from tidelog.metrics import observe_commit
 from tidelog.store.port import Store
 
 TOGETHER_MAX = 64
+VANISHED_US = 3_600_000_000
 _MISSING_TRIES = 20
 
 
@@ -64,7 +65,8 @@ class _Decided(Generic[S, D]):
 class Machine(Generic[S, D]):
     """One durable state.
 
-    Units: ``rollup_every`` counts records from one rollup to the next.
+    Units: ``rollup_every`` counts records from one rollup to the next; for ``vanished_us``
+        microseconds an object stays that the state names no more.
     """
 
     key: str
@@ -74,6 +76,7 @@ class Machine(Generic[S, D]):
     consensus: Consensus
     clock: Clock
     rollup_every: int = 64
+    vanished_us: int = VANISHED_US
     commits_max: int = 1_000
     state: S = field(init=False)
     seqno: SeqNo = field(init=False, default=SeqNo(0))
@@ -111,15 +114,18 @@ class Machine(Generic[S, D]):
             self._worker = asyncio.create_task(self._work(), name=f"commits of {self.key}")
         return await asyncio.shield(answer)
 
-    async def collect(self) -> int:
+    async def collect(self, *, after_us: int | None = None) -> int:
         """Delete what no state that may still be read names; return how many objects that were.
+
+        What changes made vanish in the last ``after_us`` microseconds (``vanished_us``, unless
+        told) stays.
 
         Raises:
             LocationError: the store failed; what was deleted is named by nothing.
         """
         async with self._lock:
             await self._catch_up()
-            return await self.upkeep.collect()
+            return await self.upkeep.collect(self.vanished_us if after_us is None else after_us)
 
     async def _work(self) -> None:
         jobs: list[_Job] = []
@@ -198,10 +204,12 @@ class Machine(Generic[S, D]):
     async def append(self, diffs: tuple[D, ...], after: S) -> bool:
         """Write one record; True if it landed, and then this machine has the state ``after``."""
         seqno = SeqNo(self.seqno + 1)
-        rollup, floor = self.upkeep.to_name(self.history)
+        rollup, floor, erased = self.upkeep.to_name(self.history)
         record = Record(
             rollup=rollup,
             floor=floor,
+            erased=erased,
+            at_us=wall_us(self.clock),
             diffs=tuple(self.language.encode_diff(diff) for diff in diffs),
         )
         if not await self.consensus.compare_and_set(self.key, seqno, records.encode_record(record)):
@@ -210,8 +218,8 @@ class Machine(Generic[S, D]):
         self.history = follow(self.history, seqno, record, self._vanished(diffs))
         return True
 
-    def _vanished(self, diffs: tuple[D, ...]) -> list[str]:
-        return [path for diff in diffs for path in self.language.vanished(diff)]
+    def _vanished(self, diffs: tuple[D, ...]) -> tuple[str, ...]:
+        return tuple(path for diff in diffs for path in self.language.vanished(diff))
 
     async def _catch_up(self) -> None:
         """Apply the records after our seqno; start from a rollup where they are gone."""

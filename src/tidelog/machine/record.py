@@ -1,8 +1,9 @@
 """Records: what a machine writes for the changes of its state, and the rollups they name.
 
 Shape: a record is a msgpack map ``{"v": format, "rollup": the newest one, or nil, "floor": seqno,
-    "diffs": [bytes]}``; a rollup is an object at ``<prefix>/rollup/<seqno:016x>-<id>``, a map of
-    ``v``, the ``state`` after that seqno, the ``floor``, and the ``rollups`` before it.
+    "erased": seqno, "at_us": the writer's clock, "diffs": [bytes]}``; a rollup is an object at
+    ``<prefix>/rollup/<seqno:016x>-<id>``, a map of ``v``, the ``state`` after that seqno, the
+    ``floor``, the ``rollups`` before it, ``erased``, and what is ``gone`` besides.
 Invariants: each record names the newest rollup known when it was written, so one read of the newest
     record finds it; rollups from ``floor`` on are kept, and so are all records after ``floor``.
 Source: persist, "Incremental State" and "Rollups".
@@ -36,7 +37,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     v: int = FORMAT
     rollup: Rollup | None = None
     floor: int = 0
+    erased: int = 0
+    at_us: int = 0
     diffs: tuple[bytes, ...] = ()
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True):
+    """Objects that a record made vanish from the state, and when that was by its writer's clock."""
+
+    seqno: int
+    at_us: int
+    paths: tuple[str, ...]
 
 
 class RolledUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +57,8 @@ class RolledUp(msgspec.Struct, frozen=True, kw_only=True):
     state: bytes
     floor: int = 0
     rollups: tuple[Rollup, ...] = ()
+    erased: int = 0
+    gone: tuple[Gone, ...] = ()
 
 
 def rollup_path(prefix: str, seqno: SeqNo, unique: str) -> str:
