@@ -13,6 +13,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from sim.canaries.merge import (
+    merge_advances_past_since,
+    merge_deletes_before_it_commits,
+    merge_drops_what_may_stand,
+    reader_takes_merged_for_lost,
+)
 from tidelog.collection.catalog.catalog import Catalog, Change
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.ingest import compute, envelope
@@ -273,6 +279,10 @@ FOR_SHARDS: Final[tuple[Canary, ...]] = (
     since_follows_the_first_hold,
     rollup_named_before_it_is_there,
     truncates_before_it_names,
+    merge_deletes_before_it_commits,
+    merge_drops_what_may_stand,
+    merge_advances_past_since,
+    reader_takes_merged_for_lost,
 )
 FOR_INGEST: Final[tuple[Canary, ...]] = (
     ingester_obeys_itself,

@@ -1,7 +1,8 @@
 """Invariants: what must hold of every shard after any run, whatever befell its clients.
 
-They are computed from the store's bytes and from all records that were ever decided: sums are taken
-over decoded rows again, states are built from the first record on.
+They are computed from the store's bytes, from all that was ever written to it, and from all records
+that were ever decided: sums are taken over decoded rows again, states are built from the first
+record on. What was merged is what was appended, as far as anybody may still tell.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tidelog.persist.batch import Batch
 from tidelog.persist.language import ShardLanguage
 from tidelog.persist.part import Part, decode_part, sums_of
 from tidelog.persist.schema import ShardSchema, decode_schema
-from tidelog.persist.state import State
+from tidelog.persist.state import Diff, Merged, State
 from tidelog.persist.updates import time_bounds
 from tidelog.rowhash import RowSum
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.models import Update, updates_of
+from tidelog.testing.models import Update, consolidate, updates_of
 
 
 class Violated(AssertionError):
@@ -37,7 +38,7 @@ def demand(condition: object, sentence: str, **facts: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A shard after a run: its states from the first, and all its updates."""
+    """A shard after a run: its states from the first, and all its updates as they were appended."""
 
     id: str
     states: list[State]
@@ -67,13 +68,15 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
     """Check one shard."""
     language = ShardLanguage()
     states = [language.initial()]
+    appended = _Appended(watch)
     intervals: list[tuple[int, int | None, str, int]] = []
     for seqno, record in enumerate(watch.records(key), start=1):
         after = states[-1]
         for data in record.diffs:
             diff = language.decode_diff(data)
             before, after = after, language.apply(after, diff)
-            _check_step(before, after, seqno)
+            _check_step(before, after, diff, seqno)
+            appended.follow(diff, after)
             if diff.upper is not None and diff.token is not None:
                 intervals.append((before.upper or 0, after.upper, *diff.token))
         states.append(after)
@@ -92,25 +95,45 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
             )
     _check_kept(store, watch, key, len(states) - 1)
     state = states[-1]
-    updates = [] if not state.schema else _check_parts(store, state, decode_schema(state.schema))
+    if state.schema:
+        _check_parts(store, state, decode_schema(state.schema), appended)
     demand(
         len({(writer, number) for _, _, writer, number in intervals}) == len(intervals),
         "a token was committed twice",
         shard=key,
     )
-    return Observed(key, states, updates, intervals)
+    return Observed(key, states, appended.updates, intervals)
 
 
-def _check_step(before: State, after: State, seqno: int) -> None:
+def _check_step(before: State, after: State, diff: Diff, seqno: int) -> None:
     demand(before.since_frontier <= after.since_frontier, "since went back", seqno=seqno)
     demand(before.upper_frontier <= after.upper_frontier, "upper went back", seqno=seqno)
     there, now = list(before.batches), list(after.batches)
-    demand(now[: len(there)] == there, "a batch was lost", seqno=seqno)
-    for batch in now[len(there) :]:
-        demand(batch.lower == before.upper, "a batch does not begin at upper", seqno=seqno)
-        demand(batch.upper == after.upper, "a batch does not end at upper", seqno=seqno)
+    if diff.merged is not None:
+        _check_merge(before, after, diff.merged, seqno)
+    else:
+        demand(now[: len(there)] == there, "a batch was lost", seqno=seqno)
+        for batch in now[len(there) :]:
+            demand(batch.lower == before.upper, "a batch does not begin at upper", seqno=seqno)
+            demand(batch.upper == after.upper, "a batch does not end at upper", seqno=seqno)
     held = [Frontier.of(t) for t in after.holds.values()]
     demand(all(after.since_frontier <= hold for hold in held), "since is past a hold", seqno=seqno)
+
+
+def _check_merge(before: State, after: State, merged: Merged, seqno: int) -> None:
+    there, now = list(before.batches), list(after.batches)
+    old = [b for b in there if b not in now]
+    at = there.index(old[0])
+    new = [] if merged.batch is None else [merged.batch]
+    demand(there[at : at + len(old)] == old, "batches apart were merged", seqno=seqno)
+    whole = [*there[:at], *new, *there[at + len(old) :]]
+    demand(now == whole, "a merge changed more than its inputs", seqno=seqno)
+    for batch in new:
+        ends = (old[0].lower, old[-1].upper)
+        demand((batch.lower, batch.upper) == ends, "a merge has other times", seqno=seqno)
+        demand(Frontier.at(batch.since) <= before.since_frontier, "a merge is ahead of since")
+    demand(before.totals.sum_v == after.totals.sum_v, "a merge changed V", seqno=seqno)
+    demand(before.totals.diffs == after.totals.diffs, "a merge changed diffs", seqno=seqno)
 
 
 def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:
@@ -129,34 +152,61 @@ def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:
         )
 
 
-def _check_parts(store: MemoryStore, state: State, schema: ShardSchema) -> list[Update]:
+class _Appended:
+    """What was appended, from the bytes that were written then, whatever was deleted since."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.updates: list[Update] = []
+        self.sum_t = self.sum_v = RowSum.zero()
+        self._watch = watch
+
+    def follow(self, diff: Diff, after: State) -> None:
+        if diff.batch is not None:
+            schema = decode_schema(after.schema)
+            for part in diff.batch.parts:
+                data = part.inline or self._watch.parts[part.path or ""]
+                sums = _check_part(data, diff.batch, part, schema, self.updates)
+                self.sum_t, self.sum_v = self.sum_t + sums[0], self.sum_v + sums[1]
+        demand(
+            after.totals.sum_t == self.sum_t.to_bytes(), "T of the state is not that of its rows"
+        )
+        demand(
+            after.totals.sum_v == self.sum_v.to_bytes(), "V of the state is not that of its rows"
+        )
+        for commit in after.commits[-1:]:
+            demand(commit.sum_t == after.totals.sum_t, "T at an upper is wrong", commit=commit)
+
+
+def _check_parts(
+    store: MemoryStore, state: State, schema: ShardSchema, appended: _Appended
+) -> None:
     found: list[Update] = []
-    sum_t = sum_v = RowSum.zero()
     for batch in state.batches:
         for part in batch.parts:
-            table_sums = _check_part(store, batch, part, schema, found)
-            sum_t, sum_v = sum_t + table_sums[0], sum_v + table_sums[1]
-        for commit in state.commits:
-            if commit.upper == batch.upper and commit.lower == batch.lower:
-                demand(commit.sum_t == sum_t.to_bytes(), "T at an upper is wrong", commit=commit)
+            demand(part.path is None or part.path in store.objects, "a part is missing")
+            data = part.inline or store.objects[part.path or ""].data
+            _check_part(data, batch, part, schema, found)
     parts = [p for b in state.batches for p in b.parts]
-    demand(state.totals.sum_t == sum_t.to_bytes(), "T of the state is not that of its rows")
-    demand(state.totals.sum_v == sum_v.to_bytes(), "V of the state is not that of its rows")
     demand(state.totals.rows == len(found), "the state counts other rows", found=len(found))
     demand(state.totals.diffs == sum(u.diff for u in found), "the state counts other diffs")
     size_bytes = sum(p.size_bytes for p in parts)
     demand(state.totals.size_bytes == size_bytes, "the state counts other bytes")
-    return found
+    since = state.since
+    if since is not None:
+        demand(
+            consolidate(_from(found, since)) == consolidate(_from(appended.updates, since)),
+            "the state holds other updates than were appended",
+        )
+
+
+def _from(updates: list[Update], since: int) -> list[Update]:
+    """Return updates as who may read from since on can tell them apart."""
+    return [Update(u.row, max(u.time, since), u.diff) for u in updates]
 
 
 def _check_part(
-    store: MemoryStore, batch: Batch, part: Part, schema: ShardSchema, found: list[Update]
+    data: bytes, batch: Batch, part: Part, schema: ShardSchema, found: list[Update]
 ) -> tuple[RowSum, RowSum]:
-    if part.path is None:
-        data = part.inline or b""
-    else:
-        demand(part.path in store.objects, "a part is missing", path=part.path)
-        data = store.objects[part.path].data
     table = decode_part(part, data, schema)
     least, greatest = time_bounds(table)
     demand((least, greatest) == (part.time_min, part.time_max), "a part's time bounds are wrong")

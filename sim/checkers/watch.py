@@ -29,6 +29,8 @@ class Watch:
     violations: list[str] = field(default_factory=list)
     entries: dict[str, list[BoxEntry]] = field(default_factory=dict)
     rollups: dict[str, bytes] = field(default_factory=dict)
+    parts: dict[str, bytes] = field(default_factory=dict)
+    _named: set[str] = field(default_factory=set)
     _sums: dict[str, bytes] = field(default_factory=dict)
 
     def on_put(self, key: str, data: bytes) -> None:
@@ -38,13 +40,15 @@ class Watch:
             found = xxhash.xxh3_128_digest(data)
             if "/rollup/" in key:
                 self.rollups[key] = data
+            if "/part/" in key:
+                self.parts[key] = data
             if self._sums.setdefault(key, found) != found:
                 self.violations.append(f"{key} was written twice, with other bytes")
 
     def on_delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            if key.startswith(_BOX) or "/part/" in key:
-                self.violations.append(f"{key} was deleted")
+            if key.startswith(_BOX) or key in self._named:
+                self.violations.append(f"{key} was deleted, and is needed")
 
     def records(self, key: str) -> list[Record]:
         """Return every record that was ever decided, from the first."""
@@ -71,9 +75,14 @@ class Watch:
             self._on_record(key, decode_record(entry.data, key=key, seqno=SeqNo(entry.seqno)))
 
     def _on_record(self, key: str, record: Record) -> None:
-        diffs = [ShardLanguage().decode_diff(data) for data in record.diffs]
-        batches = [one.batch for one in diffs if one.batch is not None]
-        named = [p.path for batch in batches for p in batch.parts if p.path is not None]
+        named: list[str] = []
+        for diff in (ShardLanguage().decode_diff(data) for data in record.diffs):
+            merged = diff.merged
+            batches = [diff.batch, None if merged is None else merged.batch]
+            found = [p.path for b in batches if b is not None for p in b.parts]
+            named += [path for path in found if path is not None]
+            self._named.update(named)
+            self._named.difference_update(() if merged is None else merged.vanished)
         if record.rollup is not None:
             named.append(record.rollup.path)
         self.violations.extend(

@@ -1,8 +1,9 @@
-"""Shards under fire: writers that contend, with tokens and without; readers, listeners and holds.
+"""Shards under fire: writers that contend, readers, listeners, holds, and merges that come between.
 
-The model is the list of updates that each token carried, in the order in which they were
-committed. What a call said of itself is held against that: told committed is there once, told
-mismatch is not there, told unknown may be either. What readers saw is held against it too.
+Writers have tokens of all kinds. Who merges deletes what that made vanish, at once or later. The
+model is the list of updates that each token carried, in the order in which they were committed.
+What a call said of itself is held against that: told committed is there once, told mismatch is not
+there, told unknown may be either. What readers saw is held against it too.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from tidelog.errors import (
     LocationError,
     Outcome,
     OutcomeUnknown,
+    ReadOvertaken,
     UpperMismatch,
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
+from tidelog.persist.compactor import compact
 from tidelog.persist.schema import DIFF, TIME, shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.persist.state import Token
@@ -73,6 +76,7 @@ class Report:
     already: int = 0
     unknown: int = 0
     reads: int = 0
+    merges: int = 0
     deaths: int = 0
     requests: int = 0
     unchecked: int = 0
@@ -111,7 +115,7 @@ def simulate_shard(seed: int) -> Report:
         Violated: something does not hold. Anything else: a client failed as it never should.
     """
     dice = random.Random(f"shard {seed}")
-    mortal = frozenset(["w0", "w1", "p", "q", "holder"])
+    mortal = frozenset(["w0", "w1", "p", "q", "holder", "m0"])
     dice_of_store = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
     world = World(seed, dice_of_store, attempts=dice.choice([1, 2, 20]))
     watch = Watch(world.store)
@@ -140,6 +144,9 @@ async def _play(plot: Plot) -> None:
             group.create_task(_read_on(plot, world.client(name)), name=name)
         holder = world.client("holder")
         group.create_task(holder.live(_hold_on(plot, holder)), name="holder")
+        for name in ("m0", "m1"):
+            merger = world.client(name)
+            group.create_task(merger.live(_merge_on(plot, merger)), name=name)
         for name in (RACED, SHARED):
             ear = world.client(f"listener of {name}")
             group.create_task(_listen_on(plot, ear, name), name=ear.name)
@@ -229,9 +236,7 @@ async def _read_on(plot: Plot, client: Client) -> None:
             plot.report.reads += 1
         except AsOfBeforeSince:
             plot.gone.append((name, as_of))
-        except DeadlineExceeded:
-            continue
-        except LocationError:
+        except (DeadlineExceeded, ReadOvertaken, LocationError):
             continue
 
 
@@ -275,6 +280,22 @@ async def _hold_on(plot: Plot, client: Client) -> None:
             if state.upper is None:
                 return
             await shard.downgrade_since("held", max(at.time, state.upper - 3))
+        except LocationError:
+            continue
+
+
+async def _merge_on(plot: Plot, client: Client) -> None:
+    """Merge what is due, or all, and delete what vanished, at once or later."""
+    handles = {name: plot.shard(client, name) for name in (RACED, SHARED)}
+    while plot.writers_left:
+        await client.clock.sleep(plot.dice.randrange(400_000))
+        shard = handles[plot.dice.choice([RACED, SHARED])]
+        try:
+            full = plot.dice.random() < 0.5
+            done = await compact(shard, full=full, merges_max=plot.dice.choice([1, 3]))
+            plot.report.merges += done.merges
+            if plot.dice.random() < 0.5:
+                await shard.machine.collect(after_us=plot.dice.choice([0, 0, 300_000]))
         except LocationError:
             continue
 

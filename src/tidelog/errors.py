@@ -128,6 +128,10 @@ class LogSealed(GoneError):
     """The log takes no more records; the message has its successor, if it has one."""
 
 
+class ReadOvertaken(GoneError):
+    """What a read had still to come was merged and deleted meanwhile: it took too long."""
+
+
 class SourceDropped(GoneError):
     """The source was dropped while it was being ingested."""
 
@@ -201,6 +205,10 @@ class CorruptionError(TidelogError):
     """Stored bytes are wrong: stop, tell a person."""
 
     kind = "corruption"
+
+
+class PartMissing(CorruptionError):
+    """An object that a shard's state named is not there: a newer state may name another instead."""
 
 
 class NameInUse(CorruptionError):

@@ -24,6 +24,7 @@ from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.predicate.selection import RowSelection, repeated
 from tidelog.frontier import Frontier
 from tidelog.persist import shard as aio_shard
+from tidelog.persist import snapshot as aio_snapshot
 from tidelog.persist.reader import Split
 from tidelog.persist.shard import Progress
 from tidelog.persist.state import Token
@@ -120,9 +121,9 @@ class Shard:
 
 
 class ShardSnapshot:
-    """A shard's contents at one time; see `tidelog.persist.shard.ShardSnapshot`."""
+    """A shard's contents at one time; see `tidelog.persist.snapshot.ShardSnapshot`."""
 
-    def __init__(self, portal: Portal, inner: aio_shard.ShardSnapshot) -> None:
+    def __init__(self, portal: Portal, inner: aio_snapshot.ShardSnapshot) -> None:
         self._portal = portal
         self._inner = inner
 

@@ -65,7 +65,7 @@ async def test_what_has_just_vanished_stays_for_who_reads_it() -> None:
     await say_all(newcomer, "gh")
     assert place.store.objects.keys() & {"a", "b"} == {"b"}, "a commit found that its time had come"
     clock.wall_us += 3_600_000_000
-    assert await papers(place, clock=clock).collect() == 1
+    await papers(place, clock=clock).collect()
     assert not place.store.objects.keys() & {"a", "b"}
 
 

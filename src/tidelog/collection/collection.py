@@ -32,7 +32,8 @@ from tidelog.ids import ShardId
 from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_between
 from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Shard, ShardSnapshot
+from tidelog.persist.shard import Shard
+from tidelog.persist.snapshot import ShardSnapshot
 from tidelog.persist.updates import sum_up
 from tidelog.store.port import Store
 

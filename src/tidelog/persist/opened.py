@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
-from tidelog.persist.part import Part, check_bytes, decode_part
+from tidelog.persist.part import Part, check_bytes, decode_part, missing_part
 from tidelog.persist.schema import TIME, ShardSchema
 from tidelog.store.port import Store
 
@@ -98,7 +98,7 @@ class PartOpener:
         """Read and check the bytes of parts.
 
         Raises:
-            CorruptionError: bytes are missing, or not those that were written.
+            PartMissing: an object is not there. CorruptionError: bytes are not those written.
             LocationError: the store failed.
         """
         work = [partial(self._open, part, in_files) for part in parts]
@@ -110,9 +110,7 @@ class PartOpener:
         try:
             data = (await self.store.get(part.path)).data
         except ObjectNotFound as error:
-            raise CorruptionError(
-                "a part that the shard names is missing: restore the object", path=part.path
-            ) from error
+            raise missing_part(part.path) from error
         return await self.clock.offload(lambda: self._checked(part, data, in_files))
 
     def _inline(self, part: Part) -> OpenPart:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tidelog.errors import CorruptionError, require
+from tidelog.errors import CorruptionError, PartMissing, require
 from tidelog.ids import ShardId
 from tidelog.persist.parquet import decode_parquet, encode_parquet
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
@@ -167,6 +167,15 @@ def check_bytes(part: Part, data: bytes) -> None:
             size_bytes=len(data),
             expected=part.size_bytes,
         )
+
+
+def missing_part(path: str) -> PartMissing:
+    """Return the error that a part's object is not there."""
+    return PartMissing(
+        "a part that the shard names is missing: read again, where a merge may have replaced it; "
+        "else restore the object",
+        path=path,
+    )
 
 
 def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:

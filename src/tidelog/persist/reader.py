@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.clock import Clock, run_all
-from tidelog.errors import CorruptionError, ObjectNotFound
-from tidelog.persist.part import Part, decode_part
+from tidelog.errors import ObjectNotFound
+from tidelog.persist.part import Part, decode_part, missing_part
 from tidelog.persist.schema import TIME, ShardSchema, decode_schema, encode_schema
 from tidelog.persist.state import State
 from tidelog.store.port import Store
@@ -53,7 +53,7 @@ class PartReader:
         """Return the updates of each part.
 
         Raises:
-            CorruptionError: bytes are missing, or not those that were written.
+            PartMissing: an object is not there. CorruptionError: bytes are not those written.
             LocationError: the store failed.
         """
         work = [partial(self._read, part, schema) for part in parts]
@@ -69,9 +69,7 @@ class PartReader:
         try:
             data = (await self.store.get(part.path)).data
         except ObjectNotFound as error:
-            raise CorruptionError(
-                "a part that the shard names is missing: restore the object", path=part.path
-            ) from error
+            raise missing_part(part.path) from error
         table = await self.clock.offload(lambda: decode_part(part, data, schema))
         self._keep(part.path, table)
         return table

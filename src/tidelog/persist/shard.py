@@ -11,16 +11,14 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.clock import Clock, backoff_us
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
-    AsOfBeforeSince,
     AsOfNotComplete,
-    DataDiffers,
     DeadlineExceeded,
+    PartMissing,
     UpperMismatch,
     UsageError,
 )
@@ -28,15 +26,16 @@ from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.ids import ShardId, new_writer_id
 from tidelog.machine.machine import Machine
 from tidelog.persist import transition
+from tidelog.persist.covered import compare_covered, from_time
 from tidelog.persist.language import ShardLanguage
-from tidelog.persist.part import Part, sums_of
-from tidelog.persist.reader import PartReader, Split, parts_between, parts_until, plan_splits
-from tidelog.persist.schema import TIME, ShardSchema, decode_schema, encode_schema
+from tidelog.persist.part import Part
+from tidelog.persist.reader import PartReader, parts_between, parts_until
+from tidelog.persist.schema import ShardSchema, decode_schema, encode_schema
+from tidelog.persist.snapshot import ShardSnapshot, check_readable, names_part
 from tidelog.persist.state import Diff, State, Token
 from tidelog.persist.transition import Appended, CompareAndAppend, Verdict
-from tidelog.persist.updates import accumulate, consolidate, prepare_updates
+from tidelog.persist.updates import consolidate, prepare_updates
 from tidelog.persist.writer import PartWriter
-from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
 
 INLINE_STATE_BYTES_MAX = 256 * 1024
@@ -50,34 +49,6 @@ class Progress:
     updates: pa.Table
     lower: Frontier
     upper: Frontier
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardSnapshot:
-    """The contents at ``as_of``, not read yet."""
-
-    shard: ShardId
-    schema: ShardSchema
-    as_of: int
-    parts: tuple[Part, ...]
-    reader: PartReader
-
-    def splits(self, count: int) -> list[Split]:
-        """Share the snapshot out into exactly ``count`` plain values, balanced by bytes.
-
-        Raises:
-            UsageError: ``count`` is less than 1.
-        """
-        if count < 1:
-            raise UsageError("a snapshot has at least one split", count=count)
-        return plan_splits(self.shard, self.schema, self.as_of, self.parts, count)
-
-    async def to_arrow(self) -> pa.Table:
-        """Return the contents: data columns and ``_diff``, consolidated."""
-        tables = await self.reader.read(self.parts, self.schema)
-        return await self.reader.clock.offload(
-            lambda: accumulate(tables, self.schema, as_of=self.as_of)
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,7 +184,7 @@ class Shard:
                 checked &= compare_covered(state, schema, ready, start, covered)
             if until <= reached:
                 return checked
-            rest = _from_time(ready, reached.time)
+            rest = from_time(ready, reached.time)
             if (await self.compare_and_append(rest, reached, until)).verdict is Verdict.COMMITTED:
                 return checked
             start, ready = reached, rest
@@ -242,10 +213,29 @@ class Shard:
                 "the time is not complete yet: ask for an earlier one", upper=state.upper_frontier
             )
         schema = self.schema or decode_schema(state.schema)
-        parts = tuple(parts_until(state, as_of))
+
+        async def again(error: PartMissing) -> ShardSnapshot:
+            return self.snapshot_of(await self.check_replaced(error), as_of)
+
         return ShardSnapshot(
-            shard=self.id, schema=schema, as_of=as_of, parts=parts, reader=self.reader
+            shard=self.id,
+            schema=schema,
+            as_of=as_of,
+            parts=tuple(parts_until(state, as_of)),
+            reader=self.reader,
+            again=again,
         )
+
+    async def check_replaced(self, error: PartMissing) -> State:
+        """Return the newest state, if it names other parts in place of one that is missing.
+
+        Raises:
+            PartMissing: it does not: the object is lost. LocationError: the store failed.
+        """
+        state = await self.refresh()
+        if names_part(state, str(error.facts["path"])):
+            raise error
+        return state
 
     async def listen(self, as_of: int) -> AsyncIterator[Progress]:
         """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.
@@ -261,7 +251,11 @@ class Shard:
             check_readable(state, reached)
             schema = self.schema or decode_schema(state.schema)
             last = TIME_MAX if state.upper is None else state.upper - 1
-            tables = await self.reader.read(parts_between(state, reached, last), schema)
+            try:
+                tables = await self.reader.read(parts_between(state, reached, last), schema)
+            except PartMissing as error:
+                await self.check_replaced(error)
+                continue
             work = partial(consolidate, tables, schema, after=reached, until=last)
             found = await self.clock.offload(work)
             yield Progress(found, Frontier.at(reached + 1), state.upper_frontier)
@@ -327,52 +321,3 @@ class Shard:
         if self.schema is None:
             raise UsageError("open the shard with its schema to write it", shard=self.id)
         return self.schema
-
-
-def check_readable(state: State, as_of: int) -> None:
-    """Refuse a time that is below since.
-
-    Raises:
-        AsOfBeforeSince: it is; the message has the smallest time that can be read.
-    """
-    if state.since is None:
-        raise AsOfBeforeSince("nobody may read this shard any more")
-    if as_of < state.since:
-        raise AsOfBeforeSince(
-            f"the time asked for is no longer kept: the earliest is {state.since}", asked=as_of
-        )
-
-
-def compare_covered(
-    state: State, schema: ShardSchema, ready: pa.Table, lower: Frontier, upper: Frontier
-) -> bool:
-    """Compare our updates in ``[lower, upper)`` with the shard's; False if it cannot be told.
-
-    Raises:
-        DataDiffers: they are others.
-    """
-    theirs = transition.difference(state, lower, upper)
-    if theirs is None:
-        return False
-    ours = sum_between(ready, schema, lower, upper)
-    if ours != theirs:
-        raise DataDiffers(
-            "other data was written for these times: a new rendition is needed",
-            lower=lower,
-            upper=upper,
-        )
-    return True
-
-
-def sum_between(table: pa.Table, schema: ShardSchema, lower: Frontier, upper: Frontier) -> RowSum:
-    """Return T of the updates of a table in ``[lower, upper)``."""
-    times = table.column(TIME).to_numpy()
-    inside = times >= (TIME_MAX if lower.is_empty else lower.time)
-    if not upper.is_empty:
-        inside &= times < upper.time
-    chosen = table.take(np.flatnonzero(inside))
-    return sums_of(chosen, schema)[1] if chosen.num_rows else RowSum.zero()
-
-
-def _from_time(table: pa.Table, time: int) -> pa.Table:
-    return table.take(np.flatnonzero(table.column(TIME).to_numpy() >= time))

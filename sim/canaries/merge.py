@@ -1,0 +1,69 @@
+"""Canaries of merges: builds that delete too early, or believe what they may not.
+
+Each is a context manager: inside of the block the code is broken as its docstring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from tidelog.errors import LocationError
+from tidelog.frontier import TIME_MAX
+from tidelog.persist import compactor, shard
+from tidelog.persist.batch import Batch
+from tidelog.persist.compactor import Compacted
+from tidelog.persist.merging import MergeRequest, MergeVerdict, decide_merge
+from tidelog.persist.shard import Shard
+
+
+@contextmanager
+def merge_deletes_before_it_commits() -> Iterator[None]:
+    """What was merged goes as soon as its merge is written."""
+    write = compactor._write
+
+    async def hasty(shard: Shard, request: MergeRequest) -> Batch | None:
+        found = await write(shard, request)
+        for batch in request.batches:
+            await compactor._drop(shard, batch)
+        return found
+
+    with patch.object(compactor, "_write", hasty):
+        yield
+
+
+@contextmanager
+def merge_drops_what_may_stand() -> Iterator[None]:
+    """A merge whose answer was lost is taken to have failed, and its parts are deleted."""
+
+    async def hasty(shard: Shard, request: MergeRequest) -> Compacted:
+        made = await compactor._write(shard, request)
+        try:
+            verdict = await shard.machine.commit(lambda state: decide_merge(state, request, made))
+        except LocationError:
+            if made is not None:
+                await compactor._drop(shard, made)
+            raise
+        return Compacted(merges=int(verdict is MergeVerdict.APPLIED), overtaken=1)
+
+    with patch.object(compactor, "merge", hasty):
+        yield
+
+
+@contextmanager
+def merge_advances_past_since() -> Iterator[None]:
+    """All times of a merge become its last, whoever may still tell them apart."""
+
+    def last(request: MergeRequest) -> int:
+        return TIME_MAX if request.upper is None else request.upper - 1
+
+    with patch.object(MergeRequest, "advanced_to", property(last)):
+        yield
+
+
+@contextmanager
+def reader_takes_merged_for_lost() -> Iterator[None]:
+    """A part that is missing is lost, though another stands in its place."""
+    with patch.object(shard, "names_part", lambda *_: True):
+        yield

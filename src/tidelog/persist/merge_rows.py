@@ -1,0 +1,156 @@
+"""The rows of a merge: many parts in, one run of parts out, in bounded memory.
+
+Rows without a key of which none takes back another stay as they were written: part after part.
+Else equal rows meet in SQL, in the order of their key: of what is small in memory, of what is
+larger in files of this machine, to which its parts are copied first, by DuckDB, which spills.
+Source: persist, "Compaction".
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from tidelog.persist.duck import duck, quoted
+from tidelog.persist.merging import MergeRequest
+from tidelog.persist.part import Part, int64_array, int64_of
+from tidelog.persist.reader import PartReader
+from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.updates import is_sortable
+
+IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
+BATCH_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowMerger:
+    """Merges the rows of a shard's parts.
+
+    Units: tables come of about ``out_bytes`` of Arrow data each.
+    """
+
+    schema: ShardSchema
+    reader: PartReader
+    out_bytes: int
+
+    async def merge(self, request: MergeRequest) -> AsyncGenerator[pa.Table, None]:
+        """Yield the updates of batches, their times advanced, those that cancel left out.
+
+        Raises:
+            CorruptionError: a part is missing, or is not what was written. LocationError: the store
+                failed.
+        """
+        parts = [part for batch in request.batches for part in batch.parts]
+        made = self._joined(parts, request) if self._is_plain(request) else None
+        async with aclosing(made or self._summed(parts, request)) as tables:
+            async for table in tables:
+                yield table
+
+    def _is_plain(self, request: MergeRequest) -> bool:
+        """Say whether no row can take back another, by what is known of the batches."""
+        # Of rows that each are there once, as many are there as were written.
+        keyless = not self.schema.key_columns
+        return keyless and all(batch.diffs == batch.rows for batch in request.batches)
+
+    async def _joined(
+        self, parts: Sequence[Part], request: MergeRequest
+    ) -> AsyncGenerator[pa.Table, None]:
+        held: list[pa.Table] = []
+        size = 0
+        for part in parts:
+            (table,) = await self.reader.read([part], self.schema)
+            held.append(_advanced(table, self.schema, request.advanced_to))
+            size += table.nbytes
+            if size >= self.out_bytes:
+                yield pa.concat_tables(held)
+                held, size = [], 0
+        if held:
+            yield pa.concat_tables(held)
+
+    async def _summed(
+        self, parts: Sequence[Part], request: MergeRequest
+    ) -> AsyncGenerator[pa.Table, None]:
+        work = partial(_sum_up, schema=self.schema, advanced_to=request.advanced_to)
+        if request.size_bytes <= IN_MEMORY_BYTES:
+            found = await self.reader.read(parts, self.schema)
+            rows = pa.concat_tables([self.schema.updates.empty_table(), *found])
+            async with aclosing(self._each(partial(work, rows))) as tables:
+                async for table in tables:
+                    yield table
+            return
+        with tempfile.TemporaryDirectory(prefix="tidelog-merge-") as folder:
+            files = [await self._copied(p, Path(folder, f"{n}")) for n, p in enumerate(parts)]
+            data = pads.dataset(files, schema=self.schema.updates, format="ipc")
+            async with aclosing(self._each(partial(work, data))) as tables:
+                async for table in tables:
+                    yield table
+
+    async def _copied(self, part: Part, path: Path) -> str:
+        """Copy a part that was read and checked to a file; return its path."""
+        (table,) = await self.reader.read([part], self.schema)
+
+        def write() -> None:
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            with pa.ipc.new_file(str(path), self.schema.updates, options=options) as sink:
+                sink.write_table(table, max_chunksize=BATCH_ROWS)
+
+        await self.reader.clock.offload(write)
+        return str(path)
+
+    async def _each(
+        self, merged: Callable[[], AbstractContextManager[Iterator[pa.RecordBatch]]]
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield what SQL made, cut into tables, while a thread waits for it."""
+        offload = self.reader.clock.offload
+        opened = merged()
+        batches = await offload(opened.__enter__)
+        try:
+            while (table := await offload(lambda: self._next(batches))) is not None:
+                yield table
+        finally:
+            opened.__exit__(None, None, None)  # Which takes no time, and may come after a crash.
+
+    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size >= self.out_bytes:
+                break
+        return pa.Table.from_batches(held).cast(self.schema.updates) if held else None
+
+
+def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
+    """Return updates, those before a time moved to it."""
+    if not table.num_rows or pc.min(table.column(TIME)).as_py() >= time:
+        return table
+    times = int64_array(np.maximum(int64_of(table, TIME), time))
+    return table.set_column(table.schema.get_field_index(TIME), schema.updates.field(TIME), times)
+
+
+@contextmanager
+def _sum_up(
+    rows: pa.Table | pads.Dataset, *, schema: ShardSchema, advanced_to: int
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Consolidate rows with DuckDB; batches come as they are asked for."""
+    names = ", ".join(quoted(name) for name in schema.names)
+    order = f"ORDER BY {names}, {TIME}" if is_sortable(schema) else ""
+    sql = (
+        f"SELECT {names}, {TIME}, sum({DIFF})::BIGINT AS {DIFF} FROM "
+        f"(SELECT {names}, greatest({TIME}, {advanced_to})::BIGINT AS {TIME}, {DIFF} FROM updates) "
+        f"GROUP BY {names}, {TIME} HAVING sum({DIFF}) <> 0 {order}"
+    )
+    with duck() as connection:
+        connection.register("updates", rows)
+        yield iter(connection.sql(sql).to_arrow_reader(BATCH_ROWS))

@@ -1,0 +1,177 @@
+"""Merging: which batches are to become one, and whether what came of them may take their place.
+
+Pure. A merge changes no contents: times at or below ``since`` cannot be told apart any more, so
+they are advanced to it, and updates that then cancel are dropped; V is the same before and after.
+Batches are merged by size, so that there are few (less than ``2 * FANOUT`` of a size) and a row is
+written again about once for each time that its batch grows ``FANOUT`` times; and where much of what
+is old has been taken back, however large it is.
+Source: persist, "Compaction"; design page 4, "Compaction and collection".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import CorruptionError, require
+from tidelog.frontier import TIME_MAX, Frontier
+from tidelog.machine.language import Decision
+from tidelog.persist.batch import Batch
+from tidelog.persist.state import Diff, Merged, State
+from tidelog.rowhash import RowSum
+
+FANOUT: Final = 8
+WASTE: Final = 0.1  # The share of rows that are taken back, from which on what is old is merged.
+TOGETHER_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    """Batches that stand together, and the time to which their times are to be advanced."""
+
+    batches: tuple[Batch, ...]
+    since: int
+
+    @property
+    def lower(self) -> int:
+        return self.batches[0].lower
+
+    @property
+    def upper(self) -> int | None:
+        return self.batches[-1].upper
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.rows for batch in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+    @property
+    def advanced_to(self) -> int:
+        """The time that updates before it are moved to: since, or the last one of the batches."""
+        last = TIME_MAX if self.upper is None else self.upper - 1
+        return min(self.since, last)
+
+
+class MergeVerdict(enum.Enum):
+    """How the outcome of a merge was received."""
+
+    APPLIED = "applied"
+    ALREADY = "already"
+    OVERTAKEN = "overtaken"
+
+
+def plan_merge(state: State) -> MergeRequest | None:
+    """Return the merge that is most due; None if none is."""
+    if state.since is None:
+        return None
+    batches = tuple(state.batches)
+    found = _wasted(batches, state.since) or next(_by_size(batches), None)
+    return None if found is None else MergeRequest(found[:TOGETHER_MAX], state.since)
+
+
+def plan_full_merge(state: State) -> MergeRequest | None:
+    """Return the merge that leaves one batch; None if that is what there is, as it would be."""
+    if state.since is None or not len(state.batches):
+        return None
+    batches = tuple(state.batches)
+    if len(batches) == 1 and is_advanced(batches[0], state.since):
+        return None
+    return MergeRequest(batches, state.since)
+
+
+def is_advanced(batch: Batch, since: int) -> bool:
+    """Say whether a merge with nothing else would change nothing."""
+    last = TIME_MAX if batch.upper is None else batch.upper - 1
+    return batch.since >= min(since, last) or since <= batch.lower
+
+
+def level_of(batch: Batch) -> int:
+    """Return how often a batch of one row would have to grow `FANOUT` times to be as large."""
+    return (max(1, batch.rows).bit_length() - 1) // (FANOUT.bit_length() - 1)
+
+
+def _wasted(batches: Sequence[Batch], since: int) -> tuple[Batch, ...] | None:
+    """Return what lies at or before since, if much of it was taken back."""
+    old = [b for b in batches if b.upper is not None and b.upper <= since + 1]
+    if not old or (len(old) == 1 and is_advanced(old[0], since)):
+        return None
+    # What was merged to since holds no row twice; what came after it may take back as many.
+    fresh = [b for b in old if not is_advanced(b, since) or b is not old[0]]
+    taken_back = sum(max(0, b.rows - b.diffs) for b in fresh)
+    rows = sum(b.rows for b in old)
+    return tuple(old) if taken_back > WASTE * rows else None
+
+
+def _by_size(batches: Sequence[Batch]) -> Iterator[tuple[Batch, ...]]:
+    """Yield groups that are due by their size: smallest first."""
+    levels = [level_of(b) for b in batches]
+    for level in sorted(set(levels)):
+        for first, last in _groups(levels, level):
+            group = batches[first:last]
+            follows = last < len(batches) and len(group) > 1
+            if follows or levels[first:last].count(level) >= FANOUT:
+                yield tuple(group)
+
+
+def _groups(levels: Sequence[int], level: int) -> Iterator[tuple[int, int]]:
+    """Yield the longest stretches of no more than a level, as slices."""
+    first = 0
+    for at, found in enumerate([*levels, level + 1]):
+        if found > level:
+            if at > first:
+                yield first, at
+            first = at + 1
+
+
+def decide_merge(
+    state: State, request: MergeRequest, merged: Batch | None
+) -> Decision[Diff, MergeVerdict]:
+    """Decide whether what came of a merge takes the place of its inputs.
+
+    It may come late, or twice: then they stand no more, or it stands already.
+
+    Raises:
+        CorruptionError: its rows are not those of its inputs.
+    """
+    _check_merged(state, request, merged)
+    there = state.batches.within(request.lower, request.upper)
+    wanted = tuple(batch.digest for batch in request.batches)
+    if tuple(batch.digest for batch in there) != wanted:
+        same = merged is not None and [b.digest for b in there] == [merged.digest]
+        return Decision(MergeVerdict.ALREADY if same else MergeVerdict.OVERTAKEN)
+    kept = {part.path for part in (() if merged is None else merged.parts)}
+    paths = (part.path for batch in request.batches for part in batch.parts)
+    found = Merged(
+        lower=request.lower,
+        upper=request.upper,
+        inputs=wanted,
+        batch=merged,
+        vanished=tuple(path for path in paths if path is not None and path not in kept),
+    )
+    return Decision(MergeVerdict.APPLIED, Diff(merged=found))
+
+
+def _check_merged(state: State, request: MergeRequest, merged: Batch | None) -> None:
+    require(Frontier.at(request.since) <= state.since_frontier, "a merge cannot be ahead of since")
+    before = _total(request.batches)
+    after = RowSum.zero() if merged is None else merged.v
+    diffs = sum(batch.diffs for batch in request.batches)
+    if before != after or diffs != (0 if merged is None else merged.diffs):
+        raise CorruptionError(
+            "the rows that came of a merge are not those that went in: nothing was changed; read "
+            "the parts again (tidelog scrub), and report this",
+            lower=request.lower,
+            upper=request.upper,
+        )
+
+
+def _total(batches: Sequence[Batch]) -> RowSum:
+    total = RowSum.zero()
+    for batch in batches:
+        total = total + batch.v
+    return total

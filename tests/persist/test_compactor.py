@@ -1,0 +1,317 @@
+"""Compaction changes no contents: whatever came in, whoever merges, whatever fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.clocks import SwiftClock
+from kit.shard_tables import schemas, updates
+from kit.shards import SCHEMA, Place, contents, heard, history, in_memory, rows
+from tidelog.errors import (
+    AsOfBeforeSince,
+    CorruptionError,
+    LocationError,
+    PartMissing,
+)
+from tidelog.frontier import Frontier
+from tidelog.persist import merge_rows, part
+from tidelog.persist.batch import Batch
+from tidelog.persist.compactor import Compacted, common_bucket, compact, merge
+from tidelog.persist.merging import MergeRequest, plan_full_merge
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.shard import Shard
+from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing.models import ShardModel, consolidate, updates_of
+
+OUT_OF_LINE = patch.object(part, "INLINE_BYTES", 0)
+
+
+async def grown(place: Place, count: int, **made: object) -> Shard:
+    """Return a shard to which ``count`` rows came one by one, each taking back the one before."""
+    shard = place.shard(**made)  # type: ignore[arg-type]
+    for time in range(count):
+        before = [("k", time - 1, time, -1)] if time else []
+        await shard.compare_and_append(rows(*before, ("k", time, time, 1)), time, time + 1)
+    return shard
+
+
+async def test_a_merge_changes_no_contents_at_any_time(place: Place) -> None:
+    """At each time from since on, by a handle that merged and by one that comes later."""
+    shard = place.shard()
+    await shard.hold("h", 0)
+    model = await history(shard)
+    assert (await compact(shard, full=True)).merges == 1
+    for as_of in range(10):
+        assert await contents(shard, as_of) == model.contents(as_of)
+        assert await contents(place.shard(schema=None), as_of) == model.contents(as_of)
+    assert consolidate(await heard(shard.listen(3), 10)) == model.changes(3)
+
+    await shard.downgrade_since("h", 5)
+    done = await compact(shard, full=True)
+    assert (done.merges, len(shard.state.batches)) == (1, 1)
+    assert done.rows_written < done.rows_read, "what was taken back before since is gone"
+    for as_of in range(5, 10):
+        assert await contents(place.shard(), as_of) == model.contents(as_of)
+    assert consolidate(await heard(place.shard().listen(6), 10)) == model.changes(6)
+    with pytest.raises(AsOfBeforeSince):
+        await place.shard().snapshot(4)
+    assert (await compact(shard, full=True)).merges == 0
+
+
+@given(data=st.data())
+def test_merges_of_any_updates_are_exact(data: st.DataObject) -> None:
+    """Every type, with keys and without, cut anywhere, in memory and by files."""
+    schema, kinds = data.draw(schemas())
+    cuts = [*sorted(data.draw(st.sets(st.integers(1, 5), max_size=4))), 6]
+    table = data.draw(updates(schema, kinds))
+    since = data.draw(st.integers(0, 6))
+    in_memory_bytes = data.draw(st.sampled_from([0, 1 << 20]))
+    inline = data.draw(st.sampled_from([0, 4_096]))
+    with (
+        patch.object(merge_rows, "IN_MEMORY_BYTES", in_memory_bytes),
+        patch.object(part, "INLINE_BYTES", inline),
+    ):
+        asyncio.run(_exact(schema, table, cuts, since, data))
+
+
+async def _exact(
+    schema: ShardSchema, table: pa.Table, cuts: list[int], since: int, data: st.DataObject
+) -> None:
+    shard = in_memory().shard(schema=schema)
+    model = ShardModel()
+    await shard.hold("h", 0)
+    lower = 0
+    for upper in cuts:
+        times = table.column("_time").to_pylist()
+        some = table.filter(pa.array([lower <= (t or 0) < upper for t in times], pa.bool_()))
+        await shard.compare_and_append(some, lower, upper)
+        model.compare_and_append(updates_of(some), lower, upper)
+        lower = upper
+    await shard.downgrade_since("h", since)
+    batches = list(shard.state.batches)
+    if batches:
+        first = data.draw(st.integers(0, len(batches) - 1))
+        last = data.draw(st.integers(first, len(batches) - 1))
+        request = MergeRequest(tuple(batches[first : last + 1]), shard.state.since or 0)
+        await merge(shard, request)
+    await compact(shard, full=data.draw(st.booleans()))
+    for as_of in range(since, 6):
+        assert await contents(shard, as_of) == model.contents(as_of)
+    for as_of in range(since, 5):
+        assert consolidate(await heard(shard.listen(as_of), 6)) == model.changes(as_of)
+    totals = shard.state.totals
+    assert totals.rows == sum(b.rows for b in shard.state.batches)
+    assert totals.diffs == sum(b.diffs for b in shard.state.batches)
+
+
+async def test_years_of_small_writes_leave_few_batches() -> None:
+    """A tick costs what it is, and a reader reads few parts: also where nobody calls for it all."""
+    shard = await grown(in_memory(), 200)
+    done = await compact(shard)
+    assert len(shard.state.batches) <= 16
+    assert done.rows_written <= 4 * 400
+    assert await contents(shard, 150) == {("k", 150): 1}
+
+
+async def test_what_was_merged_is_deleted_once_its_time_has_come() -> None:
+    """And nothing else: each part that the state names is there."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        shard = await grown(place, 20)
+        before = {p for p in place.store.objects if "/part/" in p}  # type: ignore[attr-defined]
+        await compact(shard, full=True)
+        await shard.machine.collect()
+        there = {p for p in place.store.objects if "/part/" in p}  # type: ignore[attr-defined]
+        assert before < there, "somebody may be reading them"
+        await shard.machine.collect(after_us=0)
+    named = {p.path for b in shard.state.batches for p in b.parts}
+    assert {p for p in place.store.objects if "/part/" in p} == named  # type: ignore[attr-defined]
+    assert await contents(place.shard(), 19) == {("k", 19): 1}
+
+
+async def test_a_reader_whose_parts_went_reads_by_the_newest_state() -> None:
+    """It planned by a state before the merge: what it is told is what it would have been told."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        shard = await grown(place, 6)
+        behind = place.shard()
+        planned = await behind.snapshot(4)
+        listener = place.shard().listen(2)
+        other = place.shard()
+        await compact(other, full=True)
+        await other.machine.collect(after_us=0)
+        assert (await planned.to_arrow()).to_pylist() == [{"c0": "k", "c1": 4, "_diff": 1}]
+        found = await heard(listener, 6)
+        assert [(*u.row[1:], u.time, u.diff) for u in found if u.diff > 0] == [
+            (3, 3, 1),
+            (4, 4, 1),
+            (5, 5, 1),
+        ]
+        held = await behind.snapshot(2)
+        await shard.hold("h")
+        await shard.downgrade_since("h", 5)
+        await compact(other, full=True)
+        await other.machine.collect(after_us=0)
+        with pytest.raises(AsOfBeforeSince):
+            await held.to_arrow()
+
+
+async def test_a_part_that_is_lost_is_told_so() -> None:
+    """Not taken for one that was merged away: the newest state names it."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        shard = await grown(place, 3)
+        (lost,) = [p.path for b in list(shard.state.batches)[1:2] for p in b.parts]
+        assert lost is not None
+        await place.store.delete([lost])
+        for call in (contents(place.shard(), 2), compact(place.shard(), full=True)):
+            with pytest.raises(PartMissing, match="restore the object"):
+                await call
+
+
+async def test_who_merges_the_same_at_once_merges_it_once() -> None:
+    """Whoever is second drops what he wrote: no object is left that nothing names."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        await grown(place, 20)
+        both = await asyncio.gather(*(compact(place.shard(), full=True) for _ in range(3)))
+        assert sum(done.merges for done in both) == 1
+        assert sum(done.overtaken for done in both) == 2
+        last = place.shard()
+        await last.refresh()
+        await last.machine.collect(after_us=0)
+    named = {p.path for b in last.state.batches for p in b.parts}
+    assert {p for p in place.store.objects if "/part/" in p} == named  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("op", ["put", "get", "delete"])
+async def test_a_merge_that_fails_has_changed_nothing(op: str) -> None:
+    """At any request; and the next one does it."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        await grown(place, 12)
+        for failing in range(20):
+            left = [failing]
+
+            def toss(request: Request, left: list[int] = left) -> Fault:
+                left[0] -= request.op == op and "/part/" in request.key
+                return Fault(happened=left[0] != -1)
+
+            shard = place.shard(store=Faulty(place.store, toss=toss), clock=SwiftClock())
+            try:
+                await compact(shard, full=True)
+            except LocationError:
+                assert op != "delete", "what cannot be dropped is a leak, and no failure"
+            assert await contents(place.shard(), 11) == {("k", 11): 1}
+            assert await contents(place.shard(), 5) == {("k", 5): 1}
+    assert len((await place.shard().refresh()).batches) == 1
+
+
+async def test_damaged_bytes_are_not_merged() -> None:
+    """They would be believed for ever after: the sums of what is written are of what was read."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        shard = await grown(place, 4)
+        path = next(p.path for b in shard.state.batches for p in b.parts)
+        assert path is not None
+        data = (await place.store.get(path)).data
+        await place.store.put(path, data[:-1] + b"x")
+        before = await place.shard().refresh()
+        with pytest.raises(CorruptionError, match="not those that were written"):
+            await compact(place.shard(), full=True)
+        assert await place.shard().refresh() == before
+
+
+async def test_rows_without_a_key_stay_as_they_were_written() -> None:
+    """Nothing takes them back, so that nothing need be sorted; equal ones stay apart."""
+    schema = ShardSchema(SCHEMA.data, 0)
+    shard = in_memory().shard(schema=schema)
+    for time, name in enumerate("zayb"):
+        await shard.compare_and_append(rows((name, 1, time, 1), ("m", 1, time, 1)), time, time + 1)
+    await shard.hold("h")
+    await shard.downgrade_since("h", 2)
+    await compact(shard, full=True)
+    (batch,) = shard.state.batches
+    (table,) = await shard.reader.read(batch.parts, schema)
+    assert table.column("c0").to_pylist() == list("zmamymbm")
+    assert table.column("_time").to_pylist() == [2, 2, 2, 2, 2, 2, 3, 3]
+
+
+async def test_large_merges_come_in_parts_that_follow_one_another() -> None:
+    """A part is no larger for being merged; and readers find by bounds which of them they need."""
+    place = in_memory()
+    shard = place.shard()
+    writer = type(shard.writer())
+    with OUT_OF_LINE, patch.object(merge_rows, "IN_MEMORY_BYTES", 0):
+        for time in range(4):
+            some = [(f"k{n:05}", time, time, 1) for n in range(time, 20_000, 4)]
+            await shard.compare_and_append(rows(*some), time, time + 1)
+        made = shard.writer()
+        small = writer(
+            store=made.store,
+            clock=made.clock,
+            shard=made.shard,
+            schema=made.schema,
+            part_bytes=100_000,
+        )
+        with patch.object(Shard, "writer", lambda _: small):
+            done = await compact(shard, full=True)
+    (batch,) = shard.state.batches
+    assert (done.rows_read, done.rows_written) == (20_000, 20_000)
+    assert len(batch.parts) > 3
+    assert batch.runs == (len(batch.parts),)
+    assert all(p.is_sorted for p in batch.parts)
+    bounds = [part.decode_bounds(p)["c0"] for p in batch.parts]
+    assert bounds == sorted(bounds)
+    assert all(before[1] <= after[0] for before, after in pairwise(bounds))
+    found = await shard.reader.read(batch.parts, SCHEMA)
+    assert pa.concat_tables(found).column("c0").to_pylist() == [f"k{n:05}" for n in range(20_000)]
+
+
+@given(
+    buckets=st.lists(
+        st.sampled_from([1, 2, 3, 4, 6, 8]).flatmap(
+            lambda n: st.tuples(st.just(n), st.integers(0, n - 1))
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    key=st.integers(0, 100),
+)
+def test_a_common_bucket_holds_all_keys(buckets: list[tuple[int, int]], key: int) -> None:
+    """Readers leave out parts by it: one key outside is a row that is not found."""
+    count, at = common_bucket(buckets)
+    if any(key % n == b for n, b in buckets):
+        assert key % count == at
+    assert len({*buckets}) > 1 or (count, at) == buckets[0]
+
+
+def test_what_merges_did_adds_up() -> None:
+    """As verbs tell it of many."""
+    one = Compacted(merges=1, rows_read=10, rows_written=4, bytes_read=100, bytes_written=50)
+    assert one + Compacted(overtaken=1) == Compacted(
+        merges=1, overtaken=1, rows_read=10, rows_written=4, bytes_read=100, bytes_written=50
+    )
+
+
+async def test_a_finished_shard_is_merged_too() -> None:
+    """Its last batch has no end: times are advanced to since alone."""
+    shard = in_memory().shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
+    await shard.compare_and_append(rows(("a", 1, 3, -1), ("b", 1, 4, 1)), 3, None)
+    await shard.hold("h")
+    await shard.downgrade_since("h", 4)
+    assert plan_full_merge(shard.state) is not None
+    await compact(shard, full=True)
+    (batch,) = shard.state.batches
+    assert isinstance(batch, Batch)
+    assert (batch.lower, batch.upper, batch.since, batch.rows) == (0, None, 4, 1)
+    assert shard.state.upper_frontier == Frontier.empty()
+    assert await contents(shard, 4) == {("b", 1): 1}

@@ -1,0 +1,204 @@
+"""Which batches are merged, and which outcomes count: pure, over any history."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.errors import CorruptionError, InvariantError
+from tidelog.persist.batch import Batch, make_batch
+from tidelog.persist.language import ShardLanguage
+from tidelog.persist.merging import (
+    FANOUT,
+    MergeRequest,
+    MergeVerdict,
+    decide_merge,
+    level_of,
+    plan_full_merge,
+    plan_merge,
+)
+from tidelog.persist.part import Part
+from tidelog.persist.spine import Spine
+from tidelog.persist.state import Diff, State, Totals, apply_diff
+from tidelog.rowhash import RowSum
+
+LANGUAGE = ShardLanguage()
+
+
+def batch_of(
+    lower: int, upper: int, rows: int, *, diffs: int | None = None, since: int = 0, path: str = ""
+) -> Batch:
+    """Return a batch of one part whose V tells its rows: ``diffs``, as a number."""
+    net = rows if diffs is None else diffs
+    part = Part(
+        path=path or f"part/{lower}-{upper}-{rows}",
+        size_bytes=rows,
+        xxh3=bytes(16),
+        rows=rows,
+        diffs=net,
+        time_min=lower,
+        time_max=upper - 1,
+        sum_v=net.to_bytes(16, "little", signed=False) if net >= 0 else bytes(16),
+        sum_t=bytes(16),
+    )
+    return make_batch([part], lower=lower, upper=upper, since=since)
+
+
+def state_of(batches: list[Batch], *, since: int = 0) -> State:
+    total = RowSum.zero()
+    for batch in batches:
+        total = total + batch.v
+    totals = Totals(
+        rows=sum(b.rows for b in batches),
+        diffs=sum(b.diffs for b in batches),
+        size_bytes=sum(b.size_bytes for b in batches),
+        sum_v=total.to_bytes(),
+    )
+    upper = batches[-1].upper if batches else 0
+    return State(since=since, upper=upper, batches=Spine.of(batches), totals=totals)
+
+
+def merged_of(request: MergeRequest) -> Batch | None:
+    """Return what an honest merge makes: rows that were taken back are gone."""
+    diffs = sum(b.diffs for b in request.batches)
+    old = request.upper is not None and request.upper <= request.since + 1
+    rows = diffs if old else request.rows
+    if not rows:
+        return None
+    assert request.upper is not None
+    return batch_of(
+        request.lower, request.upper, rows, diffs=diffs, since=request.advanced_to, path="merged"
+    )
+
+
+def settle(state: State) -> tuple[State, int]:
+    """Merge until nothing is due; return the state, and how many rows were written."""
+    written = 0
+    for _ in range(1_000):
+        request = plan_merge(state)
+        if request is None:
+            return state, written
+        merged = merged_of(request)
+        decision = decide_merge(state, request, merged)
+        assert decision.result is MergeVerdict.APPLIED
+        assert decision.diff is not None
+        state = apply_diff(state, decision.diff)
+        written += 0 if merged is None else merged.rows
+    raise AssertionError("merges never end")
+
+
+SIZES = st.lists(st.integers(1, 40) | st.integers(1, 100_000), min_size=1, max_size=120)
+
+
+@given(sizes=SIZES, every=st.integers(1, 30))
+def test_few_batches_are_left_however_they_came(sizes: list[int], every: int) -> None:
+    """Fewer than twice FANOUT of a size: their number grows with the logarithm of the rows."""
+    state = state_of([])
+    written = 0
+    for time, rows in enumerate(sizes):
+        state = apply_diff(
+            state,
+            Diff(
+                upper=(time + 1,),
+                batch=batch_of(time, time + 1, rows),
+                token=("w", time),
+            ),
+        )
+        if time % every == 0 or time == len(sizes) - 1:
+            state, more = settle(state)
+            written += more
+    total = sum(sizes)
+    levels = 1 + level_of(batch_of(0, 1, total))
+    assert len(state.batches) < 2 * FANOUT * levels
+    assert state.totals.rows == total
+    # A row is written again about once a level that its batch grows by, however often one looks.
+    assert written <= 3 * total * (1 + math.log(max(2, total), FANOUT))
+
+
+@given(
+    diffs=st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=2, max_size=40),
+    share=st.floats(0, 1),
+)
+def test_what_is_taken_back_goes(diffs: list[tuple[int, bool]], share: float) -> None:
+    """Once since has passed it: at most some tenth is kept of what nobody can tell apart."""
+    batches = []
+    for time, (rows, takes_back) in enumerate(diffs):
+        net = 0 if takes_back and time else rows
+        batches.append(batch_of(time, time + 1, 2 * rows if not net else rows, diffs=net))
+    since = int(share * len(batches))
+    state, _ = settle(state_of(batches, since=since))
+    old = [b for b in state.batches if b.upper is not None and b.upper <= since + 1]
+    rows, net = sum(b.rows for b in old), sum(b.diffs for b in old)
+    assert rows - net <= 0.1 * rows
+    assert state.totals.diffs == sum(b.diffs for b in batches), "a merge changes no contents"
+
+
+def test_a_full_merge_leaves_one_batch_and_then_nothing_to_do() -> None:
+    """Also where since has passed only some of it; and it is not done again for nothing."""
+    state = state_of([batch_of(t, t + 1, 10) for t in range(5)], since=3)
+    request = plan_full_merge(state)
+    assert request is not None
+    assert (request.lower, request.upper, request.advanced_to) == (0, 5, 3)
+    decision = decide_merge(state, request, merged_of(request))
+    assert decision.diff is not None
+    after = apply_diff(state, decision.diff)
+    assert len(after.batches) == 1
+    assert plan_full_merge(after) is None
+    later = plan_full_merge(replace(after, since=4))
+    assert later is not None, "since has passed more of it: updates of other times may cancel now"
+    assert plan_full_merge(state_of([])) is None
+    assert plan_merge(replace(state, since=None)) is None, "nobody reads it any more"
+
+
+def test_an_outcome_counts_only_in_its_inputs_place() -> None:
+    """It may come late, or twice, or after another that has merged more, or less."""
+    batches = [batch_of(t, t + 1, 10) for t in range(4)]
+    state = state_of(batches)
+    request = MergeRequest((batches[1], batches[2]), 0)
+    merged = merged_of(request)
+    assert merged is not None
+    done = decide_merge(state, request, merged)
+    assert done.diff is not None
+    assert done.diff.merged is not None
+    assert LANGUAGE.vanished(done.diff) == ("part/1-2-10", "part/2-3-10")
+    after = apply_diff(state, LANGUAGE.decode_diff(LANGUAGE.encode_diff(done.diff)))
+    assert list(after.batches) == [batches[0], merged, batches[3]]
+
+    again = decide_merge(after, request, merged)
+    assert (again.result, again.diff) == (MergeVerdict.ALREADY, None)
+    other = batch_of(1, 3, 20, path="another that came later")
+    assert decide_merge(after, request, other).result is MergeVerdict.OVERTAKEN
+    wider = MergeRequest(tuple(batches), 0)
+    assert decide_merge(after, wider, batch_of(0, 4, 40)).result is MergeVerdict.OVERTAKEN
+    narrow = MergeRequest((batches[1],), 0)
+    assert decide_merge(after, narrow, batch_of(1, 2, 10)).result is MergeVerdict.OVERTAKEN
+
+
+def test_what_takes_back_all_leaves_no_batch() -> None:
+    """And once that is done it cannot be told from having been done by others."""
+    batches = [batch_of(0, 1, 10), batch_of(1, 2, 10, diffs=0)]
+    gone = batch_of(1, 2, 10, diffs=0)
+    state = state_of(batches, since=5)
+    request = MergeRequest((gone,), 5)
+    done = decide_merge(state, request, None)
+    assert done.diff is not None
+    after = apply_diff(state, done.diff)
+    assert list(after.batches) == batches[:1]
+    assert decide_merge(after, request, None).diff is None
+
+
+def test_other_rows_than_went_in_change_nothing() -> None:
+    """V is that of the inputs, or whoever merged was wrong, and nobody would find out later."""
+    batches = [batch_of(t, t + 1, 10) for t in range(2)]
+    state = state_of(batches)
+    request = MergeRequest(tuple(batches), 0)
+    for wrong in (None, batch_of(0, 2, 19), batch_of(0, 2, 20, diffs=19)):
+        with pytest.raises(CorruptionError, match="not those that went in"):
+            decide_merge(state, request, wrong)
+    ahead = MergeRequest(tuple(batches), 1)
+    with pytest.raises(InvariantError, match="ahead of since"):
+        decide_merge(state, ahead, merged_of(ahead))
