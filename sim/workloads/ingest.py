@@ -30,7 +30,8 @@ from sim.workloads.sources import (
     replay,
     replay_alone,
 )
-from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, LocationError
+from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, LocationError, ReadOvertaken
+from tidelog.persist.compactor import compact
 from tidelog.testing.models import Row, Update, accumulate, consolidate, contents_of, updates_of
 
 TRIES_MAX = 200
@@ -46,6 +47,7 @@ class Report:
     deaths: int = 0
     failures: int = 0
     reads: int = 0
+    merges: int = 0
     requests: int = 0
     winners: Counter[str] = field(default_factory=Counter)
 
@@ -91,7 +93,7 @@ def simulate_ingest(seed: int) -> Report:
         required=source.required,
     )
     given = generate(dice, shape)
-    mortal = frozenset({"a", "b", "a1", "b1"})
+    mortal = frozenset({"a", "b", "a1", "b1", "merger"})
     fates = Dice(random.Random(f"dice {seed}"), rates_of(seed, storms=STORMS), mortal)
     world = World(seed, fates)
     watch = Watch(world.store)
@@ -123,6 +125,8 @@ async def _play(plot: Plot) -> None:
         group.create_task(_ingest_on(plot, "a"), name="a")
         group.create_task(_ingest_on(plot, "b"), name="b")
         group.create_task(_read_on(plot), name="reader")
+        merger = world.client("merger")
+        group.create_task(merger.live(_merge_on(plot, merger)), name="merger")
         if plot.grows:
             group.create_task(_grow(plot), name="grow")
     world.fates.calm = True
@@ -186,6 +190,22 @@ async def _ingest(plot: Plot, client: Client, *, final: bool = False) -> None:
     demand(not final, "there is no end to it", client=client.name)
 
 
+async def _merge_on(plot: Plot, client: Client) -> None:
+    """Merge shards of the source, due or not, and delete what vanished, at once or later."""
+    ingester = plot.source.ingester(client)
+    while not plot.is_over:
+        await client.clock.sleep(plot.dice.randrange(400_000))
+        shard = plot.dice.choice([*ingester.written, ingester.remap])
+        try:
+            full = plot.dice.random() < 0.5
+            done = await compact(shard, full=full, merges_max=plot.dice.choice([1, 3]))
+            plot.report.merges += done.merges
+            if plot.dice.random() < 0.5:
+                await shard.machine.collect(after_us=plot.dice.choice([0, 0, 300_000]))
+        except LocationError:
+            continue
+
+
 async def _read_on(plot: Plot) -> None:
     """Read as of times that are complete, again and again, and remember what was there."""
     client = plot.world.client("reader")
@@ -193,7 +213,7 @@ async def _read_on(plot: Plot) -> None:
         await client.clock.sleep(plot.dice.randrange(1_000_000))
         try:
             await _read(plot, client)
-        except LocationError:
+        except (LocationError, ReadOvertaken):
             plot.report.failures += 1
 
 

@@ -165,7 +165,7 @@ class Collection:
             selection = RowSelection(columns=columns, where=where, limit=limit)
             reading = self._inner.reading(selection)
             time = await self._inner.resolve_as_of(as_of)
-            pieces = reading.contents(self._inner.parts_until(time), time)
+            pieces = self._inner.contents(reading, time)
             found = [rows async for piece in pieces for rows in repeated(piece)]
             return Contents(pa.concat_tables([reading.narrow.data.empty_table(), *found]), time)
 

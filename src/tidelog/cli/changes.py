@@ -85,8 +85,7 @@ async def _changes(location: Location, asked: _Asked) -> None:
         return _with_iso_times(found) if is_table else found
 
     async def rows() -> AsyncGenerator[pa.Table, None]:
-        parts = collection.parts_between(first, last)
-        async with aclosing(reading.changes(parts, first, last)) as pieces:
+        async with aclosing(collection.changes_of(reading, first, last)) as pieces:
             async for piece in pieces:
                 yield shown(piece)
 

@@ -76,7 +76,7 @@ async def _read(
         say_bare_time(as_of, "--as-of")
 
     async def rows() -> AsyncGenerator[pa.Table, None]:
-        async with aclosing(reading.contents(collection.parts_until(time), time)) as pieces:
+        async with aclosing(collection.contents(reading, time)) as pieces:
             async for piece in pieces:
                 for table in repeated(piece):
                     yield table

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tidelog.errors import (
     AsOfBeforeSince,
     AsOfNotComplete,
     NoSuchCollection,
+    PartMissing,
     UsageError,
     require,
 )
@@ -31,9 +33,10 @@ from tidelog.frontier import Frontier, join, meet
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_between
+from tidelog.persist.rereading import reread
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
-from tidelog.persist.snapshot import ShardSnapshot
+from tidelog.persist.snapshot import ShardSnapshot, names_part
 from tidelog.persist.updates import sum_up
 from tidelog.store.port import Store
 
@@ -136,7 +139,7 @@ class Collection:
         """
         reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
         time = await self.resolve_as_of(as_of)
-        found = [piece async for piece in reading.contents(self.parts_until(time), time)]
+        found = [piece async for piece in self.contents(reading, time)]
         return await self.clock.offload(lambda: sum_up(found, reading.narrow))
 
     async def scan(
@@ -159,7 +162,7 @@ class Collection:
         """
         reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
         time = await self.resolve_as_of(as_of)
-        async with aclosing(reading.contents(self.parts_until(time), time)) as pieces:
+        async with aclosing(self.contents(reading, time)) as pieces:
             async for piece in pieces:
                 for rows in repeated(piece):
                     yield rows
@@ -179,6 +182,33 @@ class Collection:
             wanted=selection.check(self.schema),
             is_packed=is_packed,
         )
+
+    def contents(self, reading: Reading, time: int) -> AsyncGenerator[pa.Table, None]:
+        """Yield what is read at a resolved time, whatever is merged meanwhile.
+
+        Raises:
+            ReadOvertaken: what was still to come was merged and deleted. AsOfBeforeSince: the time
+                is not kept any more. Whatever `Reading.contents` raises.
+        """
+        return reread(
+            lambda: reading.contents(self.parts_until(time), time),
+            partial(self._check_replaced, time),
+        )
+
+    def changes_of(
+        self, reading: Reading, since: int, until: int
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield the updates between two resolved times; see `contents`, `Reading.changes`."""
+        return reread(
+            lambda: reading.changes(self.parts_between(since, until), since, until),
+            partial(self._check_replaced, since),
+        )
+
+    async def _check_replaced(self, time: int, error: PartMissing) -> None:
+        await self.refresh()
+        if any(names_part(shard.state, str(error.facts["path"])) for shard in self.shards):
+            raise error
+        self._check_since(time)
 
     def parts_until(self, time: int) -> list[Part]:
         """Return the parts of all shards that hold updates up to a resolved time."""
@@ -206,8 +236,7 @@ class Collection:
         """
         reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
         first, last = await self.resolve_between(since, until)
-        parts = self.parts_between(first, last)
-        found = [piece async for piece in reading.changes(parts, first, last)]
+        found = [piece async for piece in self.changes_of(reading, first, last)]
         return pa.concat_tables([reading.narrow.updates.empty_table(), *found])
 
     def parts_between(self, since: int, until: int) -> list[Part]:

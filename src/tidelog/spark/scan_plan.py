@@ -16,10 +16,10 @@ import pyarrow as pa
 from tidelog.clock import run_all
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
-from tidelog.errors import CorruptionError, NoSuchCollection, ObjectNotFound
+from tidelog.errors import NoSuchCollection, ObjectNotFound
 from tidelog.location import open_location
 from tidelog.persist.bounds import Box, part_reaches
-from tidelog.persist.part import Part
+from tidelog.persist.part import Part, missing_part
 from tidelog.persist.pieces import parts_by_time
 from tidelog.persist.schema import DIFF, TIME, decode_schema, encode_schema
 from tidelog.spark.options import ReadSettings, check_columns
@@ -149,9 +149,7 @@ async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
         try:
             data = part.inline or (await store.get(part.path or "")).data
         except ObjectNotFound as error:
-            raise CorruptionError(
-                "a part that the shard names is missing: restore the object", path=part.path
-            ) from error
+            raise missing_part(part.path or "") from error
         return decode_share(part, data, scan)
 
     return await run_all([partial(load, part) for part in scan.parts], at_once=READS_MAX)

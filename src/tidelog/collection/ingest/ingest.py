@@ -40,6 +40,7 @@ from tidelog.errors import (
     ContentionError,
     DataDiffers,
     GoneError,
+    PartMissing,
     SourceDropped,
 )
 from tidelog.frontier import Frontier
@@ -48,6 +49,7 @@ from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_until
 from tidelog.persist.schema import encode_schema
 from tidelog.persist.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.snapshot import check_readable
 from tidelog.persist.transition import Verdict
 from tidelog.store.wrappers.metered import Usage
 
@@ -120,6 +122,10 @@ class Ingester(SourceShards):
                 # Other ingesters went on while we knew no more than an earlier state.
                 await self.refresh()
                 continue
+            except PartMissing as error:
+                # What we know of was merged, and deleted.
+                await self.check_replaced(error)
+                continue
             except GoneError:
                 # What others have taken already, the source may let go of.
                 await self.refresh()
@@ -154,6 +160,9 @@ class Ingester(SourceShards):
                 standing = await self.standing(upper.time)
             except AsOfBeforeSince:
                 await self.refresh()  # Other ingesters went on, as in a tick.
+                continue
+            except PartMissing as error:
+                await self.check_replaced(error)
                 continue
             await self.source.hold(standing.needed, make=make)
             return
@@ -322,7 +331,11 @@ class Ingester(SourceShards):
         self, shard: Shard, binding: Binding, *, feedback: bool, deletions: Shard | None = None
     ) -> Target:
         state = shard.state
-        parts = parts_until(state, binding.lower - 1) if feedback else []
+        parts: list[Part] = []
+        if feedback and binding.lower:
+            # By a state that is ticks ahead, what was there before cannot be told any more.
+            check_readable(state, binding.lower - 1)
+            parts = parts_until(state, binding.lower - 1)
         return Target(
             shard=shard.id,
             write_epoch=state.write_epoch,

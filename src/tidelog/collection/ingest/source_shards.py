@@ -28,13 +28,15 @@ from tidelog.collection.source.binding import (
 )
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
-from tidelog.errors import DataDiffers, require
+from tidelog.errors import DataDiffers, PartMissing, require
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_between
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
+from tidelog.persist.snapshot import check_readable, names_part
+from tidelog.persist.state import State
 from tidelog.persist.transition import difference
 from tidelog.persist.updates import accumulate, consolidate
 from tidelog.rowhash import RowSum
@@ -117,6 +119,13 @@ class SourceShards:
             await shard.refresh()
         await check_states(self.written, self.remap)
 
+    async def check_replaced(self, error: PartMissing) -> None:
+        """Read the newest states; raise the error again where one names the missing part still."""
+        await self.refresh()
+        path = str(error.facts["path"])
+        if any(names_part(shard.state, path) for shard in (*self.written, self.remap)):
+            raise error
+
     async def taken(self, upper: int) -> Taken:
         """Return the frontier of the source at an upper that the remap shard has reached."""
         return (await self.standing(upper)).taken
@@ -136,6 +145,8 @@ class SourceShards:
         state, schema = self.remap.state, self._remap_schema
         parts = self.remap.snapshot_of(state, as_of).parts
         checkpoint = await self.checkpoints.find(parts, as_of + 1)
+        if checkpoint is not None and not is_told_apart(state, checkpoint.upper):
+            checkpoint = None
         if checkpoint is not None:
             parts = tuple(parts_between(state, checkpoint.upper - 1, as_of))
         read = await self.remap.reader.read(parts, schema)
@@ -172,6 +183,7 @@ class SourceShards:
         state = self.remap.state
         reached = state.upper_frontier.time
         require(reached > lower, "a binding stands beyond the output", remap=reached, lower=lower)
+        check_readable(state, max(lower - 1, 0))
         parts = parts_between(state, lower - 1, reached - 1)
         schema = self._remap_schema
         tables = await self.remap.reader.read(parts, schema)
@@ -179,6 +191,12 @@ class SourceShards:
             lambda: consolidate(tables, schema, after=lower - 1, until=reached - 1)
         )
         return next_binding(updates, lower, reached, self.source.range_type)
+
+
+def is_told_apart(state: State, time: int) -> bool:
+    """Say whether no update from before a time was moved to it, or past it, by a merge."""
+    straddling = (b for b in state.batches.after(time - 1) if b.lower < time)
+    return all(batch.since < time for batch in straddling)
 
 
 def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier) -> bool:
