@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.ingest.engine import Engine
     from tidelog.collection.ingest.ingest import Ingester
+    from tidelog.collection.maintenance import Maintenance
     from tidelog.wal.admin.destroy import Destroyed
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.log import Log
@@ -247,6 +248,34 @@ class Location:
             from tidelog.collection.source.kinds import release_source
 
             await release_source(info, store=self.store, clock=self.clock)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Return what merges this location's shards, and deletes what they need no more."""
+        from tidelog.collection.maintenance import Maintenance
+
+        return Maintenance(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+        )
+
+    async def retain(self, name: str, retain_ms: int | None) -> None:
+        """Have a collection keep so much of its past, from now on; None keeps all from here on.
+
+        What is older cannot be read any more, and comes back by no other call.
+
+        Raises:
+            NoSuchCollection: there is no such collection that a source feeds.
+        """
+        from tidelog.collection.retention import move_history
+
+        await self.controller.retain(name, retain_ms)
+        if retain_ms is not None:
+            collection = await self.collection(name)
+            await collection.refresh()
+            await move_history(collection.all_shards, collection.upper, retain_ms)
 
     async def skip_file(self, name: str, path: str) -> None:
         """Let a source go on without a file that is gone, or was rewritten; see docs/files.md.

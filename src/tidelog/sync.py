@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -34,6 +34,9 @@ from tidelog.sync_log import Log, documented_as
 from tidelog.wal.admin.destroy import Destroyed
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.slot_protocol.shape import Shape
+
+if TYPE_CHECKING:
+    from tidelog.persist.compactor import Compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,12 @@ class Shard:
 
     def release(self, name: str) -> bool:
         return self._portal.run(self._inner.release(name))
+
+    def compact(self, *, full: bool = False) -> Compacted:
+        return self._portal.run(self._inner.compact(full=full))
+
+    def collect(self, *, after_us: int | None = None) -> int:
+        return self._portal.run(self._inner.collect(after_us=after_us))
 
 
 class ShardSnapshot:

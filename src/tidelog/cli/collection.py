@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.cli.command import AsJson, CollectionName, on_location
+from tidelog.cli.command import AsJson, CollectionName, ask_first, on_location
 from tidelog.cli.output import (
     Column,
     bytes_text,
@@ -15,13 +15,16 @@ from tidelog.cli.output import (
     print_fields,
     print_json,
     print_listing,
+    say,
 )
 
 if TYPE_CHECKING:
     from tidelog.location import Location
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List and describe collections."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List and describe collections, and set what they keep.",
 )
 
 
@@ -55,6 +58,46 @@ def describe(context: typer.Context, name: CollectionName, as_json: AsJson = Fal
         print_json(found)
     else:
         print_fields(_fields(found))
+
+
+@app.command("retain")
+def retain(
+    context: typer.Context,
+    name: CollectionName,
+    retention: Annotated[
+        str, typer.Argument(metavar="DURATION|forever", help="How much of its past it keeps: 7d.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set how much of its past a collection keeps readable.
+
+    Times that are older than that before the newest one cannot be read any more, for good; each
+    tick gives up more. What was taken back before goes with the next merges: tidelog compact.
+    """
+    from tidelog.collection.retention import parse_retention_ms, retention_text
+
+    retain_ms = parse_retention_ms(retention, what="the retention")
+    if retain_ms is not None and not yes:
+        ask_first(
+            lambda: (
+                f"Give up what {name!r} was more than {retention_text(retain_ms)} before its "
+                "newest time, for good?"
+            ),
+            deed="give up what is older",
+            undone="Nothing was given up.",
+        )
+
+    async def work(location: Location) -> dict[str, Any]:
+        await location.retain(name, retain_ms)
+        return await _describe(location, name)
+
+    found = on_location(context, work)
+    if as_json:
+        print_json({"name": name, "retain_ms": retain_ms, "since": found["since"]})
+        return
+    kept = "all its past" if retain_ms is None else f"the last {retention_text(retain_ms)}"
+    say(f"{name!r} keeps {kept}: it can be read from {_since(found['since'])} on")
 
 
 async def _describe(location: Location, name: str) -> dict[str, Any]:

@@ -56,6 +56,15 @@ NothingMore = Annotated[
 ]
 
 
+Merges = Annotated[
+    bool,
+    typer.Option(
+        "--compact/--no-compact",
+        help="Whether --follow merges beside its ticks what is due: see tidelog compact.",
+    ),
+]
+
+
 def ingest(
     context: typer.Context,
     name: SourceName,
@@ -88,6 +97,7 @@ def ingest(
         bool, typer.Option("--strict", help="Stop at rows that do not fit the schema.")
     ] = False,
     final: NothingMore = False,
+    merges: Merges = True,
     as_json: AsJson = False,
 ) -> None:
     """Bring what a source holds into its collection.
@@ -117,6 +127,7 @@ def ingest(
         bytes_max=bytes_max,
         strict=strict,
         final=final,
+        merges=follow and merges,
         as_json=as_json,
     )
     on_location(context, lambda location: _ingest(location, wanted))
@@ -136,6 +147,7 @@ class _Wanted:
     bytes_max: int | None
     strict: bool
     final: bool
+    merges: bool
     as_json: bool
 
 
@@ -167,6 +179,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
                     on_tick=reporter.tell,
                     stop=stopping.is_set,
                     first=first,
+                    merges=wanted.merges,
                 )
         finally:
             await spark.close()

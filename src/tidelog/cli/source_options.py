@@ -88,6 +88,13 @@ Lateness = Annotated[
         "complete so much less far. 'ingest --final' does not wait for them.",
     ),
 ]
+Retain = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION|forever",
+        help="How much of its past the collection keeps readable; see 'collection retain'.",
+    ),
+]
 DeleteWhen = Annotated[
     str | None, typer.Option(metavar="SQL", help="Rows for which this holds delete their key.")
 ]

@@ -41,6 +41,7 @@ def describe_source(
         "time_unit": info.time_unit,
         "max_ahead_ms": info.max_ahead_ms,
         "lateness_ms": info.lateness_ms,
+        "retain_ms": info.retain_ms,
         "delete_when": info.delete_when,
         "csv": None if info.dialect is None else csv_fields(info.dialect),
         "schema": [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
@@ -74,6 +75,13 @@ def times_text(found: dict[str, Any]) -> str:
     return f"{text}{held}, --max-ahead {ahead}"
 
 
+def kept_text(retain_ms: int | None) -> str:
+    """Say how much of its past a collection keeps."""
+    from tidelog.collection.retention import retention_text
+
+    return "all its past" if retain_ms is None else f"the last {retention_text(retain_ms)}"
+
+
 def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     """Return what is shown of a source, by name."""
     csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
@@ -84,6 +92,7 @@ def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
         ("envelope", found["envelope"]),
         ("key", ", ".join(found["key"]) or "none"),
         ("times from", times_text(found)),
+        ("keeps", kept_text(found["retain_ms"])),
         ("delete when", found["delete_when"] or "never"),
         ("schema", schema_lines(found["schema"], found["key"])),
         ("shards", str(found["shards"])),
@@ -100,6 +109,8 @@ def status_object(found: SourceStatus) -> dict[str, Any]:
         "complete_to": _complete_to(found.upper),
         "lag_bytes": found.left_bytes,
         "lateness_ms": found.lateness_ms,
+        "retain_ms": found.retain_ms,
+        "since": found.since,
         "held_bytes": found.held_bytes,
         "files": found.files,
         "reached": dict(found.reached),
@@ -138,6 +149,7 @@ def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
     return [
         ("name", found.name),
         ("complete to", _complete_to(found.upper) or "nothing yet"),
+        ("keeps", f"{kept_text(found.retain_ms)}, from {_since(found.since)} on"),
         ("lag", lag),
         *_reached_fields(found),
         *_held_fields(found),
@@ -194,6 +206,12 @@ def _complete_to(upper: int | None) -> str | None:
     from tidelog.collection.formats.times import format_time
 
     return format_time(upper - 1) if upper else None
+
+
+def _since(since: int) -> str:
+    from tidelog.collection.formats.times import format_time
+
+    return format_time(since) if since else "the beginning"
 
 
 def _iso(time_us: int) -> str:

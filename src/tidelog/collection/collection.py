@@ -27,7 +27,6 @@ from tidelog.errors import (
     NoSuchCollection,
     PartMissing,
     UsageError,
-    require,
 )
 from tidelog.frontier import Frontier, join, meet
 from tidelog.ids import ShardId
@@ -76,6 +75,11 @@ class Collection:
             schema=schema,
         )
 
+    @property
+    def all_shards(self) -> list[Shard]:
+        """Return its shards, and those of its source that are read beside them."""
+        return [*self.shards, *self._beside]
+
     async def refresh(self) -> None:
         """Read where the shards stand; CorruptionError if the state of one is gone."""
         known = (*self.shards, *self._beside)
@@ -107,6 +111,7 @@ class Collection:
         """
         asked = None if as_of is None else parse_time(as_of, what=what)
         await self.refresh()
+        self._check_there()
         upper = self.upper
         if upper == Frontier.at(0):
             raise AsOfNotComplete(
@@ -293,9 +298,16 @@ class Collection:
             "parts": sum(len(b.parts) for s in states for b in s.batches),
         }
 
+    def _check_there(self) -> None:
+        if self.since.is_empty:
+            raise NoSuchCollection(
+                f"the collection {self.name!r} was dropped since it was opened: open it again, if "
+                "there is one of the name"
+            )
+
     def _check_since(self, as_of: int) -> None:
         since = self.since
-        require(not since.is_empty, "a collection's since is empty", name=self.name)
+        self._check_there()
         if as_of < since.time:
             raise AsOfBeforeSince(
                 f"{self.name!r} keeps times from {format_time(since.time)} on: ask for one of them",

@@ -25,6 +25,7 @@ from tidelog.collection.infer import (
     sample_schema,
 )
 from tidelog.collection.predicate.expression import check_predicate
+from tidelog.collection.retention import parse_retention_ms
 from tidelog.collection.source.decode_rows import csv_line, one_line
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
@@ -65,6 +66,7 @@ class SourceSpec:
     time_unit: str = "ms"
     max_ahead: str = "1d"
     lateness: str = "0s"
+    retain: str = "forever"
     delete_when: str | None = None
     schema: str | None = None
     shards: int = 1
@@ -108,6 +110,15 @@ class SourceSpec:
             raise UsageError("--lateness goes with --time-column: rows without times are not late")
         return found
 
+    @property
+    def retain_ms(self) -> int | None:
+        """Return how much of its past the collection keeps; None if all.
+
+        Raises:
+            UsageError: it is no duration.
+        """
+        return parse_retention_ms(self.retain, what="--retain")
+
     def check(self) -> None:
         """Check what needs no I/O.
 
@@ -119,7 +130,7 @@ class SourceSpec:
         self._check_kind()
         _one_of("--envelope", self.envelope, ENVELOPES)
         _one_of("--time-unit", self.time_unit, tuple(UNITS))
-        _ = self.max_ahead_ms, self.lateness_ms
+        _ = self.max_ahead_ms, self.lateness_ms, self.retain_ms
         if self.envelope == "upsert" and not self.key:
             raise UsageError("--envelope upsert needs --key: the columns that name a row")
         if self.envelope == "none" and self.key:
@@ -236,6 +247,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
         time_unit=spec.time_unit,
         max_ahead_ms=spec.max_ahead_ms,
         lateness_ms=spec.lateness_ms,
+        retain_ms=spec.retain_ms,
         delete_when=spec.delete_when,
         created_us=clock.now_us(),
     )

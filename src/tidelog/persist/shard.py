@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -37,6 +38,9 @@ from tidelog.persist.transition import Appended, CompareAndAppend, Verdict
 from tidelog.persist.updates import consolidate, prepare_updates
 from tidelog.persist.writer import PartWriter
 from tidelog.store.port import Store
+
+if TYPE_CHECKING:
+    from tidelog.persist.compactor import Compacted
 
 INLINE_STATE_BYTES_MAX = 256 * 1024
 POLL_FIRST_US, POLL_MOST_US = 20_000, 1_000_000
@@ -281,6 +285,29 @@ class Shard:
     async def release(self, name: str) -> bool:
         """Drop the named hold; since moves only with the next downgrade."""
         return await self.machine.commit(lambda state: transition.decide_release(state, name))
+
+    async def compact(self, *, full: bool = False) -> Compacted:
+        """Merge batches that are due, or all; see `tidelog.persist.compactor.compact`."""
+        from tidelog.persist.compactor import compact
+
+        return await compact(self, full=full)
+
+    async def collect(self, *, after_us: int | None = None) -> int:
+        """Delete objects that merges made vanish ``after_us`` ago, or earlier; return how many.
+
+        Readers who planned before have so long to read; an hour, unless told.
+
+        Raises:
+            LocationError: the store failed: what was deleted is named by nothing.
+        """
+        return await self.machine.collect(after_us=after_us)
+
+    async def bury(self) -> int:
+        """Finish the shard for all, and give up what it holds; return how many objects that are.
+
+        They go by `collect`.
+        """
+        return await self.machine.commit(transition.decide_tombstone)
 
     def writer(self) -> PartWriter:
         """Return what writes this shard's parts."""

@@ -15,7 +15,7 @@ from tidelog.frontier import Frontier, meet
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.part import Part
-from tidelog.persist.state import Diff, State, Token
+from tidelog.persist.state import Diff, Merged, State, Token
 from tidelog.rowhash import RowSum
 
 
@@ -219,6 +219,33 @@ def decide_release(state: State, name: str) -> Decision[Diff, bool]:
     if name not in state.holds:
         return Decision(False)
     return Decision(True, Diff(released=(name,)))
+
+
+def decide_tombstone(state: State) -> Decision[Diff, int]:
+    """Decide that a shard is no more: finished, readable at no time, and without a part.
+
+    Gives how many objects vanish by it.
+    """
+    if state.upper is None and state.since is None and not len(state.batches):
+        return Decision(0)
+    batches = list(state.batches)
+    paths = [part.path for batch in batches for part in batch.parts]
+    vanished = tuple(path for path in paths if path is not None)
+    merged = Merged(
+        lower=batches[0].lower if batches else 0,
+        upper=None,
+        inputs=tuple(batch.digest for batch in batches),
+        batch=None,
+        vanished=vanished,
+    )
+    diff = Diff(
+        upper=None if state.upper is None else (None,),
+        since=None if state.since is None else (None,),
+        released=tuple(state.holds),
+        token=("tombstone", 0),
+        merged=merged if batches else None,
+    )
+    return Decision(len(vanished), diff)
 
 
 def _since_after(state: State, holds: Mapping[str, int | None]) -> tuple[int | None] | None:

@@ -78,7 +78,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     Shape: ``url`` is the store that the files lie in, ``patterns`` which of its keys; of a source
         of another ``kind``, both are empty, and ``settings`` say what it reads. ``delete_when`` is
         SQL; ``max_ahead_ms`` is how far past the clock a row's time may lie; upper is held back by
-        ``lateness_ms``. ``skipped`` are files that are passed over for good, and since when.
+        ``lateness_ms``. What is older than ``retain_ms`` is given up; None keeps all. ``skipped``
+        are files that are passed over for good, and since when.
     """
 
     id: str
@@ -96,6 +97,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     delete_when: str | None = None
     max_ahead_ms: int | None = DAY_MS
     lateness_ms: int = 0
+    retain_ms: int | None = None
     csv: CsvDialect = CsvDialect()
     skipped: dict[str, int] = {}
     created_us: int = 0
@@ -235,6 +237,24 @@ def plan_skip(catalog: Catalog, name: str, path: str, *, now_us: int) -> list[Ch
         (row_of(source), -1),
         (row_of(msgspec.structs.replace(source, skipped=skipped)), +1),
     ]
+
+
+def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Change]:
+    """Return the changes by which a source's collection keeps so much of its past.
+
+    Raises:
+        NoSuchCollection: there is no such source.
+    """
+    source = catalog.source(name)
+    if source.retain_ms == retain_ms:
+        return []
+    changed = msgspec.structs.replace(source, retain_ms=retain_ms)
+    return [(row_of(source), -1), (row_of(changed), +1)]
+
+
+def plan_forget(catalog: Catalog, shards: Iterable[str]) -> list[Change]:
+    """Return the changes by which dropped shards of which nothing is left are listed no more."""
+    return [(("dropped", shard, "{}"), -1) for shard in shards if shard in catalog.dropped]
 
 
 def row_of(item: CollectionInfo | RenditionInfo | SourceInfo) -> Row:

@@ -7,8 +7,9 @@ Source: storage, "Controller".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
@@ -23,17 +24,22 @@ from tidelog.collection.catalog.catalog import (
     SourceInfo,
     plan_create,
     plan_drop,
+    plan_forget,
+    plan_retain,
     plan_skip,
     read_catalog,
 )
 from tidelog.collection.catalog.lost import has_sources
 from tidelog.consensus.port import Consensus
 from tidelog.errors import ContentionError
+from tidelog.frontier import Frontier
 from tidelog.ids import new_writer_id
 from tidelog.machine.lost import state_lost
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
 from tidelog.store.port import Store
+
+NEWEST_HOLD: Final = "newest"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,14 +104,28 @@ class Controller:
         await self._change(lambda known: plan_skip(known, name, path, now_us=now_us))
         return (await self.catalog()).source(name)
 
+    async def retain(self, name: str, retain_ms: int | None) -> None:
+        """Have a source's collection keep so much of its past; None keeps all.
+
+        Raises:
+            NoSuchCollection: there is no such source.
+        """
+        await self._change(lambda known: plan_retain(known, name, retain_ms))
+
+    async def forget(self, shards: Sequence[str]) -> None:
+        """List dropped shards no more: nothing is left of them but that they are no more."""
+        await self._change(lambda known: plan_forget(known, shards))
+
     async def _change(self, plan: Callable[[Catalog], list[Change]]) -> None:
         token = (new_writer_id(self.clock), 0)
         for attempt in range(self.attempts):
             changes = plan(await self.catalog())
             lower = self.shard.state.upper_frontier.time
             time = max(lower, self.clock.now_us() // 1_000)
+            # Nobody reads what the catalog was.
+            holds = {NEWEST_HOLD: Frontier.at(max(lower - 1, 0))}
             done = await self.shard.compare_and_append(
-                _updates(changes, time), lower, time + 1, token=token
+                _updates(changes, time), lower, time + 1, token=token, holds=holds
             )
             if done.verdict is not Verdict.MISMATCH:
                 return

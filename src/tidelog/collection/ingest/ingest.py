@@ -24,6 +24,7 @@ from tidelog.collection.ingest.engine import (
     rows_refused,
 )
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
+from tidelog.collection.retention import HISTORY_HOLD, history_at
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,
@@ -96,6 +97,7 @@ class Ingester(SourceShards):
     surveyed: Usage = field(default_factory=Usage)
     _is_held: bool = False
     _skipped: frozenset[str] = frozenset()
+    _retain_ms: int | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
 
     async def tick(self, head: SourceHead, *, may_idle: bool = True) -> Tick | None:
@@ -250,6 +252,7 @@ class Ingester(SourceShards):
                 "to go on"
             )
         self._skipped = frozenset(known.skipped)
+        self._retain_ms = known.retain_ms
         self.source.pass_over(self._skipped)
 
     def _lost(self, binding: Binding, standing: Standing) -> list[AddressRange]:
@@ -356,10 +359,10 @@ class Ingester(SourceShards):
         """Commit to each shard not past the binding; count those that were ours, and unchecked."""
         won = unchecked = 0
         lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
-        holds = {INGEST_HOLD: Frontier.at(max(binding.lower - 1, 0))}
         for shard, parts in zip(self.written, self.parts_of(computed), strict=True):
             done = None
             if shard.state.upper_frontier <= lower:
+                holds = self._holds_of(shard, binding)
                 done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
             if done is not None and done.verdict is not Verdict.MISMATCH:
                 won += 1
@@ -373,6 +376,14 @@ class Ingester(SourceShards):
             # Otherwise another ingester moved an idle interval's upper in between; the next tick,
             # which starts from what the shards say, goes on from there.
         return won, unchecked
+
+    def _holds_of(self, shard: Shard, binding: Binding) -> dict[str, Frontier]:
+        """Return the holds that a commit moves: ours, and that of readers where it is told to."""
+        holds = {INGEST_HOLD: Frontier.at(max(binding.lower - 1, 0))}
+        is_read = HISTORY_HOLD in shard.first_holds
+        if is_read and self._retain_ms is not None:
+            holds[HISTORY_HOLD] = history_at(binding.upper, self._retain_ms)
+        return holds
 
     async def _same(self, binding: Binding, shard: Shard, parts: Sequence[Part]) -> bool:
         """Compare what we computed with what another ingester committed, as `_same_as_theirs`.

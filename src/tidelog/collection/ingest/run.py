@@ -19,6 +19,7 @@ from tidelog.collection.ingest.health import Health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.ingest.summary import RunProgress, Summary
+from tidelog.collection.ingest.tending import Tending
 from tidelog.collection.source.port import SourceHead
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
 from tidelog.store.wrappers.metered import Usage, usage_of
@@ -63,11 +64,13 @@ async def run_ingest(
     stop: Callable[[], bool],
     heartbeat_us: int = HEARTBEAT_US,
     first: FirstHead | None = None,
+    merges: bool = False,
 ) -> Summary:
     """Tick up to the source's head as it is now; with ``follow``, on and on until ``stop``.
 
     A binding that stands beyond the output is finished first. With times from the clock, a run that
-    finds nothing new ticks once, to move upper on. ``stop`` is looked at between ticks.
+    finds nothing new ticks once, to move upper on. ``stop`` is looked at between ticks. With
+    ``merges``, what is due of its shards is merged beside.
 
     Units: ``interval_us`` is how long to wait where nothing is left, before looking again; after
         ``heartbeat_us`` without a tick one that finds nothing moves upper on all the same.
@@ -77,6 +80,7 @@ async def run_ingest(
         TidelogError: see `Ingester.tick`; what was committed stands.
     """
     run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0, first)
+    run.tending = Tending([*ingester.written, ingester.remap] if merges else [])
     try:
         await run.go(follow=follow, interval_us=interval_us)
     except SourceDropped:
@@ -88,6 +92,8 @@ async def run_ingest(
         failed = unforeseen(error, f"the source {ingester.info.name!r}")
         await run.tell_health(failed, running=False)
         raise failed from error
+    finally:
+        await run.tending.stop()
     await run.tell_health(None, running=False)
     return run.summary()
 
@@ -105,6 +111,7 @@ class _Run:
     stop: Callable[[], bool]
     heartbeat_us: int
     first: FirstHead | None
+    tending: Tending = field(default_factory=lambda: Tending([]))
     so_far: Summary = field(default_factory=Summary)
     _executors: Usage = field(default_factory=Usage)
     _driver_before: Usage = field(init=False)
@@ -149,6 +156,7 @@ class _Run:
                 return
             # One that waits for more is alive, and is to be seen so.
             await self._tell_after(HEALTH_IDLE_US)
+            self.tending.look()
             await self._pause(interval_us)
 
     async def _take(self, head: SourceHead) -> None:
@@ -167,6 +175,7 @@ class _Run:
             self._count(tick, left)
             self._ticked_us = self.ingester.clock.monotonic_us()
             self.on_tick(RunProgress(so_far=self.summary(), tick=tick))
+            self.tending.look()
             await self._tell_after(HEALTH_EVERY_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
             if tick.exhausted or (not timed and not left):
@@ -208,7 +217,7 @@ class _Run:
             duration_us=self.ingester.clock.monotonic_us() - self._start_us,
             upper=None if upper.is_empty or not upper.time else upper.time,
             waiting=self.ingester.source.waiting(),
-            notes=self.ingester.source.notes(),
+            notes={**self.ingester.source.notes(), **self.tending.trouble},
             store=self._usage() - self._usage_before + self._executors,
             driver_read_bytes=(_usage_of_driver(self.ingester) - self._driver_before).read_bytes,
         )

@@ -17,6 +17,7 @@ from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, Sou
 from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
 from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
+from tidelog.collection.retention import HISTORY_HOLD
 from tidelog.collection.source.binding import (
     Binding,
     Standing,
@@ -41,8 +42,6 @@ from tidelog.persist.transition import difference
 from tidelog.persist.updates import accumulate, consolidate
 from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
-
-HISTORY_HOLD = "history"  # Keeps all times readable until somebody moves it.
 
 
 @dataclass(slots=True, kw_only=True)

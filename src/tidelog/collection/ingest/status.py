@@ -40,6 +40,8 @@ class SourceStatus:
     files: int | None
     reached: Mapping[str, int]
     lateness_ms: int
+    retain_ms: int | None
+    since: int
     held_bytes: int
     late: int
     bad: int
@@ -71,6 +73,8 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         files=count_files(taken) if is_files else None,
         reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
         lateness_ms=known.lateness_ms,
+        retain_ms=known.retain_ms,
+        since=max(shard.state.since or 0 for shard in ingester.outputs),
         held_bytes=sum(found.weight_bytes for found in held),
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.totals.diffs,

@@ -1,0 +1,51 @@
+"""``tidelog collect``: delete what nothing names any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.maintained import Follow, MaintainedNames, Wait, again_and_again
+from tidelog.cli.output import count_text, print_json, say
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+
+
+def collect(
+    context: typer.Context,
+    names: MaintainedNames = None,
+    *,
+    after: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="How long what was merged stays for who reads it. A read that takes longer than "
+            "that fails, and is to be begun again.",
+        ),
+    ] = "1h",
+    follow: Follow = False,
+    interval: Wait = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Delete objects that merges replaced, and, where none is named, those of dropped sources.
+
+    Nothing that can be read at any time is deleted.
+    """
+    from tidelog.collection.formats.times import parse_duration_ms
+
+    after_us = 1_000 * parse_duration_ms(after, what="--after")
+
+    async def once(location: Location) -> None:
+        tending = location.maintenance
+        kept = await tending.kept(names or (), dropped=True)
+        async for one in tending.collect(kept, after_us=after_us):
+            if as_json:
+                print_json({"name": one.name, "deleted": one.deleted, "waiting": one.waiting})
+            elif one.deleted or not follow:
+                waits = f", {one.waiting:,} to go once {after} old" if one.waiting else ""
+                say(f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}")
+
+    on_location(context, lambda location: again_and_again(location, once, follow, interval))

@@ -1,0 +1,239 @@
+"""Shards are kept in order: merged, collected, and buried when their source is dropped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kit.clocks import StuckClock
+from kit.sources import run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.ingest.summary import RunProgress
+from tidelog.collection.ingest.tending import Tending
+from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, CollectedOne, shards_of
+from tidelog.errors import NoSuchCollection
+from tidelog.location import Location, open_location
+from tidelog.persist import part
+from tidelog.persist.shard import Shard
+
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture(autouse=True)
+def _objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each part be an object, so that there is something to delete."""
+    monkeypatch.setattr(part, "INLINE_BYTES", -1)
+
+
+async def fed(
+    folder: Path, ticks: int, *, name: str = "c", clock: StuckClock | None = None
+) -> Location:
+    """Return a location, a source of which had so many files, one a tick."""
+    inputs = folder / f"in-{name}"
+    inputs.mkdir(exist_ok=True)
+    location = await open_location(str(folder / "lake"), create=True, clock=clock)
+    spec = SourceSpec(
+        name=name,
+        files=str(inputs),
+        envelope="upsert",
+        key=("k",),
+        time_column="at",
+        schema="k bigint, at bigint",
+    )
+    await location.create_source(spec)
+    for tick in range(ticks):
+        await feed(inputs, tick)
+        await run_once(await location.ingester(name))
+    return location
+
+
+async def feed(inputs: Path, tick: int) -> None:
+    text = json.dumps({"k": tick % 2, "at": 1_000 * tick}) + "\n{\n"
+    (inputs / f"{tick:03}.jsonl").write_text(text)
+
+
+def objects(folder: Path, shard: str) -> list[str]:
+    return sorted(p.name for p in (folder / "lake" / "shard" / shard).rglob("*.parquet"))
+
+
+async def collected(location: Location, *, after_us: int | None = None) -> list[CollectedOne]:
+    tending = location.maintenance
+    kept = await tending.kept(dropped=True)
+    return [one async for one in tending.collect(kept, after_us=after_us)]
+
+
+async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
+    """Also those that nobody reads by name: what was bound, and what was deleted."""
+    location = await fed(tmp_path, 20)
+    await fed(tmp_path, 3, name="d")
+    tending = location.maintenance
+    done = {one.name: one async for one in tending.compact(await tending.kept(), full=True)}
+    assert [*done] == ["c", "d", CATALOG_NAME]
+    assert done["c"].done.merges >= 3
+    _, rendition = await location.source("c")
+    assert done["c"].batches <= len(shards_of(rendition))
+    again = [one async for one in tending.compact(await tending.kept(), full=True)]
+    assert sum(one.done.merges for one in again) == 0
+    with pytest.raises(NoSuchCollection, match="there are c, d"):
+        await tending.kept(["e"])
+
+
+async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
+    """What is bound, held back and fed back is read of merged batches as it was before."""
+    location = await fed(tmp_path, 9)
+    tending = location.maintenance
+    for tick in range(9, 18):
+        async for _ in tending.compact(await tending.kept(), full=True):
+            pass
+        await collected(location, after_us=0)
+        await feed(tmp_path / "in-c", tick)
+        summary = await run_once(await location.ingester("c"))
+        assert (summary.rows, summary.bad) == (1, 1)
+    found = await (await location.collection("c")).snapshot()
+    assert sorted(zip(*(found.column(n).to_pylist() for n in ("k", "at")), strict=True)) == [
+        (0, 16_000),
+        (1, 17_000),
+    ]
+    assert (await location.ingester("c")).errors.state.totals.diffs == 18
+
+
+async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
+    """By whoever asks for it then; a reader has so long to read by what it knew."""
+    clock = StuckClock()
+    location = await fed(tmp_path, 6, clock=clock)
+    (shard,) = (await location.source("c"))[1].shards
+    tending = location.maintenance
+    async for _ in tending.compact(await tending.kept(), full=True):
+        pass
+    assert len(objects(tmp_path, shard)) == 7
+    first = await collected(location)
+    assert {one.name: one.deleted for one in first} == {"c": 0, CATALOG_NAME: 0}
+    assert first[0].waiting >= 6
+    clock.wall_us += HOUR_US
+    later = await collected(location)
+    assert later[0].deleted >= 6
+    assert later[0].waiting == 0
+    assert len(objects(tmp_path, shard)) == 1
+
+
+async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
+    """But that its shards are no more, for who still writes them; readers have an hour."""
+    clock = StuckClock()
+    location = await fed(tmp_path, 6, clock=clock)
+    _, rendition = await location.source("c")
+    ids = shards_of(rendition)
+    reader, zombie = await location.collection("c"), await location.ingester("c")
+    await reader.refresh()
+    await location.drop_source("c")
+    last = (await collected(location))[-1]
+    assert (last.name, last.deleted) == (DROPPED_NAME, 0)
+    assert all(objects(tmp_path, shard) for shard in ids[:1])
+    clock.wall_us += HOUR_US
+    assert (await collected(location))[-1].deleted >= 18
+    left = [p for shard in ids for p in (tmp_path / "lake" / "shard" / shard).rglob("*")]
+    assert not [path for path in left if path.is_file()]
+    assert [one.name for one in await collected(location)] == [CATALOG_NAME]
+    for as_of in (None, 3_000):
+        with pytest.raises(NoSuchCollection, match="was dropped since it was opened"):
+            await reader.snapshot(as_of)
+    for shard in zombie.written:
+        assert (await shard.upper()).is_empty
+
+    # The name is free; what is made anew has nothing to do with what was.
+    again = await fed(tmp_path, 2, clock=clock)
+    assert (await (await again.collection("c")).describe())["rows"] == 2
+
+
+async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> None:
+    """Its shards were never written, and are not to be from then on."""
+    location = await fed(tmp_path, 0)
+    zombie = await location.ingester("c")
+    await location.drop_source("c")
+    await collected(location, after_us=0)
+    assert [one.name for one in await collected(location)] == [CATALOG_NAME]
+    for shard in zombie.written:
+        assert (await shard.refresh()).upper is None
+
+
+async def test_the_catalog_stays_small(tmp_path: Path) -> None:
+    """Nobody reads what it was: a location whose sources come and go does not grow by that."""
+    location = await open_location(str(tmp_path / "lake"), create=True)
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        spec = SourceSpec(name=f"s{number}", files=str(tmp_path / "in"), schema="k bigint")
+        await location.create_source(spec)
+        await location.drop_source(f"s{number}")
+    await collected(location, after_us=0)
+    await collected(location, after_us=0)
+    tending = location.maintenance
+    async for _ in tending.compact(await tending.kept(), full=True):
+        pass
+    state = await location.controller.shard.refresh()
+    assert state.totals.rows <= 8, "a hold stands just before the newest change"
+    assert not (await location.controller.catalog()).sources
+
+
+async def test_who_follows_merges_beside(tmp_path: Path) -> None:
+    """A source that is fed for years has few batches, and nobody has to think of it."""
+    location = await fed(tmp_path, 0)
+    ingester = await location.ingester("c")
+    inputs = tmp_path / "in-c"
+    ticks = 0
+
+    def on_tick(progress: RunProgress) -> None:
+        nonlocal ticks
+        ticks += progress.tick is not None and progress.tick.rows > 0
+        text = json.dumps({"k": ticks % 2, "at": 1_000 * ticks}) + "\n"
+        (inputs / f"{ticks:03}.jsonl").write_text(text)
+
+    await run_ingest(
+        ingester,
+        follow=True,
+        interval_us=1_000,
+        on_tick=on_tick,
+        stop=lambda: ticks >= 60,
+        merges=True,
+    )
+    assert ticks >= 60
+    for shard in (*ingester.outputs, ingester.remap):
+        assert len((await shard.refresh()).batches) < 30
+    found = await (await location.collection("c")).snapshot()
+    assert {*found.column("at").to_pylist()} == {58_000, 59_000}
+
+
+async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
+    """A part that is damaged is told of by who ingests, and rows come in all the same."""
+    location = await fed(tmp_path, 10)
+    ingester: Ingester = await location.ingester("c")
+    shard = ingester.errors
+    lost = next(p.path for b in shard.state.batches for p in b.parts)
+    assert lost is not None
+    (tmp_path / "lake" / lost).unlink()
+    tending = Tending([shard])
+    for _ in range(200):
+        tending.look()
+        if tending.trouble:
+            break
+        await ingester.clock.sleep(5_000)
+    assert "missing" in tending.trouble[shard.id]
+    tending.look()
+    await tending.stop()
+    await feed(tmp_path / "in-c", 10)
+    assert (await run_once(ingester)).rows == 1
+
+
+async def test_shards_of_ones_own_have_the_same(tmp_path: Path) -> None:
+    """The primitive below collections is merged and collected by its handle."""
+    location = await fed(tmp_path, 0)
+    shard = location.shard("mine", schema=(await location.source("c"))[1].data_schema.data)
+    assert isinstance(shard, Shard)
+    for time in range(4):
+        await shard.compare_and_append(
+            shard.schema.updates.empty_table() if shard.schema else None, time, time + 1
+        )
+    assert (await shard.compact(full=True)).merges == 0
+    assert await shard.collect(after_us=0) == 0

@@ -1,0 +1,151 @@
+"""What a collection keeps of its past: no less than it was told, and no more for long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.sources import make_source, run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.retention import history_at, parse_retention_ms, retention_text
+from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
+from tidelog.location import Location
+
+KEYS = 3
+
+
+async def fed(folder: Path, days: int, **asked: Any) -> Location:
+    """Return a location whose source had a file each day, which takes back what was before."""
+    (folder / "in").mkdir(parents=True, exist_ok=True)
+    spec = SourceSpec(
+        name="c",
+        files=str(folder / "in"),
+        envelope="upsert",
+        key=("k",),
+        time_column="at",
+        schema="k bigint, v bigint, at bigint",
+        **asked,
+    )
+    location = await make_source(folder / "lake", spec)
+    for day in range(days):
+        await feed(location, folder, day)
+    return location
+
+
+async def feed(location: Location, folder: Path, day: int) -> None:
+    row = {"k": day % KEYS, "v": day, "at": 1_000 * day}
+    bad = "{" if day % 4 == 0 else ""
+    (folder / "in" / f"{day:03}.jsonl").write_text(f"{json.dumps(row)}\n{bad}\n")
+    await run_once(await location.ingester("c"))
+
+
+async def contents(location: Location, day: int) -> list[tuple[int, int]]:
+    found = await (await location.collection("c")).snapshot(1_000 * day)
+    return sorted((row["k"], row["v"]) for row in found.to_pylist())
+
+
+def wanted(day: int) -> list[tuple[int, int]]:
+    return sorted((d % KEYS, d) for d in range(max(0, day - KEYS + 1), day + 1))
+
+
+async def test_each_tick_gives_up_what_is_older(tmp_path: Path) -> None:
+    """And what is not stays as it was, merged and collected; the errors go the same way."""
+    location = await fed(tmp_path, 20, retain="5s")
+    tending = location.maintenance
+    async for _ in tending.compact(await tending.kept(), full=True):
+        pass
+    async for _ in tending.collect(await tending.kept(), after_us=0):
+        pass
+    for day in range(14, 20):
+        assert await contents(location, day) == wanted(day)
+    for name in ("c", "c_errors"):
+        with pytest.raises(AsOfBeforeSince):
+            await (await location.collection(name)).snapshot(13_999)
+    kept = await (await location.collection("c")).describe()
+    assert kept["since"] == 19_000 - 5_000
+    assert kept["updates"] < 2 * KEYS + 2 * 5, "what was taken back before is gone"
+    assert (await (await location.collection("c_errors")).describe())["rows"] == 5
+
+
+async def test_all_is_kept_unless_told(tmp_path: Path) -> None:
+    """For ever, whatever is merged: the default loses nothing."""
+    location = await fed(tmp_path, 12)
+    tending = location.maintenance
+    async for _ in tending.compact(await tending.kept(), full=True):
+        pass
+    for day in range(12):
+        assert await contents(location, day) == wanted(day)
+
+
+async def test_it_may_be_set_and_changed_later(tmp_path: Path) -> None:
+    """At once, whether anybody ingests or not; what was given up does not come back."""
+    location = await fed(tmp_path, 12)
+    running = await location.ingester("c")
+    await location.retain("c", 4_000)
+    with pytest.raises(AsOfBeforeSince):
+        await contents(location, 6)
+    assert await contents(location, 7) == wanted(7)
+
+    await location.retain("c", None)
+    assert (await location.source("c"))[0].retain_ms is None
+    await feed(location, tmp_path, 12)
+    assert await contents(location, 7) == wanted(7), "what is left is kept for ever again"
+    await location.retain("c", 9_000)
+    assert await contents(location, 7) == wanted(7)
+    with pytest.raises(AsOfBeforeSince):
+        await contents(location, 6)
+
+    # An ingester that ran all the while obeys the newest word.
+    row = {"k": 1, "v": 40, "at": 40_000}
+    (tmp_path / "in" / "100.jsonl").write_text(json.dumps(row) + "\n")
+    await run_once(running)
+    with pytest.raises(AsOfBeforeSince):
+        await contents(location, 11)
+    assert (40 % KEYS, 40) in await contents(location, 40)
+
+
+async def test_nothing_is_too_little_to_keep(tmp_path: Path) -> None:
+    """The newest contents can be read in any case; and so can a shard that nobody has written."""
+    location = await fed(tmp_path, 3, retain="0s")
+    assert await contents(location, 2) == wanted(2)
+    empty = await fed(tmp_path / "empty", 0)
+    await empty.retain("c", 0)
+    with pytest.raises(NoSuchCollection):
+        await location.retain("d", 0)
+
+
+async def test_deletions_outlast_a_short_memory(tmp_path: Path) -> None:
+    """What is late is measured by what was deleted, however little of the past can be read."""
+    location = await fed(tmp_path, 4, retain="0s", delete_when="v < 0")
+    gone = {"k": 0, "v": -1, "at": 5_000}
+    late = {"k": 0, "v": 7, "at": 4_500}
+    for number, row in enumerate((gone, late)):
+        (tmp_path / "in" / f"2{number}.jsonl").write_text(json.dumps(row) + "\n")
+        await run_once(await location.ingester("c"))
+        async for _ in location.maintenance.compact(await location.maintenance.kept(), full=True):
+            pass
+    found = await (await location.collection("c")).snapshot()
+    assert 0 not in found.column("k").to_pylist()
+
+
+@pytest.mark.parametrize("text", ["", "7", "-1d", "1e3s", "never", "for ever", "1 fortnight"])
+def test_what_is_no_retention_is_refused(text: str) -> None:
+    """Before anything is made: a wrong one would give up what nobody can bring back."""
+    with pytest.raises(UsageError, match="forever"):
+        parse_retention_ms(text, what="--retain")
+    with pytest.raises(UsageError, match="--retain"):
+        SourceSpec(name="c", files="in", retain=text).check()
+
+
+def test_retentions_are_written_as_they_are_read() -> None:
+    """What is shown can be given back."""
+    for text in ("forever", "7d", "90s", "36h", "0s"):
+        known = parse_retention_ms(text, what="it")
+        assert parse_retention_ms(retention_text(known), what="it") == known
+    assert parse_retention_ms(" Forever ", what="it") is None
+    assert history_at(5, 100).time == 0
+    assert history_at(101, 100).time == 0
+    assert history_at(102, 100).time == 1
