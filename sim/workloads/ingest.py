@@ -65,6 +65,7 @@ class Plot:
     grows: bool
     snapshots: list[tuple[int, Counter[Row]]] = field(default_factory=list)
     changes: list[tuple[int, int, list[Update]]] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
     upper_seen: int = 0
     is_over: bool = False
 
@@ -100,7 +101,8 @@ def simulate_ingest(seed: int) -> Report:
     world.watchers.append(watch)
     is_sorted, grows = disorder == 0.0, dice.random() < 0.3
     # What never grows may as well be bound by its version alone.
-    source = replace(source, is_versioned=not grows and seed % 2 == 0)
+    retain_ms = dice.choice([None, None, 0, 5, 40])
+    source = replace(source, is_versioned=not grows and seed % 2 == 0, retain_ms=retain_ms)
     plot = Plot(world, dice, source, given, Report(""), is_sorted, grows)
     with limited(limits_of(seed)):
         run(lambda: _play(plot), seed)
@@ -229,7 +231,10 @@ async def _read(plot: Plot, client: Client) -> None:
         after = max(0, as_of - plot.dice.randrange(20))
         changes = updates_of(await collection.changes(after, as_of))
     except AsOfBeforeSince as error:
-        raise AssertionError("the history hold does not hold") from error
+        if plot.source.retain_ms is None:
+            raise AssertionError("the history hold does not hold") from error
+        plot.gone.append(as_of)
+        return
     plot.snapshots.append((as_of, found))
     plot.changes.append((after, as_of, changes))
     plot.report.reads += 1
@@ -266,8 +271,11 @@ def _check(plot: Plot, watch: Watch) -> None:
             until=until,
         )
     for observed in shards.values():
-        is_fed_back = observed.id in ("remap", *source.rendition.deletions)
-        demand(observed.state.since == 0 or is_fed_back, "since moved by itself")
+        is_fed_back = observed.id in ("remap", "catalog", *source.rendition.deletions)
+        since, upper = observed.state.since or 0, observed.state.upper or 0
+        retain_ms = upper if source.retain_ms is None else source.retain_ms
+        kept = since <= max(0, upper - 1 - retain_ms)
+        demand(kept or is_fed_back, "since moved by itself", since=since, upper=upper)
 
 
 def _check_newest(

@@ -43,6 +43,7 @@ class SimSource:
     shards: tuple[str, ...] = ("out-0", "out-1")
     bytes_max: int = 500
     is_versioned: bool = False
+    retain_ms: int | None = None
     ingester_class: Callable[..., Ingester] = field(default=Ingester)
 
     @property
@@ -97,6 +98,7 @@ class SimSource:
             key=spec.key,
             time_column=spec.time_column,
             delete_when=spec.delete_when,
+            retain_ms=self.retain_ms,
         )
 
     async def create(self, client: Client) -> None:

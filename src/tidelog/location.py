@@ -269,7 +269,7 @@ class Location:
         Raises:
             NoSuchCollection: there is no such collection that a source feeds.
         """
-        from tidelog.collection.retention import move_history
+        from tidelog.collection.catalog.retention import move_history
 
         await self.controller.retain(name, retain_ms)
         if retain_ms is not None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kit.sources import make_source, run_once
+from tidelog.collection.catalog.retention import history_at, parse_retention_ms, retention_text
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.retention import history_at, parse_retention_ms, retention_text
 from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
 from tidelog.location import Location
 

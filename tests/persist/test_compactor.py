@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -13,18 +14,20 @@ from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
 from kit.shard_tables import schemas, updates
-from kit.shards import SCHEMA, Place, contents, heard, history, in_memory, rows
+from kit.shards import MISMATCH, SCHEMA, Place, contents, heard, history, in_memory, rows
 from tidelog.errors import (
     AsOfBeforeSince,
     CorruptionError,
     LocationError,
     PartMissing,
+    ReadOvertaken,
 )
 from tidelog.frontier import Frontier
 from tidelog.persist import merge_rows, part
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, common_bucket, compact, merge
 from tidelog.persist.merging import MergeRequest, plan_full_merge
+from tidelog.persist.rereading import reread
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
 from tidelog.testing import Fault, Faulty, Request
@@ -315,3 +318,57 @@ async def test_a_finished_shard_is_merged_too() -> None:
     assert (batch.lower, batch.upper, batch.since, batch.rows) == (0, None, 4, 1)
     assert shard.state.upper_frontier == Frontier.empty()
     assert await contents(shard, 4) == {("b", 1): 1}
+
+
+async def test_a_buried_shard_is_no_more_for_anybody() -> None:
+    """Whoever still writes or reads it is told; what it held goes; to bury it twice is nothing."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        shard, zombie, reader = await grown(place, 5), place.shard(), place.shard()
+        await shard.hold("h")
+        await zombie.refresh()
+        planned = await reader.snapshot(3)
+        assert await shard.bury() == 5
+        assert await place.shard().bury() == 0
+        assert (await planned.to_arrow()).num_rows == 1, "who reads it has a while to do so"
+        assert await shard.collect(after_us=0) >= 5
+        late = await zombie.compare_and_append(rows(("k", 9, 5, 1)), 5, 6)
+        assert late.verdict is MISMATCH
+        assert late.upper.is_empty
+        with pytest.raises(AsOfBeforeSince, match="nobody may read"):
+            await planned.to_arrow()
+    state = await place.shard().refresh()
+    assert (state.since, state.upper, len(state.batches), state.holds) == (None, None, 0, {})
+    assert (state.totals.rows, state.totals.size_bytes) == (0, 0)
+
+
+async def test_a_reader_that_has_begun_is_told_that_it_was_overtaken() -> None:
+    """Never fewer rows in silence: it has given out some, and what is left is elsewhere now."""
+    gone = PartMissing("gone", path="a")
+    tries = list[int]()
+
+    async def read(fails_at: int) -> AsyncGenerator[int, None]:
+        tries.append(len(tries))
+        for number in range(3):
+            if number == fails_at and len(tries) < 3:
+                raise gone
+            yield number
+
+    async def replaced(error: PartMissing) -> None:
+        assert error is gone
+
+    assert [n async for n in reread(lambda: read(0), replaced)] == [0, 1, 2]
+    assert len(tries) == 3
+    tries.clear()
+    told = reread(lambda: read(2), replaced)
+    assert [await anext(told), await anext(told)] == [0, 1]
+    with pytest.raises(ReadOvertaken, match="read again"):
+        await anext(told)
+
+    async def lost(error: PartMissing) -> None:
+        raise error
+
+    tries.clear()
+    with pytest.raises(PartMissing):
+        [n async for n in reread(lambda: read(0), lost)]
+    assert len(tries) == 1

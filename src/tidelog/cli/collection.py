@@ -75,7 +75,7 @@ def retain(
     Times that are older than that before the newest one cannot be read any more, for good; each
     tick gives up more. What was taken back before goes with the next merges: tidelog compact.
     """
-    from tidelog.collection.retention import parse_retention_ms, retention_text
+    from tidelog.collection.catalog.retention import parse_retention_ms, retention_text
 
     retain_ms = parse_retention_ms(retention, what="the retention")
     if retain_ms is not None and not yes:

@@ -77,7 +77,7 @@ def times_text(found: dict[str, Any]) -> str:
 
 def kept_text(retain_ms: int | None) -> str:
     """Say how much of its past a collection keeps."""
-    from tidelog.collection.retention import retention_text
+    from tidelog.collection.catalog.retention import retention_text
 
     return "all its past" if retain_ms is None else f"the last {retention_text(retain_ms)}"
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.retention import parse_retention_ms
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_csv
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
@@ -25,7 +26,6 @@ from tidelog.collection.infer import (
     sample_schema,
 )
 from tidelog.collection.predicate.expression import check_predicate
-from tidelog.collection.retention import parse_retention_ms
 from tidelog.collection.source.decode_rows import csv_line, one_line
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import INGEST_HOLD
+from tidelog.collection.catalog.retention import HISTORY_HOLD, history_at
 from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.ingest.engine import (
     Computed,
@@ -24,7 +25,6 @@ from tidelog.collection.ingest.engine import (
     rows_refused,
 )
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
-from tidelog.collection.retention import HISTORY_HOLD, history_at
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,

@@ -15,9 +15,9 @@ import pyarrow as pa
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
+from tidelog.collection.catalog.retention import HISTORY_HOLD
 from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
-from tidelog.collection.retention import HISTORY_HOLD
 from tidelog.collection.source.binding import (
     Binding,
     Standing,
