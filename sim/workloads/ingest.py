@@ -274,8 +274,8 @@ def _check(plot: Plot, watch: Watch) -> None:
         is_fed_back = observed.id in ("remap", "catalog", *source.rendition.deletions)
         since, upper = observed.state.since or 0, observed.state.upper or 0
         retain_ms = upper if source.retain_ms is None else source.retain_ms
-        kept = since <= max(0, upper - 1 - retain_ms)
-        demand(kept or is_fed_back, "since moved by itself", since=since, upper=upper)
+        is_kept = since <= max(0, upper - 1 - retain_ms)
+        demand(is_kept or is_fed_back, "since moved by itself", since=since, upper=upper)
 
 
 def _check_newest(

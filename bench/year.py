@@ -1,0 +1,189 @@
+"""What a shard that is written each second for a day has come to, and so after a year.
+
+Each tick replaces some rows of a keyed collection, as an upsert source does, and is committed with
+its retention in one request; what is due is merged beside, what vanished is deleted an hour later.
+The wall clock is made up, a second a tick; the store is in memory, and its requests are counted;
+dollars are those of S3. At each doubling of the time it is told what a newcomer finds: how many
+batches, how quickly the state is open and read; how often a row was written, by merges and when it
+came; how many rows are stored for one that can be told apart from all others by who reads (each
+update after since, and each row that is there at since).
+
+    python bench/year.py [--hours N] [--rows N] [--keys N] [--retain forever|1h]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from figures import print_table
+from tidelog.clock import SystemClock
+from tidelog.collection.catalog.retention import HISTORY_HOLD, history_at, parse_retention_ms
+from tidelog.consensus.store import StoreConsensus
+from tidelog.frontier import Frontier
+from tidelog.ids import ShardId
+from tidelog.persist.compactor import Compacted, compact
+from tidelog.persist.merging import plan_merge
+from tidelog.persist.schema import shard_schema
+from tidelog.persist.shard import Shard
+from tidelog.store.memory import MemoryStore
+from tidelog.store.wrappers.metered import Metered
+
+FIELDS: list[pa.Field[pa.DataType]] = [pa.field("k", pa.int64()), pa.field("v", pa.int64())]
+SCHEMA = shard_schema(pa.schema(FIELDS), key=["k"])
+AIM_AMPLIFICATION, AIM_SPACE = "1 + log2(batches)", 1.1
+TICK_US = 1_000_000
+HOUR_TICKS = 3_600
+
+
+class MadeUpClock(SystemClock):
+    """The machine's clock, but wall time goes on a second a tick."""
+
+    ticks = 0
+
+    def now_us(self) -> int:
+        return 1_700_000_000_000_000 + self.ticks * TICK_US
+
+
+@dataclass(slots=True)
+class Year:
+    """A shard that is written each second."""
+
+    rows: int
+    keys: int
+    retain_ms: int | None
+    clock: MadeUpClock = field(default_factory=MadeUpClock)
+    merged: Compacted = field(default_factory=Compacted)
+    appended: int = 0
+    memory: MemoryStore = field(default_factory=MemoryStore)
+    by_tick: list[int] = field(default_factory=list)
+    dice: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    newest: np.ndarray[Any, np.dtype[np.int64]] = field(init=False)
+    store: Metered = field(init=False)
+    shard: Shard = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = Metered(self.memory, clock=self.clock)
+        self.shard = self.handle()
+        self.newest = np.full(self.keys, -1, np.int64)
+
+    def handle(self) -> Shard:
+        return Shard(
+            id=ShardId("year"),
+            store=self.store,
+            consensus=StoreConsensus(store=self.store, clock=self.clock),
+            clock=self.clock,
+            schema=SCHEMA,
+            first_holds={HISTORY_HOLD: Frontier.at(0)},
+        )
+
+    async def tick(self) -> None:
+        """Replace some rows, and merge what has come to be due."""
+        moment = 1_000 * self.clock.ticks
+        table = self.replaced(moment)
+        self.appended += table.num_rows
+        self.by_tick.append(table.num_rows)
+        upper = moment + 1_000
+        holds = {"ingest": Frontier.at(moment)}
+        if self.retain_ms is not None:
+            holds[HISTORY_HOLD] = history_at(upper, self.retain_ms)
+        await self.shard.compare_and_append(table, moment, upper, holds=holds)
+        self.clock.ticks += 1
+        while plan_merge(self.shard.state) is not None:
+            self.merged += await compact(self.shard, merges_max=1)
+
+    def replaced(self, moment: int) -> pa.Table:
+        """Return the updates of a tick: each key gets the moment as its value."""
+        # Some keys change often, most seldom.
+        chosen = np.unique((self.keys * self.dice.random(self.rows) ** 3).astype(np.int64))
+        old = self.newest[chosen]
+        there = old >= 0
+        self.newest[chosen] = moment
+        keys = np.concatenate([chosen[there], chosen])
+        values = np.concatenate([old[there], np.full(len(chosen), moment)])
+        diffs = np.concatenate([np.full(there.sum(), -1), np.full(len(chosen), 1)])
+        columns = [keys, values, np.full(len(keys), moment), diffs]
+        names = SCHEMA.updates.names
+        return pa.table([pa.array(c, pa.int64()) for c in columns], names).cast(SCHEMA.updates)
+
+    def told_apart(self) -> int:
+        """Return how many updates there are for who reads from since on."""
+        since = self.shard.state.since or 0
+        if not since:
+            return self.appended
+        # What was there at since is about what is there now: keys come, and none goes.
+        return int((self.newest >= 0).sum()) + sum(self.by_tick[since // 1_000 + 1 :])
+
+    async def figures(self, hours: float) -> list[str]:
+        before = self.store.usage()
+        start = time.perf_counter()
+        newcomer = self.handle()
+        state = await newcomer.refresh()
+        opened_s = time.perf_counter() - start
+        requests = (self.store.usage() - before).requests_count
+        start = time.perf_counter()
+        upper = state.upper or 1
+        found = await newcomer.snapshot_of(state, upper - 1).to_arrow()
+        read_s = time.perf_counter() - start
+        assert found.num_rows == int((self.newest >= 0).sum()), "rows are missing"
+        usage = self.store.usage()
+        batches = len(state.batches)
+        amplification = (self.merged.rows_written + self.appended) / self.appended
+        return [
+            f"{hours:g} h",
+            f"{self.clock.ticks:,}",
+            f"{self.appended:,}",
+            f"{batches}",
+            f"{requests} in {1e3 * opened_s:.0f} ms",
+            f"{1e3 * read_s:.0f} ms",
+            f"{amplification:.2f} ({1 + math.log2(max(1, batches)):.2f})",
+            f"{state.totals.rows / self.told_apart():.2f}",
+            f"{len(self.memory.objects):,}",
+            f"{usage.requests_count / self.clock.ticks:.2f}",
+            f"{usage.dollars / self.clock.ticks * 86_400 * 365:,.0f}",
+        ]
+
+
+COLUMNS = (
+    "after",
+    "ticks",
+    "updates",
+    "batches",
+    "requests to open",
+    "read as of now",
+    f"written a row (aim {AIM_AMPLIFICATION})",
+    f"rows stored a row (aim {AIM_SPACE})",
+    "objects",
+    "requests a tick",
+    "dollars a year",
+)
+
+
+async def main(hours: int, rows: int, keys: int, retain: str) -> None:
+    year = Year(rows, keys, parse_retention_ms(retain, what="--retain"))
+    told, due = [], HOUR_TICKS // 4
+    start = time.perf_counter()
+    while year.clock.ticks < hours * HOUR_TICKS:
+        await year.tick()
+        if year.clock.ticks == due or year.clock.ticks == hours * HOUR_TICKS:
+            told.append(await year.figures(year.clock.ticks / HOUR_TICKS))
+            due *= 2
+    print_table(COLUMNS, told)
+    print(f"retention {retain}; {time.perf_counter() - start:.0f} s for {year.clock.ticks:,} ticks")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hours", type=int, default=24)
+    parser.add_argument("--rows", type=int, default=10, help="rows that a tick replaces")
+    parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--retain", default="1h")
+    given = parser.parse_args()
+    asyncio.run(main(given.hours, given.rows, given.keys, given.retain))
