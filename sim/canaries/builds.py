@@ -14,10 +14,12 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from sim.canaries.merge import (
+    commit_takes_what_was_swept,
     merge_advances_past_since,
     merge_deletes_before_it_commits,
     merge_drops_what_may_stand,
     reader_takes_merged_for_lost,
+    sweep_takes_the_young,
 )
 from tidelog.collection.catalog.catalog import Catalog, Change
 from tidelog.collection.catalog.controller import Controller
@@ -283,6 +285,8 @@ FOR_SHARDS: Final[tuple[Canary, ...]] = (
     merge_drops_what_may_stand,
     merge_advances_past_since,
     reader_takes_merged_for_lost,
+    sweep_takes_the_young,
+    commit_takes_what_was_swept,
 )
 FOR_INGEST: Final[tuple[Canary, ...]] = (
     ingester_obeys_itself,

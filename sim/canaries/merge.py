@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 from tidelog.errors import LocationError
 from tidelog.frontier import TIME_MAX
-from tidelog.persist import compactor, shard
+from tidelog.persist import compactor, merging, shard, transition, usage
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted
 from tidelog.persist.merging import MergeRequest, MergeVerdict, decide_merge
 from tidelog.persist.shard import Shard
+from tidelog.persist.usage import Standing
 
 
 @contextmanager
@@ -66,4 +67,27 @@ def merge_advances_past_since() -> Iterator[None]:
 def reader_takes_merged_for_lost() -> Iterator[None]:
     """A part that is missing is lost, though another stands in its place."""
     with patch.object(shard, "names_part", lambda *_: True):
+        yield
+
+
+@contextmanager
+def sweep_takes_the_young() -> Iterator[None]:
+    """What nothing names yet is taken for dead."""
+    told = usage._unnamed
+
+    def hasty(key: str, *, epoch: int, rolled_up: int) -> Standing:
+        found = told(key, epoch=epoch, rolled_up=rolled_up)
+        return Standing.DEAD if found is Standing.YOUNG else found
+
+    with patch.object(usage, "_unnamed", hasty):
+        yield
+
+
+@contextmanager
+def commit_takes_what_was_swept() -> Iterator[None]:
+    """A commit brings parts of any write epoch."""
+    with (
+        patch.object(transition, "check_epochs", lambda *_: None),
+        patch.object(merging, "check_epochs", lambda *_: None),
+    ):
         yield

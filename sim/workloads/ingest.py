@@ -32,6 +32,7 @@ from sim.workloads.sources import (
 )
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, LocationError, ReadOvertaken
 from tidelog.persist.compactor import compact
+from tidelog.persist.sweeper import sweep
 from tidelog.testing.models import Row, Update, accumulate, consolidate, contents_of, updates_of
 
 TRIES_MAX = 200
@@ -48,6 +49,7 @@ class Report:
     failures: int = 0
     reads: int = 0
     merges: int = 0
+    swept: int = 0
     requests: int = 0
     winners: Counter[str] = field(default_factory=Counter)
 
@@ -204,6 +206,8 @@ async def _merge_on(plot: Plot, client: Client) -> None:
             plot.report.merges += done.merges
             if plot.dice.random() < 0.5:
                 await shard.machine.collect(after_us=plot.dice.choice([0, 0, 300_000]))
+            if plot.dice.random() < 0.3:
+                plot.report.swept += (await sweep(shard)).deleted
         except LocationError:
             continue
 

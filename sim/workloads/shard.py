@@ -29,6 +29,7 @@ from tidelog.errors import (
     LocationError,
     Outcome,
     OutcomeUnknown,
+    PartsSwept,
     ReadOvertaken,
     UpperMismatch,
 )
@@ -38,6 +39,7 @@ from tidelog.persist.compactor import compact
 from tidelog.persist.schema import DIFF, TIME, shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.persist.state import Token
+from tidelog.persist.sweeper import sweep
 from tidelog.persist.transition import Verdict
 from tidelog.testing.models import (
     Row,
@@ -77,6 +79,7 @@ class Report:
     unknown: int = 0
     reads: int = 0
     merges: int = 0
+    swept: int = 0
     deaths: int = 0
     requests: int = 0
     unchecked: int = 0
@@ -192,7 +195,7 @@ async def _write(plot: Plot, client: Client, shard: Shard, write: Write, *, name
             write.said[-1] = "unknown"
             plot.report.unknown += 1
             return
-        except LocationError as error:
+        except (LocationError, PartsSwept) as error:
             write.said[-1] = error.outcome.value
             await client.clock.sleep(plot.dice.randrange(200_000))
             if plot.dice.random() < 0.2:
@@ -296,6 +299,8 @@ async def _merge_on(plot: Plot, client: Client) -> None:
             plot.report.merges += done.merges
             if plot.dice.random() < 0.5:
                 await shard.machine.collect(after_us=plot.dice.choice([0, 0, 300_000]))
+            if plot.dice.random() < 0.3:
+                plot.report.swept += (await sweep(shard)).deleted
         except LocationError:
             continue
 

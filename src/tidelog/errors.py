@@ -162,6 +162,10 @@ class UpperMismatch(ContentionError):
     """The shard's upper is not the expected one."""
 
 
+class PartsSwept(ContentionError):
+    """Parts waited so long to be committed that a sweep may have taken them."""
+
+
 class BusyError(TidelogError):
     """A limit is reached: back off, then retry."""
 

@@ -110,3 +110,34 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
     assert "(dropped): 1 object deleted" in cli.done("collect", "--after", "0s").err
     assert not list((cli.folder / "lake" / "shard").rglob("*.parquet"))
     assert "dropped" not in cli.done("collect").err
+
+
+def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
+    """An object that a writer left is young, then dead, then gone; all add up to what is there."""
+    cli.write_lines("raw/a.jsonl", *({"n": n, "text": "x" * 40} for n in range(3_000)))
+    cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
+    cli.ingest("s")
+    (part,) = (cli.folder / "lake" / "shard").rglob("*.parquet")
+    left = part.with_name("left.parquet")
+    left.write_bytes(part.read_bytes())
+
+    def rows() -> dict[str, object]:
+        found = cli.done("inspect", "s", "--json").objects
+        assert [one["role"] for one in found] == [
+            "rows",
+            "bad rows",
+            "what was taken of the source",
+        ]
+        return found[0]
+
+    told = rows()
+    assert told["objects"] == {"live": 1, "gone": 0, "young": 1, "dead": 0, "other": 0}
+    assert [(b["updates"], b["parts"]) for b in told["batches"]] == [(3_000, 1)]  # type: ignore[attr-defined]
+    assert sorted(told["holds"]) == ["history", "ingest"]  # type: ignore[call-overload]
+    deleted = [cli.done("collect", "s", "--sweep", "--json").object["deleted"] for _ in range(3)]
+    assert deleted == [0, 0, 1]
+    assert not left.exists()
+    assert part.exists()
+    assert rows()["objects"] == {"live": 1, "gone": 0, "young": 0, "dead": 0, "other": 0}
+    assert cli("inspect", "t").status == 2
+    assert [one["role"] for one in cli.done("inspect", "--json").objects][-1] == "catalog"

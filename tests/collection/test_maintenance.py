@@ -125,7 +125,7 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
     _, rendition = await location.source("c")
-    ids = shards_of(rendition)
+    ids = [*shards_of(rendition)]
     reader, zombie = await location.collection("c"), await location.ingester("c")
     await reader.refresh()
     await location.drop_source("c")

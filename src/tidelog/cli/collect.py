@@ -26,6 +26,14 @@ def collect(
             "that fails, and is to be begun again.",
         ),
     ] = "1h",
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep",
+            help="List all objects, too, and delete those that were never named: what a writer "
+            "left that died. A write that takes longer than two sweeps is made again.",
+        ),
+    ] = False,
     follow: Follow = False,
     interval: Wait = 60.0,
     as_json: AsJson = False,
@@ -41,7 +49,7 @@ def collect(
     async def once(location: Location) -> None:
         tending = location.maintenance
         kept = await tending.kept(names or (), dropped=True)
-        async for one in tending.collect(kept, after_us=after_us):
+        async for one in tending.collect(kept, after_us=after_us, sweeps=sweep):
             if as_json:
                 print_json({"name": one.name, "deleted": one.deleted, "waiting": one.waiting})
             elif one.deleted or not follow:

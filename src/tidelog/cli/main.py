@@ -59,7 +59,7 @@ _HINTS: Final = (
 )
 
 # Where each verb is, and each group of them, in the order of the help.
-_VERBS: Final = ("ingest", "read", "changes", "compact", "collect", "verify", "demo")
+_VERBS: Final = ("ingest", "read", "changes", "compact", "collect", "inspect", "verify", "demo")
 _GROUPS: Final = {"collection": "collection", "source": "source", "log": "log.group"}
 
 # What the parser of options says, in words that one need not know pydantic for.

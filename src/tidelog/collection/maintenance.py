@@ -7,7 +7,7 @@ Source: design page 4, "Compaction and collection".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +17,11 @@ from tidelog.collection.catalog.controller import Controller
 from tidelog.consensus.port import Consensus
 from tidelog.errors import NoSuchCollection
 from tidelog.ids import ShardId
+from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, compact
 from tidelog.persist.shard import Shard
+from tidelog.persist.sweeper import usage_of_shard
+from tidelog.persist.usage import Usage
 from tidelog.store.port import Store
 
 CATALOG_NAME: Final = "(catalog)"
@@ -27,10 +30,42 @@ DROPPED_NAME: Final = "(dropped)"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Shards that belong together: those of one source, or the catalog's, or what was dropped."""
+    """Shards that belong together: those of one source, or the catalog's, or what was dropped.
+
+    Shape: ``roles`` say what each of ``shards`` is for.
+    """
 
     name: str
     shards: tuple[Shard, ...]
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTold:
+    """A batch, as one tells of it."""
+
+    lower: int
+    upper: int | None
+    since: int
+    rows: int
+    size_bytes: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """What there is to know of a shard."""
+
+    name: str
+    role: str
+    shard: str
+    since: int | None
+    upper: int | None
+    seqno: int
+    updates: int
+    batches: tuple[BatchTold, ...]
+    holds: Mapping[str, int | None]
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +108,10 @@ class Maintenance:
                 raise NoSuchCollection(f"there is no collection {name!r}: there are {known}")
         found = [self._of(catalog, name) for name in names or sorted(catalog.collections)]
         if not names:
-            found.append(Kept(CATALOG_NAME, (self._shard(CATALOG_SHARD),)))
+            found.append(Kept(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
             gone = tuple(self._shard(one) for one in sorted(catalog.dropped))
             if dropped and gone:
-                found.append(Kept(DROPPED_NAME, gone))
+                found.append(Kept(DROPPED_NAME, gone, ("dropped",) * len(gone)))
         return found
 
     async def compact(
@@ -96,9 +131,11 @@ class Maintenance:
             yield CompactedOne(one.name, done, batches)
 
     async def collect(
-        self, kept: Sequence[Kept], *, after_us: int | None = None
+        self, kept: Sequence[Kept], *, after_us: int | None = None, sweeps: bool = False
     ) -> AsyncIterator[CollectedOne]:
         """Delete what vanished ``after_us`` ago, or earlier; yield what was done as it is done.
+
+        With ``sweeps``, objects are listed, too, and those that nothing will ever name deleted.
 
         Shards of what was dropped are buried first, so that all that they hold vanishes.
 
@@ -111,11 +148,36 @@ class Maintenance:
                 if one.name == DROPPED_NAME:
                     await shard.bury()
                 deleted += await shard.collect(after_us=after_us)
+                if sweeps:
+                    deleted += (await shard.sweep()).deleted
                 left = sum(len(gone.paths) for gone in shard.machine.history.gone)
                 if one.name == DROPPED_NAME and not left:
                     deleted += await self._clear(shard)
                 waiting += left
             yield CollectedOne(one.name, deleted, waiting)
+
+    async def inspect(self, kept: Sequence[Kept]) -> AsyncIterator[Inspected]:
+        """Yield what there is to know of each shard; writes nothing.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        for one in kept:
+            for shard, role in zip(one.shards, one.roles, strict=True):
+                usage = await usage_of_shard(shard)
+                state = shard.state
+                yield Inspected(
+                    name=one.name,
+                    role=role,
+                    shard=shard.id,
+                    since=state.since,
+                    upper=state.upper,
+                    seqno=shard.machine.seqno,
+                    updates=state.totals.rows,
+                    batches=tuple(map(_batch_told, state.batches)),
+                    holds=state.holds,
+                    usage=usage,
+                )
 
     async def _clear(self, shard: Shard) -> int:
         """Delete what is left of a buried shard; return how many objects that were.
@@ -132,14 +194,31 @@ class Maintenance:
 
     def _of(self, catalog: Catalog, name: str) -> Kept:
         info = catalog.collection(name)
-        ids = [i for r in info.renditions for i in shards_of(catalog.renditions[r])]
-        return Kept(name, tuple(self._shard(one) for one in ids))
+        ids = [one for r in info.renditions for one in shards_of(catalog.renditions[r]).items()]
+        shards = tuple(self._shard(shard) for shard, _ in ids)
+        return Kept(name, shards, tuple(role for _, role in ids))
 
     def _shard(self, name: str) -> Shard:
         return Shard(id=ShardId(name), store=self.store, consensus=self.consensus, clock=self.clock)
 
 
-def shards_of(rendition: RenditionInfo) -> list[str]:
-    """Return the names of all shards that belong to a rendition."""
-    named = (*rendition.shards, *rendition.deletions, rendition.errors, rendition.remap)
-    return [one for one in named if one is not None]
+def shards_of(rendition: RenditionInfo) -> dict[str, str]:
+    """Return the names of all shards that belong to a rendition, and what each is for."""
+    roles = dict.fromkeys(rendition.shards, "rows")
+    roles |= dict.fromkeys(rendition.deletions, "deletions")
+    if rendition.errors is not None:
+        roles[rendition.errors] = "bad rows"
+    if rendition.remap is not None:
+        roles[rendition.remap] = "what was taken of the source"
+    return roles
+
+
+def _batch_told(batch: Batch) -> BatchTold:
+    return BatchTold(
+        lower=batch.lower,
+        upper=batch.upper,
+        since=batch.since,
+        rows=batch.rows,
+        size_bytes=batch.size_bytes,
+        parts=len(batch.parts),
+    )

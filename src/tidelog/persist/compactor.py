@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from tidelog.errors import LocationError, PartMissing
+from tidelog.errors import LocationError, PartMissing, PartsSwept
 from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.merge_rows import RowMerger
 from tidelog.persist.merging import (
@@ -81,7 +81,10 @@ async def merge(shard: Shard, request: MergeRequest) -> Compacted:
     except PartMissing as error:
         await shard.check_replaced(error)
         return Compacted(overtaken=1)
-    verdict = await shard.machine.commit(lambda state: decide_merge(state, request, merged))
+    try:
+        verdict = await shard.machine.commit(lambda state: decide_merge(state, request, merged))
+    except PartsSwept:
+        return Compacted(overtaken=1)
     if verdict is MergeVerdict.OVERTAKEN and merged is not None:
         # Decided over a state that was read after all was written: it names none of these.
         await _drop(shard, merged)

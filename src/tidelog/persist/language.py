@@ -42,6 +42,7 @@ _DIFF: Final[dict[str, Any]] = {
     "token": Token | None,
     "named": bool,
     "merged": Merged | None,
+    "write_epoch": int | None,
 }
 _Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
 _STATE_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _STATE.items()}

@@ -20,6 +20,7 @@ from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch
 from tidelog.persist.state import Diff, Merged, State
+from tidelog.persist.transition import check_epochs
 from tidelog.rowhash import RowSum
 
 FANOUT: Final = 8
@@ -136,9 +137,10 @@ def decide_merge(
     It may come late, or twice: then they stand no more, or it stands already.
 
     Raises:
-        CorruptionError: its rows are not those of its inputs.
+        CorruptionError: its rows are not those of its inputs. PartsSwept: it took too long.
     """
     _check_merged(state, request, merged)
+    check_epochs(state, () if merged is None else merged.parts)
     there = state.batches.within(request.lower, request.upper)
     wanted = tuple(batch.digest for batch in request.batches)
     if tuple(batch.digest for batch in there) != wanted:

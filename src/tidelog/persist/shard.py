@@ -19,7 +19,9 @@ from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfNotComplete,
     DeadlineExceeded,
+    InvariantError,
     PartMissing,
+    PartsSwept,
     UpperMismatch,
     UsageError,
 )
@@ -41,8 +43,10 @@ from tidelog.store.port import Store
 
 if TYPE_CHECKING:
     from tidelog.persist.compactor import Compacted
+    from tidelog.persist.sweeper import Swept
 
 INLINE_STATE_BYTES_MAX = 256 * 1024
+WRITES_MAX = 3
 POLL_FIRST_US, POLL_MOST_US = 20_000, 1_000_000
 
 
@@ -125,15 +129,23 @@ class Shard:
         schema = self._written_schema()
         rows = 0 if updates is None else updates.num_rows
         transition.check_interval(lower, until, rows=rows)
-        parts: list[Part] = []
+        ready: pa.Table | None = None
         if updates is not None and rows:
             ready = await self.clock.offload(
                 lambda: prepare_updates(updates, schema, lower=lower, upper=until)
             )
-            parts = await self.writer().write(ready, inline=self.may_inline)
-        return await self.commit_parts(
-            parts, lower, until, token=token, named=named, holds=holds or {}
-        )
+        for attempt in range(WRITES_MAX):
+            parts: list[Part] = []
+            if ready is not None:
+                parts = await self.writer().write(ready, inline=self.may_inline)
+            try:
+                return await self.commit_parts(
+                    parts, lower, until, token=token, named=named, holds=holds or {}
+                )
+            except PartsSwept:
+                if attempt == WRITES_MAX - 1:
+                    raise
+        raise InvariantError("a write ends, or is refused")
 
     async def commit_parts(
         self,
@@ -301,6 +313,12 @@ class Shard:
             LocationError: the store failed: what was deleted is named by nothing.
         """
         return await self.machine.collect(after_us=after_us)
+
+    async def sweep(self) -> Swept:
+        """Delete what nothing names; see `tidelog.persist.sweeper.sweep`."""
+        from tidelog.persist.sweeper import sweep
+
+        return await sweep(self)
 
     async def bury(self) -> int:
         """Finish the shard for all, and give up what it holds; return how many objects that are.

@@ -111,6 +111,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token: Token | None = None
     named: bool = False
     merged: Merged | None = None
+    write_epoch: int | None = None
     extra: dict[str, Any] = {}
 
 
@@ -128,6 +129,8 @@ def apply_diff(state: State, diff: Diff) -> State:
         changed |= _advance(state, diff, diff.upper[0])
     if diff.merged is not None:
         changed |= _merge(state, diff.merged)
+    if diff.write_epoch is not None:
+        changed["write_epoch"] = diff.write_epoch
     return _replace(state, changed)
 
 

@@ -7,15 +7,16 @@ Source: persist, "State Machine"; design page 4, "Writing" and "Holds".
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.errors import OutcomeUnknown, UsageError
+from tidelog.errors import OutcomeUnknown, PartsSwept, UsageError
 from tidelog.frontier import Frontier, meet
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.part import Part
 from tidelog.persist.state import Diff, Merged, State, Token
+from tidelog.persist.usage import epoch_of
 from tidelog.rowhash import RowSum
 
 
@@ -73,6 +74,7 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
         UsageError: the shard has another schema, or the interval does not hold the parts.
+        PartsSwept: the parts are too old to be told from what nobody will ever name.
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
     _check_bounds(command)
@@ -83,6 +85,7 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
         return Decision(Appended(Verdict.ALREADY, Frontier.of(told[0])))
     if command.expected_upper != state.upper_frontier or state.upper is None:
         return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
+    check_epochs(state, command.parts)
     holds, since = _moved_holds(state, command)
     if command.upper == command.expected_upper and not holds:
         return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))
@@ -219,6 +222,30 @@ def decide_release(state: State, name: str) -> Decision[Diff, bool]:
     if name not in state.holds:
         return Decision(False)
     return Decision(True, Diff(released=(name,)))
+
+
+def check_epochs(state: State, parts: Iterable[Part]) -> None:
+    """Refuse parts that a sweep may have deleted, or may yet delete.
+
+    Raises:
+        PartsSwept: so it is.
+    """
+    for part in parts:
+        epoch = None if part.path is None else epoch_of(part.path)
+        if epoch is not None and epoch < state.write_epoch - 1:
+            raise PartsSwept(
+                "these parts were written so long before they were committed that a sweep may have "
+                "taken them: write them again",
+                path=part.path,
+                write_epoch=state.write_epoch,
+            )
+
+
+def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
+    """Decide to raise the write epoch from the one that is known; gives the newest."""
+    if state.write_epoch != known or state.upper is None:
+        return Decision(state.write_epoch)
+    return Decision(known + 1, Diff(write_epoch=known + 1))
 
 
 def decide_tombstone(state: State) -> Decision[Diff, int]:

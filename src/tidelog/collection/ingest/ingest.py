@@ -42,6 +42,7 @@ from tidelog.errors import (
     DataDiffers,
     GoneError,
     PartMissing,
+    PartsSwept,
     SourceDropped,
 )
 from tidelog.frontier import Frontier
@@ -127,6 +128,10 @@ class Ingester(SourceShards):
             except PartMissing as error:
                 # What we know of was merged, and deleted.
                 await self.check_replaced(error)
+                continue
+            except PartsSwept:
+                # What was computed waited through two sweeps: it is computed again.
+                await self.refresh()
                 continue
             except GoneError:
                 # What others have taken already, the source may let go of.

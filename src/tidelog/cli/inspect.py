@@ -1,0 +1,87 @@
+"""``tidelog inspect``: what lies under collections, and what of it is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.maintained import MaintainedNames
+from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+
+if TYPE_CHECKING:
+    from tidelog.collection.maintenance import Inspected
+    from tidelog.location import Location
+
+
+def inspect(context: typer.Context, names: MaintainedNames = None, as_json: AsJson = False) -> None:
+    """Show the batches, the holds and the objects of collections, or of all that there is.
+
+    Each object is counted once: as live, as gone (merged, and to be deleted), as young (named by
+    nothing yet), as dead (named by nothing for ever: tidelog collect --sweep), or as other.
+    """
+
+    async def work(location: Location) -> list[Inspected]:
+        tending = location.maintenance
+        kept = await tending.kept(names or (), dropped=True)
+        return [one async for one in tending.inspect(kept)]
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        for one in found:
+            print_json(_object(one))
+        return
+    for number, one in enumerate(found):
+        if number:
+            typer.echo()
+        print_fields(_fields(one))
+
+
+def _object(one: Inspected) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "shard": one.shard,
+        "role": one.role,
+        "since": one.since,
+        "upper": one.upper,
+        "seqno": one.seqno,
+        "updates": one.updates,
+        "batches": [
+            {"lower": b.lower, "upper": b.upper, "since": b.since, "updates": b.rows}
+            | {"bytes": b.size_bytes, "parts": b.parts}
+            for b in one.batches
+        ],
+        "holds": dict(sorted(one.holds.items())),
+        "objects": {kind.value: count for kind, count in one.usage.objects.items()},
+        "bytes": {kind.value: size for kind, size in one.usage.size_bytes.items()},
+        "inline_bytes": one.usage.inline_bytes,
+    }
+
+
+def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
+    from tidelog.collection.formats.times import format_time
+
+    def when(time: int | None) -> str:
+        return "the end" if time is None else format_time(time)
+
+    objects = [
+        f"{kind.value}: {count:,}, {bytes_text(one.usage.size_bytes[kind])}"
+        for kind, count in one.usage.objects.items()
+        if count
+    ]
+    batches = [
+        f"{when(b.lower)} to {when(b.upper)}: {count_text(b.rows, 'update')} in "
+        f"{count_text(b.parts, 'part')}, {bytes_text(b.size_bytes)}"
+        for b in one.batches
+    ]
+    return [
+        ("name", one.name if one.name.startswith("(") else f"{one.name}: {one.role}"),
+        ("shard", one.shard),
+        ("since, upper", f"{when(one.since)}, {when(one.upper)}"),
+        ("updates", f"{one.updates:,}"),
+        ("batches", batches or "none"),
+        ("holds", [f"{name}: {when(at)}" for name, at in sorted(one.holds.items())] or "none"),
+        ("objects", objects or "none"),
+        ("in the state", bytes_text(one.usage.inline_bytes)),
+    ]

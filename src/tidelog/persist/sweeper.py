@@ -1,0 +1,51 @@
+"""Sweeping: what lies under a shard and is named by nothing is found by listing, and deleted.
+
+No clock is involved. Where a listing shows something young and unnamed, the write epoch is raised
+through consensus; whoever is still writing has until the next sweep but one to name it, and is told
+to write it again if it comes later than that.
+Source: design page 4, "Compaction and collection".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.persist.shard import Shard
+from tidelog.persist.transition import decide_epoch
+from tidelog.persist.usage import Standing, Usage, tell_apart
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found, and how many objects it deleted."""
+
+    usage: Usage
+    deleted: int
+
+
+async def usage_of_shard(shard: Shard) -> Usage:
+    """Tell what each object of a shard is to it; writes nothing.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    prefix = f"shard/{shard.id}/"
+    listed = [(entry.key, entry.size_bytes) async for entry in shard.store.list(prefix)]
+    # In this order: what was named since it was listed is known to be.
+    state = await shard.refresh()
+    return tell_apart(listed, state, shard.machine.history)
+
+
+async def sweep(shard: Shard) -> Swept:
+    """Delete what is dead; have what is young and unnamed be dead at the next sweep but one.
+
+    Raises:
+        LocationError: the store failed: nothing that counts was deleted.
+    """
+    found = await usage_of_shard(shard)
+    if found.dead:
+        await shard.store.delete(list(found.dead))
+    if found.objects[Standing.YOUNG]:
+        known = shard.state.write_epoch
+        await shard.machine.commit(lambda state: decide_epoch(state, known))
+    return Swept(found, len(found.dead))

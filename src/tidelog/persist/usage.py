@@ -1,0 +1,100 @@
+"""What lies under a shard, and what of it is needed: every object is told apart, by pure code.
+
+An object may lie there that no state names, as whoever wrote it died, or lost a race, before it was
+named. It can be told from one that is still to be named by its *write epoch*, which stands in its
+path: a commit brings parts of the state's epoch and of the one before, and no older ones. So what
+is older than that, and unnamed, is dead for ever. A rollup is dead once one of a later seqno, or of
+the same, is named.
+Source: persist, "Garbage Collection"; design page 4, "Compaction and collection".
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.machine.history import History
+from tidelog.persist.state import State
+
+_PART: Final = re.compile(r"/part/([0-9a-f]{8})/[^/]+$")
+_ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")
+
+
+class Standing(enum.Enum):
+    """What an object of a shard is to it."""
+
+    LIVE = "live"  # The newest state, or a newcomer, reads it.
+    GONE = "gone"  # A merge has replaced it, and its time to be deleted has not come.
+    YOUNG = "young"  # Nothing names it yet.
+    DEAD = "dead"  # Nothing names it, and nothing ever will.
+    OTHER = "other"  # It is none of the shard's own: what is kept beside it.
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The objects of a shard, in number and bytes, by what they are to it.
+
+    Shape: ``objects`` and ``size_bytes`` have each `Standing`; ``dead`` are keys. ``inline_bytes``
+        ride in the state, and are no objects.
+    """
+
+    objects: Mapping[Standing, int]
+    size_bytes: Mapping[Standing, int]
+    dead: tuple[str, ...]
+    inline_bytes: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            {one: self.objects[one] + other.objects[one] for one in Standing},
+            {one: self.size_bytes[one] + other.size_bytes[one] for one in Standing},
+            self.dead + other.dead,
+            self.inline_bytes + other.inline_bytes,
+        )
+
+
+NOTHING: Final = Usage(dict.fromkeys(Standing, 0), dict.fromkeys(Standing, 0), ())
+
+
+def tell_apart(listed: Iterable[tuple[str, int]], state: State, history: History) -> Usage:
+    """Tell what each object of a shard is to it; ``listed`` are keys and their sizes in bytes.
+
+    The state must have been read after the listing: what was named meanwhile is in it.
+    """
+    live = {part.path for batch in state.batches for part in batch.parts}
+    live.update(rollup.path for rollup in history.rollups)
+    gone = {path for one in history.gone for path in one.paths}
+    newest = history.newest
+    rolled_up = -1 if newest is None else newest.seqno
+    objects, sizes = dict.fromkeys(Standing, 0), dict.fromkeys(Standing, 0)
+    dead: list[str] = []
+    for key, size in listed:
+        if key in live:
+            standing = Standing.LIVE
+        elif key in gone:
+            standing = Standing.GONE
+        else:
+            standing = _unnamed(key, epoch=state.write_epoch, rolled_up=rolled_up)
+        objects[standing] += 1
+        sizes[standing] += size
+        if standing is Standing.DEAD:
+            dead.append(key)
+    return Usage(objects, sizes, tuple(dead), state.totals.inline_bytes)
+
+
+def epoch_of(path: str) -> int | None:
+    """Return the write epoch under which a part was begun; None of what is no part."""
+    found = _PART.search(path)
+    return None if found is None else int(found[1], 16)
+
+
+def _unnamed(key: str, *, epoch: int, rolled_up: int) -> Standing:
+    own = epoch_of(key)
+    if own is not None:
+        return Standing.DEAD if own < epoch - 1 else Standing.YOUNG
+    rollup = _ROLLUP.search(key)
+    if rollup is not None:
+        return Standing.DEAD if int(rollup[1], 16) <= rolled_up else Standing.YOUNG
+    return Standing.OTHER

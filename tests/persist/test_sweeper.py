@@ -1,0 +1,191 @@
+"""Sweeping: what nothing names is found and deleted, and nothing that somebody may yet name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.shards import COMMITTED, Place, contents, in_memory, rows
+from tidelog.errors import PartsSwept
+from tidelog.frontier import Frontier
+from tidelog.ids import SeqNo
+from tidelog.machine.history import History
+from tidelog.machine.record import Gone, describe_rollup
+from tidelog.persist import part
+from tidelog.persist.part import Part
+from tidelog.persist.shard import Shard
+from tidelog.persist.state import State
+from tidelog.persist.sweeper import sweep, usage_of_shard
+from tidelog.persist.usage import NOTHING, Standing, Usage, epoch_of, tell_apart
+from tidelog.store.memory import MemoryStore
+
+
+@pytest.fixture(autouse=True)
+def _objects() -> Iterator[None]:
+    with patch.object(part, "INLINE_BYTES", 0):
+        yield
+
+
+async def upload(shard: Shard, key: str, time: int) -> list[Part]:
+    """Write parts as a writer does that dies before it commits them, or sleeps."""
+    return await shard.writer().write(rows((key, 1, time, 1)), inline=False)
+
+
+def keys(place: Place) -> list[str]:
+    assert isinstance(place.store, MemoryStore)
+    return sorted(key for key in place.store.objects if key.startswith("shard/"))
+
+
+async def test_what_a_writer_left_goes_by_the_third_sweep() -> None:
+    """The first finds it, the second leaves it a whole period to be named, the third takes it."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    (lost,) = await upload(shard, "b", 1)
+    for deleted, epoch in ((0, 1), (0, 2), (1, 2)):
+        found = await sweep(place.shard())
+        assert (found.deleted, (await shard.refresh()).write_epoch) == (deleted, epoch)
+    assert lost.path not in keys(place)
+    found = await sweep(place.shard())
+    assert (found.deleted, found.usage.objects[Standing.LIVE]) == (0, 1)
+    assert (await shard.refresh()).write_epoch == 2, "where nothing is found, nothing is written"
+    assert await contents(place.shard(), 0) == {("a", 1): 1}
+
+
+async def test_a_sleeper_cannot_name_what_was_swept() -> None:
+    """It is told to write it again, and what it names then is there."""
+    place = in_memory()
+    sleeper = place.shard()
+    await sleeper.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    parts = await upload(sleeper, "b", 1)
+    await sweep(place.shard())
+    once = await upload(place.shard(), "c", 1)
+    await sweep(place.shard())
+    await sweep(place.shard())
+    with pytest.raises(PartsSwept, match="write them again"):
+        await sleeper.commit_parts(parts, Frontier.at(1), Frontier.at(2))
+    # What another wrote a sweep later is too young to be taken, but old enough to be refused.
+    assert once[0].path not in keys(place) or epoch_of(once[0].path or "") is not None
+    done = await sleeper.compare_and_append(rows(("b", 1, 1, 1)), 1, 2)
+    assert done.verdict is COMMITTED
+    assert await contents(place.shard(), 1) == {("a", 1): 1, ("b", 1): 1}
+
+
+async def test_a_write_that_two_sweeps_passed_is_written_again() -> None:
+    """By the call itself: its caller sees a write that took longer."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    sweeps = [3]
+    write = type(shard.writer())._put
+
+    async def slow(self: object, *given: object) -> Part:
+        found: Part = await write(self, *given)  # type: ignore[arg-type]
+        while sweeps[0]:
+            sweeps[0] -= 1
+            await sweep(place.shard())
+        return found
+
+    with patch.object(type(shard.writer()), "_put", slow):
+        done = await shard.compare_and_append(rows(("b", 1, 1, 1)), 1, 2)
+    assert done.verdict is COMMITTED
+    assert await contents(place.shard(), 1) == {("a", 1): 1, ("b", 1): 1}
+
+
+async def test_rollups_that_lost_their_race_go_at_once() -> None:
+    """One of a later seqno is named: they never will be."""
+    place = in_memory()
+    machines = [place.shard() for _ in range(3)]
+    for shard in machines:
+        shard.machine.rollup_every = 2
+    for time in range(30):
+        shard = machines[time % 3]
+        await shard.refresh()
+        await shard.compare_and_append(None, time, time + 1)
+    stray = f"shard/s/rollup/{1:016x}-stray"
+    await place.store.put(stray, b"x")
+    there = len(keys(place))
+    found = await sweep(machines[0])
+    assert found.deleted >= 1
+    assert stray not in keys(place)
+    assert len(keys(place)) == there - found.deleted
+    assert (await place.shard().refresh()).upper == 30
+
+
+async def test_sweeps_beside_writers_lose_nothing() -> None:
+    """Each row that was acknowledged is there, whoever sweeps, and however often."""
+    place = in_memory()
+    stop = asyncio.Event()
+
+    async def sweeping() -> None:
+        while not stop.is_set():
+            await sweep(place.shard())
+            await asyncio.sleep(0.005)
+
+    async def writing() -> None:
+        shard = place.shard()
+        for time in range(40):
+            # With no pause between sweeps, there may be no time to name anything.
+            for _ in range(50):
+                with suppress(PartsSwept):
+                    await shard.compare_and_append(rows(("k", time, time, 1)), time, time + 1)
+                    break
+        stop.set()
+
+    await asyncio.gather(writing(), sweeping(), sweeping())
+    assert await contents(place.shard(), 39) == {("k", n): 1 for n in range(40)}
+
+
+async def test_usage_adds_up_to_the_listing() -> None:
+    """Whatever lies there is told, as one thing or another."""
+    place = in_memory()
+    shard = place.shard()
+    for time in range(6):
+        await shard.compare_and_append(rows(("a", time, time, 1)), time, time + 1)
+    await upload(shard, "lost", 6)
+    await shard.compact(full=True)
+    await place.store.put("shard/s/standing/1", b"checkpoint")
+    found = await usage_of_shard(place.shard())
+    assert isinstance(place.store, MemoryStore)
+    sizes = {key: len(place.store.objects[key].data) for key in keys(place)}
+    assert sum(found.objects.values()) == len(sizes)
+    assert sum(found.size_bytes.values()) == sum(sizes.values())
+    assert found.objects == {
+        Standing.LIVE: 1,
+        Standing.GONE: 6,
+        Standing.YOUNG: 1,
+        Standing.DEAD: 0,
+        Standing.OTHER: 1,
+    }
+    twice = found + NOTHING + found
+    assert twice.objects[Standing.GONE] == 12
+
+
+@given(
+    epoch=st.integers(0, 4),
+    parts=st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=8),
+    rollups=st.sets(st.integers(1, 9), max_size=5),
+    newest=st.integers(0, 9),
+)
+def test_nothing_that_may_be_named_is_dead(
+    epoch: int, parts: list[tuple[int, bool]], rollups: set[int], newest: int
+) -> None:
+    """A part of this epoch or the one before, or that waits; a rollup later than the newest."""
+    listed = [(f"shard/s/part/{e:08x}/{n}.parquet", 1) for n, (e, _) in enumerate(parts)]
+    gone = tuple(key for (key, _), (_, waits) in zip(listed, parts, strict=True) if waits)
+    listed += [(f"shard/s/rollup/{n:016x}-x", 1) for n in rollups]
+    named = describe_rollup(SeqNo(newest), f"shard/s/rollup/{newest:016x}-y", b"")
+    history = History(rollups=(named,) if newest else (), gone=(Gone(1, 0, gone),))
+    found: Usage = tell_apart(listed, State(write_epoch=epoch), history)
+    for key in found.dead:
+        assert key not in gone
+        own = epoch_of(key)
+        assert own is None or own < epoch - 1
+        assert own is not None or int(key.split("/")[-1][:16], 16) <= newest
+    assert sum(found.objects.values()) == len(listed)
