@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kit.postgres_server import PostgresServer
 from kit.s3_servers import MotoServer, SeaweedServer
 
 # How long an example takes says nothing on a machine that is shared. A commit passes or fails
@@ -29,6 +30,17 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
     """moto, an S3 server in memory."""
     with MotoServer(tmp_path_factory.mktemp("moto")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """PostgreSQL, with a database of the tests' own."""
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted
 from tidelog.persist.merging import MergeRequest, MergeVerdict, decide_merge
 from tidelog.persist.shard import Shard
-from tidelog.persist.usage import Standing
+from tidelog.persist.usage import ObjectUse
 
 
 @contextmanager
@@ -75,9 +75,9 @@ def sweep_takes_the_young() -> Iterator[None]:
     """What nothing names yet is taken for dead."""
     told = usage._unnamed
 
-    def hasty(key: str, *, epoch: int, rolled_up: int) -> Standing:
+    def hasty(key: str, *, epoch: int, rolled_up: int) -> ObjectUse:
         found = told(key, epoch=epoch, rolled_up=rolled_up)
-        return Standing.DEAD if found is Standing.YOUNG else found
+        return ObjectUse.DEAD if found is ObjectUse.YOUNG else found
 
     with patch.object(usage, "_unnamed", hasty):
         yield

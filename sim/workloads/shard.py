@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sim.checkers.invariants import Observed, check_all, demand
+from sim.checkers.invariants import Observed, Violated, check_all, demand
 from sim.checkers.watch import Watch
 from sim.kernel.fates import Dice
 from sim.kernel.loop import run
@@ -220,7 +220,7 @@ async def _share(plot: Plot, client: Client) -> None:
             await client.clock.sleep(plot.dice.randrange(200_000))
             continue
         except UpperMismatch as error:
-            raise AssertionError("the shared shard has a hole") from error
+            raise Violated("the shared shard has a hole") from error
         plot.report.unchecked += not checked
         lower = upper
 

@@ -1,6 +1,6 @@
 """Locations: one URL, and everything that lies there.
 
-Shape: ``tidelog.json`` at the root says what made the location, and is read first, always.
+Its mark, at the root, is read first, always: see `tidelog.mark`.
 """
 
 from __future__ import annotations
@@ -8,30 +8,30 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 
 from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection, find_collection
-from tidelog.consensus.port import Consensus
-from tidelog.consensus.store import StoreConsensus
-from tidelog.errors import (
-    CorruptionError,
-    NoSuchLocation,
-    ObjectExists,
-    ObjectNotFound,
-    UsageError,
+from tidelog.consensus.kinds import (
+    ENVIRONMENT,
+    STORE,
+    ConsensusPlace,
+    check_same,
+    check_there,
+    open_consensus,
+    parse_consensus,
 )
+from tidelog.consensus.port import Consensus
+from tidelog.errors import NoSuchLocation, ObjectNotFound
 from tidelog.ids import ShardId, check_name
+from tidelog.mark import MARK, make_mark, read_mark
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
-from tidelog.store.conditional import create as create_object
 from tidelog.store.port import Store
-from tidelog.store.probe import probe_store
 from tidelog.store.urls import open_store, url_text
 from tidelog.store.wrappers.metered import Metered
 
@@ -47,17 +47,6 @@ if TYPE_CHECKING:
     from tidelog.wal.log import Log
     from tidelog.wal.logs import Logs
     from tidelog.wal.slot_protocol.shape import Shape
-
-FORMAT: Final = 1
-MARK: Final = "tidelog.json"
-
-
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``tidelog.json`` says."""
-
-    format: int
-    created_us: int
-    consensus: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -339,18 +328,25 @@ async def open_location(
     url: str | os.PathLike[str],
     *,
     create: bool = False,
+    consensus: str | None = None,
     clock: Clock | None = None,
     store: Store | None = None,
 ) -> Location:
     """Open the location at a URL or a path; make it first if ``create`` says so and there is none.
 
+    ``consensus`` says what decides between writers: ``store`` (the location's own, unless told),
+    ``sqlite:PATH`` for the processes of one machine, or ``postgresql://...``; by default the
+    environment's ``TIDELOG_CONSENSUS``. Once it is made, a location knows that, but for a password.
     A store is probed once, when a location is made on it.
 
     Raises:
-        NoSuchLocation: there is none. UsageError: the URL is of no known form, or a newer tidelog
-            made what is there. StoreRefused: the store does not keep its promises, or refuses us.
+        NoSuchLocation: there is none. UsageError: the URL is of no known form, a newer tidelog
+            made what is there, or its consensus is another. StoreRefused: the store does not keep
+            its promises, or refuses us.
     """
     clock, url = clock or SystemClock(), url_text(url)
+    asked = consensus or os.environ.get(ENVIRONMENT)
+    place = None if asked is None else parse_consensus(asked)
     metered = Metered(store or open_store(url, clock=clock), clock=clock)
     try:
         found = (await metered.get(MARK)).data
@@ -360,47 +356,18 @@ async def open_location(
                 f"there is no location at {metered.url}: 'tidelog source create' or "
                 "'tidelog log create' makes one, and in Python connect(url, create=True)"
             ) from None
-        found = await _make(metered, clock)
+        place = place or ConsensusPlace(STORE)
+        # Before there is a location that needs it.
+        await check_there(place, clock=clock)
+        found = await make_mark(metered, place, clock)
     mark = read_mark(found, where=metered.url)
-    if mark.consensus != "store":
-        raise UsageError(
-            "this tidelog does not have the consensus that the location was made with: upgrade it",
-            consensus=mark.consensus,
-        )
-    consensus = StoreConsensus(store=metered, clock=clock)
-    return Location(url=url, store=metered, consensus=consensus, clock=clock)
-
-
-async def _make(store: Store, clock: Clock) -> bytes:
-    await probe_store(store, clock=clock)
-    mark = Mark(format=FORMAT, created_us=clock.now_us(), consensus="store")
-    # The moment makes bodies differ, so that one's own is known when an answer is lost.
-    data = msgspec.json.encode(mark)
-    try:
-        await create_object(store, MARK, data, clock=clock)
-    except ObjectExists:
-        return (await store.get(MARK)).data
-    return data
+    if place is not None:
+        check_same(place, mark.consensus, mark.consensus_at)
+    known = place or parse_consensus(mark.consensus_at or mark.consensus)
+    opened = open_consensus(known, location=mark.id, store=metered, clock=clock)
+    return Location(url=url, store=metered, consensus=opened, clock=clock)
 
 
 def writer_name() -> str:
     """Return what people see of this process in what it writes to logs."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def read_mark(data: bytes, *, where: str) -> Mark:
-    """Read ``tidelog.json``.
-
-    Raises:
-        UsageError: a newer tidelog wrote it. CorruptionError: it is not one.
-    """
-    try:
-        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        if found["format"] > FORMAT:
-            raise UsageError(
-                f"{where} was made by a newer tidelog (format {found['format']}, this one knows "
-                f"{FORMAT}): upgrade tidelog to use it"
-            )
-        return msgspec.convert(found, Mark)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{where}/{MARK} cannot be read") from error

@@ -331,8 +331,13 @@ class Location:
         self.close()
 
 
-def connect(url: str | os.PathLike[str], *, create: bool = False) -> Location:
+def connect(
+    url: str | os.PathLike[str], *, create: bool = False, consensus: str | None = None
+) -> Location:
     """Connect to the location at a URL or a path; with ``create``, make it if there is none.
+
+    ``consensus`` is what decides between writers, said when a location is made: ``store``, as
+    always unless told, ``sqlite:PATH`` or ``postgresql://...``.
 
     Raises:
         NoSuchLocation: there is none. UsageError, LocationError: see
@@ -340,7 +345,8 @@ def connect(url: str | os.PathLike[str], *, create: bool = False) -> Location:
     """
     portal = Portal()
     try:
-        return Location(portal, portal.run(aio_location.open_location(url, create=create)))
+        opened = aio_location.open_location(url, create=create, consensus=consensus)
+        return Location(portal, portal.run(opened))
     except BaseException:
         portal.close()
         raise

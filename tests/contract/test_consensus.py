@@ -14,10 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from kit.postgres_server import PostgresServer
 from tidelog.clock import SystemClock
 from tidelog.consensus import box
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import SEQNO_MAX, Consensus, Versioned
+from tidelog.consensus.postgres import PostgresDatabase
+from tidelog.consensus.sql import Database, SqlConsensus
+from tidelog.consensus.sqlite import SqliteDatabase
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import CorruptionError, LocationError, Outcome, OutcomeUnknown, UsageError
 from tidelog.ids import SeqNo
@@ -26,7 +30,7 @@ from tidelog.store.urls import open_store
 from tidelog.testing import Fault, Faulty, Request
 
 CLOCK = SystemClock()
-KINDS = ("memory", "on memory", "on local", "on moto", "on seaweed")
+KINDS = ("memory", "on memory", "on local", "on moto", "on seaweed", "sqlite", "postgres")
 Open = Callable[[], Consensus]
 
 
@@ -40,10 +44,20 @@ def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if kind == "on memory":
         store = MemoryStore()
         return lambda: StoreConsensus(store=store, clock=CLOCK)
+    if kind == "sqlite":
+        return lambda: sql(SqliteDatabase(path=tmp_path / "consensus.db", clock=CLOCK), "here")
+    if kind == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        location = CLOCK.unique()
+        return lambda: sql(PostgresDatabase(url=server.url(), told="it", clock=CLOCK), location)
     url = str(tmp_path / "store")
     if kind != "on local":
         url = request.getfixturevalue(kind.removeprefix("on ")).url(f"consensus/{CLOCK.unique()}")
     return lambda: StoreConsensus(store=open_store(url, clock=CLOCK), clock=CLOCK)
+
+
+def sql(database: Database, location: str) -> SqlConsensus:
+    return SqlConsensus(database=database, location=location, clock=CLOCK)
 
 
 async def fill(consensus: Consensus, key: str, count: int) -> None:

@@ -22,7 +22,7 @@ from tidelog.persist.part import Part
 from tidelog.persist.shard import Shard
 from tidelog.persist.state import State
 from tidelog.persist.sweeper import sweep, usage_of_shard
-from tidelog.persist.usage import NOTHING, Standing, Usage, epoch_of, tell_apart
+from tidelog.persist.usage import NOTHING, ObjectUse, ShardUsage, epoch_of, tell_apart
 from tidelog.store.memory import MemoryStore
 
 
@@ -53,7 +53,7 @@ async def test_what_a_writer_left_goes_by_the_third_sweep() -> None:
         assert (found.deleted, (await shard.refresh()).write_epoch) == (deleted, epoch)
     assert lost.path not in keys(place)
     found = await sweep(place.shard())
-    assert (found.deleted, found.usage.objects[Standing.LIVE]) == (0, 1)
+    assert (found.deleted, found.usage.objects[ObjectUse.LIVE]) == (0, 1)
     assert (await shard.refresh()).write_epoch == 2, "where nothing is found, nothing is written"
     assert await contents(place.shard(), 0) == {("a", 1): 1}
 
@@ -157,14 +157,14 @@ async def test_usage_adds_up_to_the_listing() -> None:
     assert sum(found.objects.values()) == len(sizes)
     assert sum(found.size_bytes.values()) == sum(sizes.values())
     assert found.objects == {
-        Standing.LIVE: 1,
-        Standing.GONE: 6,
-        Standing.YOUNG: 1,
-        Standing.DEAD: 0,
-        Standing.OTHER: 1,
+        ObjectUse.LIVE: 1,
+        ObjectUse.GONE: 6,
+        ObjectUse.YOUNG: 1,
+        ObjectUse.DEAD: 0,
+        ObjectUse.OTHER: 1,
     }
     twice = found + NOTHING + found
-    assert twice.objects[Standing.GONE] == 12
+    assert twice.objects[ObjectUse.GONE] == 12
 
 
 @given(
@@ -182,7 +182,7 @@ def test_nothing_that_may_be_named_is_dead(
     listed += [(f"shard/s/rollup/{n:016x}-x", 1) for n in rollups]
     named = describe_rollup(SeqNo(newest), f"shard/s/rollup/{newest:016x}-y", b"")
     history = History(rollups=(named,) if newest else (), gone=(Gone(1, 0, gone),))
-    found: Usage = tell_apart(listed, State(write_epoch=epoch), history)
+    found: ShardUsage = tell_apart(listed, State(write_epoch=epoch), history)
     for key in found.dead:
         assert key not in gone
         own = epoch_of(key)

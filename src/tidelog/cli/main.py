@@ -22,6 +22,7 @@ import typer.main
 
 from tidelog import __version__
 from tidelog.cli.output import OutputClosed, say
+from tidelog.consensus.kinds import ENVIRONMENT
 from tidelog.errors import (
     ExpressionTooSlow,
     InvariantError,
@@ -94,6 +95,15 @@ def options(
             help="Where things lie: a path, file:///data/lake, s3://bucket/prefix, gs://, az://.",
         ),
     ] = None,
+    consensus: Annotated[
+        str | None,
+        typer.Option(
+            envvar=ENVIRONMENT,
+            metavar="KIND",
+            help="What decides between writers, said when a location is made: store (itself), "
+            "sqlite:PATH, postgresql://USER@HOST/DATABASE.",
+        ),
+    ] = None,
     version: Annotated[  # noqa: ARG001  Typer wants a parameter for what the callback does.
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -101,6 +111,9 @@ def options(
 ) -> None:
     """Durable logs and definite time-varying collections on object storage."""
     context.obj = location
+    if consensus is not None:
+        # For all that this process opens, and the processes that it starts.
+        os.environ[ENVIRONMENT] = consensus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError:
         say("tidelog: the working directory does not exist any more: change to another one (cd)")
         return MISUSED
+    told = os.environ.get(ENVIRONMENT)
     try:
         _run(given)
         return DONE
@@ -135,6 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  # The last resort: users get no traceback.
         _tell_unforeseen(error)
         return FAILED
+    finally:
+        # An option of this command is none of the next one in the same process.
+        os.environ.pop(ENVIRONMENT, None)
+        if told is not None:
+            os.environ[ENVIRONMENT] = told
 
 
 def _leave_at_once(status: int) -> None:

@@ -21,7 +21,7 @@ from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, compact
 from tidelog.persist.shard import Shard
 from tidelog.persist.sweeper import usage_of_shard
-from tidelog.persist.usage import Usage
+from tidelog.persist.usage import ShardUsage
 from tidelog.store.port import Store
 
 CATALOG_NAME: Final = "(catalog)"
@@ -65,7 +65,7 @@ class Inspected:
     updates: int
     batches: tuple[BatchTold, ...]
     holds: Mapping[str, int | None]
-    usage: Usage
+    usage: ShardUsage
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from tidelog.store.port import Store
 
 if TYPE_CHECKING:
     from tidelog.persist.compactor import Compacted
-    from tidelog.persist.sweeper import Swept
+    from tidelog.persist.sweeper import ShardSwept
 
 INLINE_STATE_BYTES_MAX = 256 * 1024
 WRITES_MAX = 3
@@ -314,7 +314,7 @@ class Shard:
         """
         return await self.machine.collect(after_us=after_us)
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> ShardSwept:
         """Delete what nothing names; see `tidelog.persist.sweeper.sweep`."""
         from tidelog.persist.sweeper import sweep
 

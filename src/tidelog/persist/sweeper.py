@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import decide_epoch
-from tidelog.persist.usage import Standing, Usage, tell_apart
+from tidelog.persist.usage import ObjectUse, ShardUsage, tell_apart
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class ShardSwept:
     """What a sweep found, and how many objects it deleted."""
 
-    usage: Usage
+    usage: ShardUsage
     deleted: int
 
 
-async def usage_of_shard(shard: Shard) -> Usage:
+async def usage_of_shard(shard: Shard) -> ShardUsage:
     """Tell what each object of a shard is to it; writes nothing.
 
     Raises:
@@ -36,7 +36,7 @@ async def usage_of_shard(shard: Shard) -> Usage:
     return tell_apart(listed, state, shard.machine.history)
 
 
-async def sweep(shard: Shard) -> Swept:
+async def sweep(shard: Shard) -> ShardSwept:
     """Delete what is dead; have what is young and unnamed be dead at the next sweep but one.
 
     Raises:
@@ -45,7 +45,7 @@ async def sweep(shard: Shard) -> Swept:
     found = await usage_of_shard(shard)
     if found.dead:
         await shard.store.delete(list(found.dead))
-    if found.objects[Standing.YOUNG]:
+    if found.objects[ObjectUse.YOUNG]:
         known = shard.state.write_epoch
         await shard.machine.commit(lambda state: decide_epoch(state, known))
-    return Swept(found, len(found.dead))
+    return ShardSwept(found, len(found.dead))

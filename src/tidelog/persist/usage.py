@@ -23,7 +23,7 @@ _PART: Final = re.compile(r"/part/([0-9a-f]{8})/[^/]+$")
 _ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")
 
 
-class Standing(enum.Enum):
+class ObjectUse(enum.Enum):
     """What an object of a shard is to it."""
 
     LIVE = "live"  # The newest state, or a newcomer, reads it.
@@ -34,31 +34,31 @@ class Standing(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ShardUsage:
     """The objects of a shard, in number and bytes, by what they are to it.
 
-    Shape: ``objects`` and ``size_bytes`` have each `Standing`; ``dead`` are keys. ``inline_bytes``
+    Shape: ``objects`` and ``size_bytes`` have each `ObjectUse`; ``dead`` are keys. ``inline_bytes``
         ride in the state, and are no objects.
     """
 
-    objects: Mapping[Standing, int]
-    size_bytes: Mapping[Standing, int]
+    objects: Mapping[ObjectUse, int]
+    size_bytes: Mapping[ObjectUse, int]
     dead: tuple[str, ...]
     inline_bytes: int = 0
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            {one: self.objects[one] + other.objects[one] for one in Standing},
-            {one: self.size_bytes[one] + other.size_bytes[one] for one in Standing},
+    def __add__(self, other: ShardUsage) -> ShardUsage:
+        return ShardUsage(
+            {one: self.objects[one] + other.objects[one] for one in ObjectUse},
+            {one: self.size_bytes[one] + other.size_bytes[one] for one in ObjectUse},
             self.dead + other.dead,
             self.inline_bytes + other.inline_bytes,
         )
 
 
-NOTHING: Final = Usage(dict.fromkeys(Standing, 0), dict.fromkeys(Standing, 0), ())
+NOTHING: Final = ShardUsage(dict.fromkeys(ObjectUse, 0), dict.fromkeys(ObjectUse, 0), ())
 
 
-def tell_apart(listed: Iterable[tuple[str, int]], state: State, history: History) -> Usage:
+def tell_apart(listed: Iterable[tuple[str, int]], state: State, history: History) -> ShardUsage:
     """Tell what each object of a shard is to it; ``listed`` are keys and their sizes in bytes.
 
     The state must have been read after the listing: what was named meanwhile is in it.
@@ -68,20 +68,20 @@ def tell_apart(listed: Iterable[tuple[str, int]], state: State, history: History
     gone = {path for one in history.gone for path in one.paths}
     newest = history.newest
     rolled_up = -1 if newest is None else newest.seqno
-    objects, sizes = dict.fromkeys(Standing, 0), dict.fromkeys(Standing, 0)
+    objects, sizes = dict.fromkeys(ObjectUse, 0), dict.fromkeys(ObjectUse, 0)
     dead: list[str] = []
     for key, size in listed:
         if key in live:
-            standing = Standing.LIVE
+            standing = ObjectUse.LIVE
         elif key in gone:
-            standing = Standing.GONE
+            standing = ObjectUse.GONE
         else:
             standing = _unnamed(key, epoch=state.write_epoch, rolled_up=rolled_up)
         objects[standing] += 1
         sizes[standing] += size
-        if standing is Standing.DEAD:
+        if standing is ObjectUse.DEAD:
             dead.append(key)
-    return Usage(objects, sizes, tuple(dead), state.totals.inline_bytes)
+    return ShardUsage(objects, sizes, tuple(dead), state.totals.inline_bytes)
 
 
 def epoch_of(path: str) -> int | None:
@@ -90,11 +90,11 @@ def epoch_of(path: str) -> int | None:
     return None if found is None else int(found[1], 16)
 
 
-def _unnamed(key: str, *, epoch: int, rolled_up: int) -> Standing:
+def _unnamed(key: str, *, epoch: int, rolled_up: int) -> ObjectUse:
     own = epoch_of(key)
     if own is not None:
-        return Standing.DEAD if own < epoch - 1 else Standing.YOUNG
+        return ObjectUse.DEAD if own < epoch - 1 else ObjectUse.YOUNG
     rollup = _ROLLUP.search(key)
     if rollup is not None:
-        return Standing.DEAD if int(rollup[1], 16) <= rolled_up else Standing.YOUNG
-    return Standing.OTHER
+        return ObjectUse.DEAD if int(rollup[1], 16) <= rolled_up else ObjectUse.YOUNG
+    return ObjectUse.OTHER

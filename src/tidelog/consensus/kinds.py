@@ -1,0 +1,120 @@
+"""The kinds of consensus, and where each is: ``store``, ``sqlite:PATH``, ``postgresql://...``.
+
+A location is made with one kind, and its mark says which, and where it is, without a password.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from tidelog.clock import Clock
+from tidelog.consensus.port import Consensus
+from tidelog.consensus.sql import KEYS, Database, SqlConsensus
+from tidelog.consensus.store import StoreConsensus
+from tidelog.errors import UsageError
+from tidelog.store.port import Store
+
+STORE: Final = "store"
+SQLITE: Final = "sqlite"
+POSTGRES: Final = "postgres"
+KINDS: Final = (STORE, SQLITE, POSTGRES)
+ENVIRONMENT: Final = "TIDELOG_CONSENSUS"
+_SECRETS: Final = frozenset({"password", "sslpassword", "passfile"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsensusPlace:
+    """A kind of consensus and where it is; ``told`` is that without a secret."""
+
+    kind: str
+    url: str = ""
+    told: str = ""
+
+
+def parse_consensus(text: str) -> ConsensusPlace:
+    """Read where consensus is.
+
+    Raises:
+        UsageError: it is of no known form; the message does not repeat a password.
+    """
+    scheme, mark, rest = text.partition(":")
+    if text == STORE:
+        return ConsensusPlace(STORE)
+    if scheme == SQLITE and mark and rest.lstrip("/"):
+        path = rest[2:] if rest.startswith("///") else rest
+        if not path.startswith("//"):
+            place = str(Path(path).expanduser().absolute())
+            return ConsensusPlace(SQLITE, f"sqlite:{place}", f"sqlite:{place}")
+    if scheme in ("postgres", "postgresql") and rest.startswith("//"):
+        return ConsensusPlace(POSTGRES, text, without_password(text))
+    raise UsageError(
+        "consensus is 'store', 'sqlite:PATH' or 'postgresql://USER@HOST/DATABASE'",
+        given=without_password(text),
+    )
+
+
+def without_password(url: str) -> str:
+    """Return a URL without what is secret in it."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")
+        user = host[0].partition(":")[0]
+        query = [(n, v) for n, v in parse_qsl(parts.query) if n not in _SECRETS]
+    except ValueError:
+        return url.partition(":")[0] + ":..."
+    netloc = f"{user}@{host[2]}" if user else host[2]
+    return urlunsplit((parts.scheme, netloc, parts.path, urlencode(query), ""))
+
+
+def check_same(asked: ConsensusPlace, kind: str, told: str) -> None:
+    """Refuse a location whose consensus is of another kind than was asked for.
+
+    Raises:
+        UsageError: it is.
+    """
+    if asked.kind != kind:
+        raise UsageError(
+            f"the location was made with consensus {told or kind!r}: leave --consensus and "
+            f"{ENVIRONMENT} out, or give that one",
+            asked=asked.told or asked.kind,
+        )
+
+
+async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
+    """Check that a database can be used for consensus, where that is in one.
+
+    Raises:
+        LocationError: it cannot; the sentence says what to do.
+    """
+    if place.kind == STORE:
+        return
+    database = _database(place, clock=clock)
+    await database.run(KEYS, {"location": ""})
+    await database.close()
+
+
+def open_consensus(
+    place: ConsensusPlace, *, location: str, store: Store, clock: Clock
+) -> Consensus:
+    """Return consensus at a place; nothing is read or written yet.
+
+    ``location`` is the id by which a database tells this location's records from others'.
+    """
+    if place.kind == STORE:
+        return StoreConsensus(store=store, clock=clock)
+    database = _database(place, clock=clock)
+    return SqlConsensus(database=database, location=location, clock=clock)
+
+
+def _database(place: ConsensusPlace, *, clock: Clock) -> Database:
+    # Loaded where they are used: most locations have their consensus in the store.
+    if place.kind == SQLITE:
+        from tidelog.consensus.sqlite import SqliteDatabase
+
+        return SqliteDatabase(path=Path(place.url.removeprefix("sqlite:")), clock=clock)
+    from tidelog.consensus.postgres import PostgresDatabase
+
+    return PostgresDatabase(url=place.url, told=place.told, clock=clock)
