@@ -51,10 +51,13 @@ class connect:  # noqa: N801  It is used as the function that it was: it is awai
         url: str | os.PathLike[str],
         *,
         create: bool = False,
+        consensus: str | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
-        self._work = open_location(url, create=create, clock=clock, store=store)
+        self._work = open_location(
+            url, create=create, consensus=consensus, clock=clock, store=store
+        )
 
     def __await__(self) -> Generator[Any, None, Location]:
         return self._work.__await__()

@@ -37,6 +37,7 @@ from tidelog.wal.slot_protocol.shape import Shape
 
 if TYPE_CHECKING:
     from tidelog.persist.compactor import Compacted
+    from tidelog.persist.sweeper import ShardSwept
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,9 @@ class Shard:
 
     def collect(self, *, after_us: int | None = None) -> int:
         return self._portal.run(self._inner.collect(after_us=after_us))
+
+    def sweep(self) -> ShardSwept:
+        return self._portal.run(self._inner.sweep())
 
 
 class ShardSnapshot:
@@ -283,6 +287,9 @@ class Location:
 
     def drop_source(self, name: str) -> None:
         self._portal.run(self._inner.drop_source(name))
+
+    def retain(self, name: str, retain_ms: int | None) -> None:
+        self._portal.run(self._inner.retain(name, retain_ms))
 
     def skip_file(self, name: str, path: str) -> None:
         self._portal.run(self._inner.skip_file(name, path))

@@ -32,6 +32,7 @@ ROOMS = (
     ("machine", "verify"),
     ("persist", "keyed"),
     ("collection",),
+    ("mark",),
     ("location",),
     ("sync_log",),
     ("sync", "aio"),
