@@ -17,7 +17,6 @@ from sim.canaries.merge import (
     commit_takes_what_was_swept,
     merge_advances_past_since,
     merge_deletes_before_it_commits,
-    merge_drops_what_may_stand,
     reader_takes_merged_for_lost,
     sweep_takes_the_young,
 )
@@ -282,7 +281,6 @@ FOR_SHARDS: Final[tuple[Canary, ...]] = (
     rollup_named_before_it_is_there,
     truncates_before_it_names,
     merge_deletes_before_it_commits,
-    merge_drops_what_may_stand,
     merge_advances_past_since,
     reader_takes_merged_for_lost,
     sweep_takes_the_young,

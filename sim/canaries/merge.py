@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from tidelog.errors import LocationError
 from tidelog.frontier import TIME_MAX
 from tidelog.persist import compactor, merging, shard, transition, usage
 from tidelog.persist.batch import Batch
-from tidelog.persist.compactor import Compacted
-from tidelog.persist.merging import MergeRequest, MergeVerdict, decide_merge
+from tidelog.persist.merging import MergeRequest
 from tidelog.persist.shard import Shard
 from tidelog.persist.usage import ObjectUse
 
@@ -31,24 +29,6 @@ def merge_deletes_before_it_commits() -> Iterator[None]:
         return found
 
     with patch.object(compactor, "_write", hasty):
-        yield
-
-
-@contextmanager
-def merge_drops_what_may_stand() -> Iterator[None]:
-    """A merge whose answer was lost is taken to have failed, and its parts are deleted."""
-
-    async def hasty(shard: Shard, request: MergeRequest) -> Compacted:
-        made = await compactor._write(shard, request)
-        try:
-            verdict = await shard.machine.commit(lambda state: decide_merge(state, request, made))
-        except LocationError:
-            if made is not None:
-                await compactor._drop(shard, made)
-            raise
-        return Compacted(merges=int(verdict is MergeVerdict.APPLIED), overtaken=1)
-
-    with patch.object(compactor, "merge", hasty):
         yield
 
 

@@ -15,14 +15,17 @@ from hypothesis import strategies as st
 from kit.clocks import SwiftClock
 from kit.shard_tables import schemas, updates
 from kit.shards import MISMATCH, SCHEMA, Place, contents, heard, history, in_memory, rows
+from tidelog.consensus.memory import MemoryConsensus
 from tidelog.errors import (
     AsOfBeforeSince,
     CorruptionError,
     LocationError,
+    Outcome,
     PartMissing,
     ReadOvertaken,
 )
 from tidelog.frontier import Frontier
+from tidelog.ids import SeqNo
 from tidelog.persist import merge_rows, part
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, common_bucket, compact, merge
@@ -215,6 +218,27 @@ async def test_a_merge_that_fails_has_changed_nothing(op: str) -> None:
             assert await contents(place.shard(), 11) == {("k", 11): 1}
             assert await contents(place.shard(), 5) == {("k", 5): 1}
     assert len((await place.shard().refresh()).batches) == 1
+
+
+async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
+    """It may stand: only a read that proves that it does not may be followed by a deletion."""
+    place = in_memory()
+    with OUT_OF_LINE:
+        await grown(place, 8)
+        shard = place.shard()
+        shared = shard.consensus
+        assert isinstance(shared, MemoryConsensus)
+
+        class Loses(MemoryConsensus):
+            async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+                await shared.compare_and_set(key, seqno, data)
+                raise LocationError("lost after", outcome=Outcome.UNKNOWN)
+
+        shard.machine.consensus = Loses(shared.records)
+        with pytest.raises(LocationError):
+            await compact(shard, full=True)
+    assert len((await place.shard().refresh()).batches) == 1
+    assert await contents(place.shard(), 7) == {("k", 7): 1}
 
 
 async def test_damaged_bytes_are_not_merged() -> None:
