@@ -19,6 +19,7 @@ from sim.kernel.small import limited, limits_of
 from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from sim.workloads.files import Input, Shape, generate
+from sim.workloads.merging import Merges, merge_on
 from sim.workloads.sources import (
     SimSource,
     bindings_of,
@@ -31,8 +32,6 @@ from sim.workloads.sources import (
     replay_alone,
 )
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, LocationError, ReadOvertaken
-from tidelog.persist.compactor import compact
-from tidelog.persist.sweeper import sweep
 from tidelog.testing.models import Row, Update, accumulate, consolidate, contents_of, updates_of
 
 TRIES_MAX = 200
@@ -48,8 +47,7 @@ class Report:
     deaths: int = 0
     failures: int = 0
     reads: int = 0
-    merges: int = 0
-    swept: int = 0
+    merged: Merges = field(default_factory=Merges)
     requests: int = 0
     winners: Counter[str] = field(default_factory=Counter)
 
@@ -130,7 +128,15 @@ async def _play(plot: Plot) -> None:
         group.create_task(_ingest_on(plot, "b"), name="b")
         group.create_task(_read_on(plot), name="reader")
         merger = world.client("merger")
-        group.create_task(merger.live(_merge_on(plot, merger)), name="merger")
+        own = plot.source.ingester(merger)
+        merging = merge_on(
+            merger,
+            [*own.written, own.remap],
+            plot.dice,
+            is_over=lambda: plot.is_over,
+            done=plot.report.merged,
+        )
+        group.create_task(merger.live(merging), name="merger")
         if plot.grows:
             group.create_task(_grow(plot), name="grow")
     world.fates.calm = True
@@ -192,24 +198,6 @@ async def _ingest(plot: Plot, client: Client, *, final: bool = False) -> None:
         await client.clock.sleep(plot.dice.randrange(20_000))
     # In a long storm one may give up; who comes last has no such excuse.
     demand(not final, "there is no end to it", client=client.name)
-
-
-async def _merge_on(plot: Plot, client: Client) -> None:
-    """Merge shards of the source, due or not, and delete what vanished, at once or later."""
-    ingester = plot.source.ingester(client)
-    while not plot.is_over:
-        await client.clock.sleep(plot.dice.randrange(400_000))
-        shard = plot.dice.choice([*ingester.written, ingester.remap])
-        try:
-            full = plot.dice.random() < 0.5
-            done = await compact(shard, full=full, merges_max=plot.dice.choice([1, 3]))
-            plot.report.merges += done.merges
-            if plot.dice.random() < 0.5:
-                await shard.machine.collect(after_us=plot.dice.choice([0, 0, 300_000]))
-            if plot.dice.random() < 0.3:
-                plot.report.swept += (await sweep(shard)).deleted
-        except LocationError:
-            continue
 
 
 async def _read_on(plot: Plot) -> None:

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
@@ -345,6 +345,8 @@ def counts_of(report: Any) -> Counter[str]:
         value = getattr(report, name)
         if isinstance(value, int):
             found[name] = value
+        elif is_dataclass(value):
+            found += counts_of(value)
     for kind, count in getattr(report, "struck", {}).items():
         found[f"struck.{kind}"] = count
     return found

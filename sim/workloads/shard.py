@@ -23,6 +23,7 @@ from sim.kernel.loop import run
 from sim.kernel.small import limited, limits_of
 from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
+from sim.workloads.merging import Merges, merge_on
 from tidelog.errors import (
     AsOfBeforeSince,
     DeadlineExceeded,
@@ -35,11 +36,9 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.compactor import compact
 from tidelog.persist.schema import DIFF, TIME, shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.persist.state import Token
-from tidelog.persist.sweeper import sweep
 from tidelog.persist.transition import Verdict
 from tidelog.testing.models import (
     Row,
@@ -78,8 +77,7 @@ class Report:
     already: int = 0
     unknown: int = 0
     reads: int = 0
-    merges: int = 0
-    swept: int = 0
+    merged: Merges = field(default_factory=Merges)
     deaths: int = 0
     requests: int = 0
     unchecked: int = 0
@@ -149,7 +147,15 @@ async def _play(plot: Plot) -> None:
         group.create_task(holder.live(_hold_on(plot, holder)), name="holder")
         for name in ("m0", "m1"):
             merger = world.client(name)
-            group.create_task(merger.live(_merge_on(plot, merger)), name=name)
+            shards = [plot.shard(merger, RACED), plot.shard(merger, SHARED)]
+            merging = merge_on(
+                merger,
+                shards,
+                plot.dice,
+                is_over=lambda: not plot.writers_left,
+                done=plot.report.merged,
+            )
+            group.create_task(merger.live(merging), name=name)
         for name in (RACED, SHARED):
             ear = world.client(f"listener of {name}")
             group.create_task(_listen_on(plot, ear, name), name=ear.name)
@@ -283,24 +289,6 @@ async def _hold_on(plot: Plot, client: Client) -> None:
             if state.upper is None:
                 return
             await shard.downgrade_since("held", max(at.time, state.upper - 3))
-        except LocationError:
-            continue
-
-
-async def _merge_on(plot: Plot, client: Client) -> None:
-    """Merge what is due, or all, and delete what vanished, at once or later."""
-    handles = {name: plot.shard(client, name) for name in (RACED, SHARED)}
-    while plot.writers_left:
-        await client.clock.sleep(plot.dice.randrange(400_000))
-        shard = handles[plot.dice.choice([RACED, SHARED])]
-        try:
-            full = plot.dice.random() < 0.5
-            done = await compact(shard, full=full, merges_max=plot.dice.choice([1, 3]))
-            plot.report.merges += done.merges
-            if plot.dice.random() < 0.5:
-                await shard.machine.collect(after_us=plot.dice.choice([0, 0, 300_000]))
-            if plot.dice.random() < 0.3:
-                plot.report.swept += (await sweep(shard)).deleted
         except LocationError:
             continue
 

@@ -19,9 +19,9 @@ from tidelog.clock import SystemClock
 from tidelog.consensus import box
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import SEQNO_MAX, Consensus, Versioned
-from tidelog.consensus.postgres import PostgresDatabase
+from tidelog.consensus.postgres import postgres_database
 from tidelog.consensus.sql import Database, SqlConsensus
-from tidelog.consensus.sqlite import SqliteDatabase
+from tidelog.consensus.sqlite import sqlite_database
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import CorruptionError, LocationError, Outcome, OutcomeUnknown, UsageError
 from tidelog.ids import SeqNo
@@ -45,11 +45,11 @@ def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         store = MemoryStore()
         return lambda: StoreConsensus(store=store, clock=CLOCK)
     if kind == "sqlite":
-        return lambda: sql(SqliteDatabase(path=tmp_path / "consensus.db", clock=CLOCK), "here")
+        return lambda: sql(sqlite_database(tmp_path / "consensus.db", clock=CLOCK), "here")
     if kind == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
         location = CLOCK.unique()
-        return lambda: sql(PostgresDatabase(url=server.url(), told="it", clock=CLOCK), location)
+        return lambda: sql(postgres_database(server.url(), told="it", clock=CLOCK), location)
     url = str(tmp_path / "store")
     if kind != "on local":
         url = request.getfixturevalue(kind.removeprefix("on ")).url(f"consensus/{CLOCK.unique()}")

@@ -17,9 +17,9 @@ from kit.postgres_server import PostgresServer
 from kit.shards import SCHEMA, contents, rows
 from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import ConsensusPlace, parse_consensus, without_password
-from tidelog.consensus.postgres import PostgresDatabase
+from tidelog.consensus.postgres import postgres_database
 from tidelog.consensus.sql import INSERT, Database, SqlConsensus
-from tidelog.consensus.sqlite import SqliteDatabase
+from tidelog.consensus.sqlite import sqlite_database
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -60,8 +60,8 @@ class Shaky:
         await self.inner.close()
 
 
-def on_file(path: Path) -> SqliteDatabase:
-    return SqliteDatabase(path=path, clock=CLOCK)
+def on_file(path: Path) -> Database:
+    return sqlite_database(path, clock=CLOCK)
 
 
 def consensus(database: Database, *, attempts: int = 30) -> SqlConsensus:
@@ -163,7 +163,7 @@ async def test_a_server_that_dies_and_comes_back_loses_nothing(server: PostgresS
     store = MemoryStore()
 
     def shard() -> Shard:
-        database = PostgresDatabase(url=server.url(), told="it", clock=CLOCK)
+        database = postgres_database(server.url(), told="it", clock=CLOCK)
         own = SqlConsensus(database=database, location="here", clock=CLOCK, attempts=60)
         return Shard(id=ShardId("s"), store=store, consensus=own, clock=CLOCK, schema=SCHEMA)
 
@@ -193,11 +193,11 @@ async def test_a_server_that_dies_and_comes_back_loses_nothing(server: PostgresS
 async def test_who_is_refused_is_told_what_to_do(server: PostgresServer) -> None:
     """A wrong user or database is no outage: it is not tried for ever."""
     for url in (server.url("nowhere"), server.url(user="nobody")):
-        database = PostgresDatabase(url=url, told="it", clock=CLOCK)
+        database = postgres_database(url, told="it", clock=CLOCK)
         with pytest.raises(StoreRefused, match="check the user, the database"):
             await consensus(database, attempts=2).head("k")
     server.kill()
-    database = PostgresDatabase(url=server.url(), told="it", clock=CLOCK)
+    database = postgres_database(server.url(), told="it", clock=CLOCK)
     with pytest.raises(LocationError, match="see that it runs"):
         await consensus(database, attempts=2).head("k")
 

@@ -112,9 +112,9 @@ def open_consensus(
 def _database(place: ConsensusPlace, *, clock: Clock) -> Database:
     # Loaded where they are used: most locations have their consensus in the store.
     if place.kind == SQLITE:
-        from tidelog.consensus.sqlite import SqliteDatabase
+        from tidelog.consensus.sqlite import sqlite_database
 
-        return SqliteDatabase(path=Path(place.url.removeprefix("sqlite:")), clock=clock)
-    from tidelog.consensus.postgres import PostgresDatabase
+        return sqlite_database(Path(place.url.removeprefix("sqlite:")), clock=clock)
+    from tidelog.consensus.postgres import postgres_database
 
-    return PostgresDatabase(url=place.url, told=place.told, clock=clock)
+    return postgres_database(place.url, told=place.told, clock=clock)
