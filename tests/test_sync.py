@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -454,6 +456,19 @@ def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
             {"name": "n0", "_diff": 3},
             {"name": "n1", "_diff": 3},
         ]
-        for wrong in ({"columns": ["nope"]}, {"where": "nope > 1"}, {"limit": -1}):
+        assert found.snapshot(limit=np.int64(2)).to_arrow().num_rows == 2  # type: ignore[arg-type]
+        wrongs: list[dict[str, Any]] = [{"columns": ["nope"]}, {"where": "nope > 1"}, {"where": 1}]
+        for wrong in (*wrongs, {"limit": -1}, {"limit": "3"}, {"limit": 2.0}):
             with pytest.raises(UsageError):
                 found.snapshot(**wrong)
+        with pytest.raises(UsageError, match="named by a text, not int"):
+            lake.collection(3)  # type: ignore[arg-type]
+
+
+def test_a_connection_says_why_it_is_not_pickled(tmp_path: Path) -> None:
+    """Pools of processes, and Spark, try to: what they are told says what to hand on instead."""
+    with tidelog.connect(tmp_path / "lake", create=True) as lake, lake.create_log("a") as log:
+        for held in (lake, log):
+            for copied in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(TypeError, match="hand on the URL, and connect"):
+                    copied(held)
