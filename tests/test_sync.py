@@ -465,6 +465,44 @@ def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
             lake.collection(3)  # type: ignore[arg-type]
 
 
+WRONG: dict[str, Any] = {
+    "key": "id",  # Its letters were taken for columns.
+    "files": 3,
+    "schema": {"id": "int"},
+    "lateness": timedelta(minutes=10),
+    "shards": "2",
+    "settings": {"rate": 100},
+    "csv": {"delimiter": ";"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_source_of_wrong_types_is_refused_with_an_example(tmp_path: Path, name: str) -> None:
+    """A program has whatever lies at hand; what it should have is said before anything is done."""
+    given: dict[str, Any] = {"name": "c", "files": "x", "envelope": "upsert", "key": ("id",)}
+    with tidelog.connect(tmp_path / "lake", create=True) as lake:
+        with pytest.raises(UsageError, match=f"^{name} (is|are) "):
+            lake.create_source(tidelog.SourceSpec(**{**given, name: WRONG[name]}))
+        with pytest.raises(UsageError, match="SourceSpec"):
+            lake.create_source("c")  # type: ignore[arg-type]
+
+
+def test_a_source_takes_paths_and_lists(tmp_path: Path) -> None:
+    """As a location does; and an engine that is only named is not run."""
+    (tmp_path / "a.jsonl").write_text('{"id": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"id": 2}\n')
+    with tidelog.connect(tmp_path / "lake", create=True) as lake:
+        both: list[str | Path] = [tmp_path / "a.jsonl", str(tmp_path / "b.jsonl")]
+        lake.create_source(tidelog.SourceSpec(name="c", files=both, envelope="upsert", key=["id"]))
+        lake.create_source(tidelog.SourceSpec(name="one", files=tmp_path / "a.jsonl"))
+
+        assert (lake.ingest("c").rows, lake.ingest("one").rows) == (2, 1)
+        wrongs: list[dict[str, Any]] = [{"engine": "local"}, {"bytes_max": "64MiB"}]
+        for wrong in wrongs:
+            with pytest.raises(UsageError, match=next(iter(wrong))):
+                lake.ingest("c", **wrong)
+
+
 def test_a_connection_says_why_it_is_not_pickled(tmp_path: Path) -> None:
     """Pools of processes, and Spark, try to: what they are told says what to hand on instead."""
     with tidelog.connect(tmp_path / "lake", create=True) as lake, lake.create_log("a") as log:

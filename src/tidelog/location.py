@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
@@ -206,8 +207,9 @@ class Location:
             UsageError: there can be no such source; the sentence says what to correct. NameTaken:
             there is one of that name. Nothing was made.
         """
-        from tidelog.collection.create import resolve_spec
+        from tidelog.collection.create import SourceSpec, resolve_spec
 
+        check_kind(spec, SourceSpec, "a source is told by a SourceSpec(...) of tidelog")
         spec.check()
         resolved = await resolve_spec(
             spec, location_url=self.url, clock=self.clock, store=self.store
@@ -299,11 +301,22 @@ class Location:
 
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.
+
+        Raises:
+            NoSuchCollection: there is no such source. UsageError: an argument is of a wrong type.
         """
         from tidelog.collection.ingest.engine import LocalEngine
         from tidelog.collection.ingest.ingest import Ingester
         from tidelog.collection.source.kinds import open_source
 
+        if isinstance(engine, str):
+            raise UsageError(
+                "an engine is an object, such as SparkEngine(spark, location_url=url); without one "
+                "this process does the work",
+                engine=engine,
+            )
+        if bytes_max is not None:
+            check_whole(bytes_max, "bytes_max")
         engine = engine or LocalEngine(store=self.store, clock=self.clock)
         info, rendition = await self.source(name)
         schema = rendition.data_schema
