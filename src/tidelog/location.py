@@ -320,10 +320,13 @@ class Location:
         engine = engine or LocalEngine(store=self.store, clock=self.clock)
         info, rendition = await self.source(name)
         schema = rendition.data_schema
+        source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
+        # From the first look on: what is skipped is not left, and no reason to start Spark.
+        source.pass_over(frozenset(info.skipped))
         ingester = Ingester(
             info=info,
             rendition=rendition,
-            source=open_source(info, schema, store=self.store, clock=self.clock, final=final),
+            source=source,
             engine=engine,
             store=self.store,
             consensus=self.consensus,

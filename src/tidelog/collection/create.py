@@ -313,11 +313,13 @@ async def _inferred(
     if info.format == "json" and await are_arrays(entries, store):
         info = msgspec.structs.replace(info, format=ARRAY_FORMAT)
     if info.format != "csv":
-        return info, await infer_schema(entries, format=info.format, store=store)
+        return info, await infer_schema(
+            entries, format=info.format, store=store, places=spec.places
+        )
     dialect, found = await infer_csv(entries, spec.csv, given, store=store)
     schema = given if given is not None else found
     if schema is None:
-        raise no_files()
+        raise no_files(spec.places)
     return msgspec.structs.replace(info, csv=dialect), schema
 
 
