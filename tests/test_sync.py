@@ -438,6 +438,16 @@ def test_days_are_their_midnight_and_other_things_no_times() -> None:
             parse_time(wrong, what="as_of")
 
 
+@pytest.mark.parametrize(
+    "when", ["1900-01-01", date(1900, 1, 1), datetime(1969, 12, 31, tzinfo=UTC), -1, 2**63]
+)
+def test_a_time_that_no_collection_has_is_told_as_it_was_asked_for(when: Any) -> None:
+    """Nobody who asks for a day knows of milliseconds."""
+    with pytest.raises(UsageError, match=r"is no time .* from 1970-01-01T00:00:00Z on") as caught:
+        parse_time(when)
+    assert f"--as-of {when!r} is" in str(caught.value)
+
+
 def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
     """The same choices as on the command line, in one table and piece by piece."""
     rows = [{"id": n, "name": f"n{n % 2}"} for n in range(6)]

@@ -27,7 +27,7 @@ from tidelog.consensus.kinds import (
     parse_consensus,
 )
 from tidelog.consensus.port import Consensus
-from tidelog.errors import NoSuchLocation, ObjectNotFound
+from tidelog.errors import CorruptionError, NoSuchLocation, ObjectNotFound, UsageError
 from tidelog.ids import ShardId, check_name
 from tidelog.mark import MARK, make_mark, read_mark
 from tidelog.persist.schema import shard_schema
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from tidelog.wal.log import Log
     from tidelog.wal.logs import Logs
     from tidelog.wal.slot_protocol.shape import Shape
+
+CATALOG: Final = "consensus/catalog"  # Where consensus lies in the store.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -358,7 +360,7 @@ async def open_location(
     Raises:
         NoSuchLocation: there is none. UsageError: the URL is of no known form, a newer tidelog
             made what is there, or its consensus is another. StoreRefused: the store does not keep
-            its promises, or refuses us.
+            its promises, or refuses us. CorruptionError: a location is there, but for its mark.
     """
     clock, url = clock or SystemClock(), url_text(url)
     asked = consensus or os.environ.get(ENVIRONMENT)
@@ -367,21 +369,43 @@ async def open_location(
     try:
         found = (await metered.get(MARK)).data
     except ObjectNotFound:
-        if not create:
+        again = await _look_again(metered)
+        if again is None and not create:
             raise NoSuchLocation(
                 f"there is no location at {metered.url}: 'tidelog source create' or "
                 "'tidelog log create' makes one, and in Python connect(url, create=True)"
             ) from None
-        place = place or ConsensusPlace(STORE)
-        # Before there is a location that needs it.
-        await check_there(place, clock=clock)
-        found = await make_mark(metered, place, clock)
+        found = again
+        if found is None:
+            place = place or ConsensusPlace(STORE)
+            # Before there is a location that needs it.
+            await check_there(place, clock=clock)
+            found = await make_mark(metered, place, clock)
     mark = read_mark(found, where=metered.url)
     if place is not None:
         check_same(place, mark.consensus, mark.consensus_at)
     known = place or parse_consensus(mark.consensus_at or mark.consensus)
     opened = open_consensus(known, location=mark.id, store=metered, clock=clock)
     return Location(url=url, store=metered, consensus=opened, clock=clock)
+
+
+async def _look_again(store: Store) -> bytes | None:
+    """Return the mark of a location that was just made, or None where there is no location.
+
+    Raises:
+        CorruptionError: there is a catalog, which is written after the mark, and no mark.
+    """
+    try:
+        await store.get(CATALOG, limit=1)
+    except ObjectNotFound:
+        return None
+    try:
+        return (await store.get(MARK)).data
+    except ObjectNotFound:
+        raise CorruptionError(
+            f"{MARK} is gone from {store.url}, though {CATALOG} is there: restore that object "
+            "(from a backup, or an older version of it); the location is not made anew"
+        ) from None
 
 
 def writer_name() -> str:

@@ -41,6 +41,7 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
     said = " ".join(days.done("source", "status", "days").out.split())
 
     assert "nothing is left" in said
+    assert "waiting none dropped fields none noted none" in said
     assert "held back what is newer than 'complete to'" in said
     assert "2h newer, or by: tidelog ingest days --final" in said
     size = (days.folder / "days" / "1.jsonl").stat().st_size

@@ -22,8 +22,8 @@ import typer.main
 
 from tidelog import __version__
 from tidelog.cli.output import OutputClosed, say
-from tidelog.consensus.kinds import ENVIRONMENT
 from tidelog.cli.process import INTERRUPTED
+from tidelog.consensus.kinds import ENVIRONMENT
 from tidelog.errors import (
     ExpressionTooSlow,
     InvariantError,
