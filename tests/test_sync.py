@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -461,6 +462,10 @@ def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
         assert chosen.to_arrow().to_pylist() == [{"name": "n0"}, {"name": "n1"}, {"name": "n0"}]
         assert sum(table.num_rows for table in found.scan(where="name = 'n1'")) == 3
         assert found.snapshot(where="id > 9").to_arrow().column_names == ["id", "name"]
+        # What others know by Arrow's interface they take as it is.
+        assert len(chosen) == 3
+        assert pa.table(chosen) == chosen.to_arrow()
+        assert duckdb.execute("SELECT count(*) FROM chosen WHERE name = 'n0'").fetchall() == [(2,)]
         changed = found.changes(0, columns=["name"])
         assert sorted(changed.select(["name", "_diff"]).to_pylist(), key=str) == [
             {"name": "n0", "_diff": 3},
