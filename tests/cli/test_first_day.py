@@ -168,10 +168,13 @@ def test_a_place_of_several_that_has_nothing_is_named(cli: Cli) -> None:
 
 
 def test_a_format_that_files_names_say_is_told(cli: Cli) -> None:
-    """Elsewhere the name decides; here it is at least pointed at."""
+    """Elsewhere the name decides; here it is pointed at, and json is not taken for csv."""
     path = cli.folder / "a.csv"
     path.write_text("a,b\n1,2\n")
 
     said = cli("source", "create", "s", "--files", path)
     assert (said.status, said.complaint.endswith("says csv: add --format csv")) == (2, True)
     cli.done("source", "create", "s", "--files", path, "--format", "csv")
+    lines = cli.write_lines("b.jsonl", {"n": 1, "m": 2})
+    said = cli("source", "create", "t", "--files", lines, "--format", "csv")
+    assert (said.status, "begins with an object of json" in said.complaint) == (2, True)

@@ -107,6 +107,10 @@ async def infer_csv(
     if not readable:
         names = tuple(columns.names) if columns is not None and options.header is False else ()
         return msgspec.structs.replace(options.dialect(), names=names), None
+    if columns is None and _names_in(readable[0].text.lstrip().split(b"\n", 1)[0]) is not None:
+        raise UsageError(
+            f"{entries[0].key!r} begins with an object of json: leave --format csv out"
+        )
     found = [(one.text, one.is_cut) for one in readable]
     why: ValueError | None = None
     for place, (text, is_cut) in enumerate(found):
