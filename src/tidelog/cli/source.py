@@ -120,10 +120,7 @@ def create(
         print_json(found)
     else:
         _tell_created(found)
-    for place in empty:
-        say(
-            f"There is nothing at {place} yet: if that is a mistake, drop the source and correct it"
-        )
+    _tell_empty(empty)
 
 
 def _tell_created(found: dict[str, Any]) -> None:
@@ -134,6 +131,11 @@ def _tell_created(found: dict[str, Any]) -> None:
     if found["csv"] is not None:
         say(f"Its csv is read so: {csv_text(found['csv'])}")
     say(f"Fill it with: tidelog ingest {name}")
+
+
+def _tell_empty(places: list[str]) -> None:
+    for place in places:
+        say(f"There is nothing at {place} yet: if it is mistyped, drop the source and correct it")
 
 
 @app.command("list")
