@@ -375,12 +375,12 @@ async def open_location(
                 f"there is no location at {metered.url}: 'tidelog source create' or "
                 "'tidelog log create' makes one, and in Python connect(url, create=True)"
             ) from None
-        found = again
-        if found is None:
+        if again is None:
             place = place or ConsensusPlace(STORE)
             # Before there is a location that needs it.
             await check_there(place, clock=clock)
-            found = await make_mark(metered, place, clock)
+            again = await make_mark(metered, place, clock)
+        found = again
     mark = read_mark(found, where=metered.url)
     if place is not None:
         check_same(place, mark.consensus, mark.consensus_at)
