@@ -89,4 +89,6 @@ def main(database: str, table: str, lake: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: python examples/sqlite_rows.py DATABASE TABLE LAKE")
     main(*sys.argv[1:])

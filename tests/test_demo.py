@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.cli.main import main
 from tidelog.demo import run_demo
 from tidelog.demo.flights import Flights
 from tidelog.demo.run import DemoFailed
@@ -47,3 +48,14 @@ def test_the_demo_leaves_a_folder_of_somebody_else_alone(tmp_path: Path) -> None
         run_demo(tmp_path, engine="local")
 
     assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+def test_an_unknown_engine_is_told_before_the_earlier_demo_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip of the keyboard is misuse, and costs nothing."""
+    status = main(["demo", "--folder", str(tmp_path / "demo"), "--engine", "sprak"])
+
+    assert status == 2
+    assert "--engine 'sprak' is not known: it is one of spark, local" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -436,6 +439,16 @@ def test_days_are_their_midnight_and_other_things_no_times() -> None:
             parse_time(wrong, what="as_of")
 
 
+@pytest.mark.parametrize(
+    "when", ["1900-01-01", date(1900, 1, 1), datetime(1969, 12, 31, tzinfo=UTC), -1, 2**63]
+)
+def test_a_time_that_no_collection_has_is_told_as_it_was_asked_for(when: Any) -> None:
+    """Nobody who asks for a day knows of milliseconds."""
+    with pytest.raises(UsageError, match=r"is no time .* from 1970-01-01T00:00:00Z on") as caught:
+        parse_time(when)
+    assert f"--as-of {when!r} is" in str(caught.value)
+
+
 def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
     """The same choices as on the command line, in one table and piece by piece."""
     rows = [{"id": n, "name": f"n{n % 2}"} for n in range(6)]
@@ -449,11 +462,66 @@ def test_a_collection_is_read_in_part(tmp_path: Path) -> None:
         assert chosen.to_arrow().to_pylist() == [{"name": "n0"}, {"name": "n1"}, {"name": "n0"}]
         assert sum(table.num_rows for table in found.scan(where="name = 'n1'")) == 3
         assert found.snapshot(where="id > 9").to_arrow().column_names == ["id", "name"]
+        # What others know by Arrow's interface they take as it is.
+        assert len(chosen) == 3
+        assert pa.table(chosen) == chosen.to_arrow()
+        assert duckdb.execute("SELECT count(*) FROM chosen WHERE name = 'n0'").fetchall() == [(2,)]
         changed = found.changes(0, columns=["name"])
         assert sorted(changed.select(["name", "_diff"]).to_pylist(), key=str) == [
             {"name": "n0", "_diff": 3},
             {"name": "n1", "_diff": 3},
         ]
-        for wrong in ({"columns": ["nope"]}, {"where": "nope > 1"}, {"limit": -1}):
+        assert found.snapshot(limit=np.int64(2)).to_arrow().num_rows == 2  # type: ignore[arg-type]
+        wrongs: list[dict[str, Any]] = [{"columns": ["nope"]}, {"where": "nope > 1"}, {"where": 1}]
+        for wrong in (*wrongs, {"limit": -1}, {"limit": "3"}, {"limit": 2.0}):
             with pytest.raises(UsageError):
                 found.snapshot(**wrong)
+        with pytest.raises(UsageError, match="named by a text, not int"):
+            lake.collection(3)  # type: ignore[arg-type]
+
+
+WRONG: dict[str, Any] = {
+    "key": "id",  # Its letters were taken for columns.
+    "files": 3,
+    "schema": {"id": "int"},
+    "lateness": timedelta(minutes=10),
+    "shards": "2",
+    "settings": {"rate": 100},
+    "csv": {"delimiter": ";"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_source_of_wrong_types_is_refused_with_an_example(tmp_path: Path, name: str) -> None:
+    """A program has whatever lies at hand; what it should have is said before anything is done."""
+    given: dict[str, Any] = {"name": "c", "files": "x", "envelope": "upsert", "key": ("id",)}
+    with tidelog.connect(tmp_path / "lake", create=True) as lake:
+        with pytest.raises(UsageError, match=f"^{name} (is|are) "):
+            lake.create_source(tidelog.SourceSpec(**{**given, name: WRONG[name]}))
+        with pytest.raises(UsageError, match="SourceSpec"):
+            lake.create_source("c")  # type: ignore[arg-type]
+
+
+def test_a_source_takes_paths_and_lists(tmp_path: Path) -> None:
+    """As a location does; and an engine that is only named is not run."""
+    (tmp_path / "a.jsonl").write_text('{"id": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"id": 2}\n')
+    with tidelog.connect(tmp_path / "lake", create=True) as lake:
+        both: list[str | Path] = [tmp_path / "a.jsonl", str(tmp_path / "b.jsonl")]
+        lake.create_source(tidelog.SourceSpec(name="c", files=both, envelope="upsert", key=["id"]))
+        lake.create_source(tidelog.SourceSpec(name="one", files=tmp_path / "a.jsonl"))
+
+        assert (lake.ingest("c").rows, lake.ingest("one").rows) == (2, 1)
+        wrongs: list[dict[str, Any]] = [{"engine": "local"}, {"bytes_max": "64MiB"}]
+        for wrong in wrongs:
+            with pytest.raises(UsageError, match=next(iter(wrong))):
+                lake.ingest("c", **wrong)
+
+
+def test_a_connection_says_why_it_is_not_pickled(tmp_path: Path) -> None:
+    """Pools of processes, and Spark, try to: what they are told says what to hand on instead."""
+    with tidelog.connect(tmp_path / "lake", create=True) as lake, lake.create_log("a") as log:
+        for held in (lake, log):
+            for copied in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(TypeError, match="hand on the URL, and connect"):
+                    copied(held)

@@ -95,7 +95,7 @@ class SimSource:
             patterns=("src/**",),
             format="json",
             envelope=spec.envelope,
-            key=spec.key,
+            key=tuple(spec.key),
             time_column=spec.time_column,
             delete_when=spec.delete_when,
             retain_ms=self.retain_ms,

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
@@ -26,7 +27,7 @@ from tidelog.consensus.kinds import (
     parse_consensus,
 )
 from tidelog.consensus.port import Consensus
-from tidelog.errors import NoSuchLocation, ObjectNotFound
+from tidelog.errors import CorruptionError, NoSuchLocation, ObjectNotFound, UsageError
 from tidelog.ids import ShardId, check_name
 from tidelog.mark import MARK, make_mark, read_mark
 from tidelog.persist.schema import shard_schema
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from tidelog.wal.log import Log
     from tidelog.wal.logs import Logs
     from tidelog.wal.slot_protocol.shape import Shape
+
+CATALOG: Final = "consensus/catalog"  # Where consensus lies in the store.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,8 +209,9 @@ class Location:
             UsageError: there can be no such source; the sentence says what to correct. NameTaken:
             there is one of that name. Nothing was made.
         """
-        from tidelog.collection.create import resolve_spec
+        from tidelog.collection.create import SourceSpec, resolve_spec
 
+        check_kind(spec, SourceSpec, "a source is told by a SourceSpec(...) of tidelog")
         spec.check()
         resolved = await resolve_spec(
             spec, location_url=self.url, clock=self.clock, store=self.store
@@ -299,18 +303,32 @@ class Location:
 
         Units: ``bytes_max`` is about how much of the source a tick takes; the engine's choice
             unless told.
+
+        Raises:
+            NoSuchCollection: there is no such source. UsageError: an argument is of a wrong type.
         """
         from tidelog.collection.ingest.engine import LocalEngine
         from tidelog.collection.ingest.ingest import Ingester
         from tidelog.collection.source.kinds import open_source
 
+        if isinstance(engine, str):
+            raise UsageError(
+                "an engine is an object, such as SparkEngine(spark, location_url=url); without one "
+                "this process does the work",
+                engine=engine,
+            )
+        if bytes_max is not None:
+            check_whole(bytes_max, "bytes_max")
         engine = engine or LocalEngine(store=self.store, clock=self.clock)
         info, rendition = await self.source(name)
         schema = rendition.data_schema
+        source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
+        # From the first look on: what is skipped is not left, and no reason to start Spark.
+        source.pass_over(frozenset(info.skipped))
         ingester = Ingester(
             info=info,
             rendition=rendition,
-            source=open_source(info, schema, store=self.store, clock=self.clock, final=final),
+            source=source,
             engine=engine,
             store=self.store,
             consensus=self.consensus,
@@ -342,7 +360,7 @@ async def open_location(
     Raises:
         NoSuchLocation: there is none. UsageError: the URL is of no known form, a newer tidelog
             made what is there, or its consensus is another. StoreRefused: the store does not keep
-            its promises, or refuses us.
+            its promises, or refuses us. CorruptionError: a location is there, but for its mark.
     """
     clock, url = clock or SystemClock(), url_text(url)
     asked = consensus or os.environ.get(ENVIRONMENT)
@@ -351,21 +369,43 @@ async def open_location(
     try:
         found = (await metered.get(MARK)).data
     except ObjectNotFound:
-        if not create:
+        again = await _look_again(metered)
+        if again is None and not create:
             raise NoSuchLocation(
                 f"there is no location at {metered.url}: 'tidelog source create' or "
                 "'tidelog log create' makes one, and in Python connect(url, create=True)"
             ) from None
-        place = place or ConsensusPlace(STORE)
-        # Before there is a location that needs it.
-        await check_there(place, clock=clock)
-        found = await make_mark(metered, place, clock)
+        if again is None:
+            place = place or ConsensusPlace(STORE)
+            # Before there is a location that needs it.
+            await check_there(place, clock=clock)
+            again = await make_mark(metered, place, clock)
+        found = again
     mark = read_mark(found, where=metered.url)
     if place is not None:
         check_same(place, mark.consensus, mark.consensus_at)
     known = place or parse_consensus(mark.consensus_at or mark.consensus)
     opened = open_consensus(known, location=mark.id, store=metered, clock=clock)
     return Location(url=url, store=metered, consensus=opened, clock=clock)
+
+
+async def _look_again(store: Store) -> bytes | None:
+    """Return the mark of a location that was just made, or None where there is no location.
+
+    Raises:
+        CorruptionError: there is a catalog, which is written after the mark, and no mark.
+    """
+    try:
+        await store.get(CATALOG, limit=1)
+    except ObjectNotFound:
+        return None
+    try:
+        return (await store.get(MARK)).data
+    except ObjectNotFound:
+        raise CorruptionError(
+            f"{MARK} is gone from {store.url}, though {CATALOG} is there: restore that object "
+            "(from a backup, or an older version of it); the location is not made anew"
+        ) from None
 
 
 def writer_name() -> str:

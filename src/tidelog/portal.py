@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tidelog.errors import HandleError, Outcome
 
@@ -28,6 +28,13 @@ class Portal:
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True)
         self._thread.start()
+
+    def __reduce__(self) -> NoReturn:
+        # Whatever holds a connection comes by here when it is pickled or copied.
+        raise TypeError(
+            "a connection cannot be pickled or copied, nor what was opened by it: hand on the URL, "
+            "and connect where it is used"
+        )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it; interrupting the wait cancels it.

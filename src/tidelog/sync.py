@@ -51,6 +51,14 @@ class Contents:
         shape = f"{self.table.num_rows} rows, {self.table.num_columns} columns"
         return f"<tidelog contents: {shape} as of {format_time(self.as_of)}>"
 
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        # By this pandas, Polars, DuckDB and PyArrow take it as it is.
+        stream: object = self.table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        return stream
+
     def to_arrow(self) -> pa.Table:
         """Return the rows as an Arrow table."""
         return self.table

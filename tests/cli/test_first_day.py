@@ -41,6 +41,7 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
     said = " ".join(days.done("source", "status", "days").out.split())
 
     assert "nothing is left" in said
+    assert "waiting none dropped fields none noted none" in said
     assert "held back what is newer than 'complete to'" in said
     assert "2h newer, or by: tidelog ingest days --final" in said
     size = (days.folder / "days" / "1.jsonl").stat().st_size
@@ -134,3 +135,46 @@ def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> N
     assert said.status == 2
     assert "give --format" in said.err
     assert not (events.folder / name).exists()
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("text", [None, "", "\ufeff\n \r\n"])
+def test_where_nothing_is_yet_no_columns_are_made_up(
+    cli: Cli, format: str, text: str | None
+) -> None:
+    """A schema is for good: one of empty files, or of a folder mistyped, would be of no use."""
+    folder = cli.folder / "inbx"
+    if text is not None:
+        folder.mkdir()
+        (folder / "1").write_text("" if format == "parquet" else text)
+
+    said = cli("source", "create", "s", "--files", folder, "--format", format)
+    assert said.status == 2
+    assert f"there is nothing at {folder} to infer a schema from" in said.complaint
+    cli.done("source", "create", "s", "--files", folder, "--format", format, "--schema", "a int")
+
+
+def test_a_place_of_several_that_has_nothing_is_named(cli: Cli) -> None:
+    """The files of the others hide that one was mistyped."""
+    cli.write_lines("in/1.jsonl", {"n": 1})
+    cli.write_lines("done/2.jsonl", {"n": 2})
+    there, gone = cli.folder / "in", cli.folder / "dnoe" / "*.jsonl"
+
+    said = cli.done("source", "create", "s", "--files", there, "--files", gone)
+    assert f"There is nothing at {gone} yet" in said.err
+    assert f"nothing at {there}" not in said.err
+    said = cli.done("source", "create", "t", "--files", there, "--files", cli.folder / "done")
+    assert "nothing at" not in said.err
+
+
+def test_a_format_that_files_names_say_is_told(cli: Cli) -> None:
+    """Elsewhere the name decides; here it is pointed at, and json is not taken for csv."""
+    path = cli.folder / "a.csv"
+    path.write_text("a,b\n1,2\n")
+
+    said = cli("source", "create", "s", "--files", path)
+    assert (said.status, said.complaint.endswith("says csv: add --format csv")) == (2, True)
+    cli.done("source", "create", "s", "--files", path, "--format", "csv")
+    lines = cli.write_lines("b.jsonl", {"n": 1, "m": 2})
+    said = cli("source", "create", "t", "--files", lines, "--format", "csv")
+    assert (said.status, "begins with an object of json" in said.complaint) == (2, True)

@@ -57,6 +57,25 @@ def test_a_command_that_did_not_end_well_is_left_to_python() -> None:
     assert "taken apart" in done.stderr
 
 
+def test_who_interrupts_while_libraries_are_loaded_is_told_so() -> None:
+    """That takes a third of a second, in which many a mistake is seen."""
+    script = """
+import sys
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Slow())
+from tidelog.cli.process import run
+run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.returncode, done.stderr) == (130, "tidelog: interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("words", "only"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import subprocess
@@ -22,7 +23,9 @@ from cli.conftest import Cli
 from kit.shard_tables import KINDS
 from tidelog.cli.arrow_rows import ParquetRows
 from tidelog.cli.lines import BLOCK_BYTES, LineRows, _blocks
+from tidelog.cli.output import OutputClosed, OutputFailed
 from tidelog.cli.values import json_values, text_values
+from tidelog.cli.writers import _told
 from tidelog.persist import opened
 from tidelog.persist.schema import MEANING
 
@@ -230,6 +233,10 @@ def test_a_file_is_there_when_it_is_whole_and_not_before(rows: Cli) -> None:
         (("--json", "--format", "parquet"), "exclude each other"),
         (("-o", "no/such/a.csv"), "there is no folder no/such: make it first"),
         (("-o", "."), "is a folder: name a file"),
+        (("-o", "new/"), "-o new/ is a folder: name a file"),
+        (("-o", "new/."), "-o new/. is a folder: name a file"),
+        (("-o", ""), "-o '' has no name: name a file"),
+        (("--where", "id = 1", "--where", "id = 2"), "join the conditions with AND"),
         (("--columns", "id,nope"), "there is no column 'nope': the columns are id, name, at"),
         (("--columns", "id,"), "--columns is names with commas between them"),
         (("--columns", "id,id"), "--columns names no column, or one twice"),
@@ -338,3 +345,35 @@ def test_reading_loads_neither_pandas_nor_spark_nor_logs(rows: Cli) -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_columns_may_be_named_one_by_one(rows: Cli) -> None:
+    """As files and keys are; the last alone would be a table that looks right and is not."""
+    said = rows.done("read", "rows", "--columns", "name", "--columns", "id, at", "--limit", "1")
+    assert list(said.object) == ["name", "id", "at"]
+
+
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(rows: Cli) -> None:
+    """A name such as latest.csv is often a link, to a place that others read."""
+    (rows.folder / "far").mkdir()
+    link, real = rows.folder / "latest.csv", rows.folder / "far" / "1.csv"
+    link.symlink_to(real)
+    for limit in ("1", "2"):
+        rows.done("read", "rows", "--columns", "id", "--limit", limit, "-o", link)
+    assert link.is_symlink()
+    assert real.read_text() == "id\n0\n1\n"
+    assert [path.name for path in real.parent.iterdir()] == ["1.csv"]
+
+
+def test_what_keeps_a_file_from_being_written_is_told_as_it_is(rows: Cli) -> None:
+    """A named pipe whose reader has enough is no error, and a full disk alone wants room."""
+    with pytest.raises(OutputClosed), _told(Path("pipe")):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+    with (
+        pytest.raises(OutputFailed, match="full cannot be written: make room"),
+        _told(Path("full")),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    said = rows("read", "rows", "-o", "/proc/nothing.csv")
+    assert said.status == 1
+    assert "cannot be written: write elsewhere (reason=No such file" in said.complaint

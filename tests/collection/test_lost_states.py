@@ -71,6 +71,19 @@ async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> No
         )
 
 
+async def test_a_location_without_its_mark_is_damaged(tmp_path: Path) -> None:
+    """It read as none at all, and was made anew over what is there."""
+    location = await fed(tmp_path, runs=1)
+    (tmp_path / "lake" / "tidelog.json").unlink()
+
+    for create in (False, True):
+        with pytest.raises(CorruptionError, match=r"tidelog\.json is gone from .* restore"):
+            await open_location(str(tmp_path / "lake"), create=create)
+    assert not (tmp_path / "lake" / "tidelog.json").exists()
+    await location.store.put("tidelog.json", b'{"format":1,"created_us":1,"consensus":"store"}')
+    await (await open_location(str(tmp_path / "lake"))).collection("c")
+
+
 async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path) -> None:
     """A shard that somebody made by its name is nothing that a source writes."""
     location = await open_location(str(tmp_path / "lake"), create=True)

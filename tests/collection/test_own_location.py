@@ -54,6 +54,16 @@ def test_a_location_elsewhere_is_none_of_the_files(folder: Path) -> None:
     assert not is_refused(folder / "link" / "*.jsonl", folder / "in" / "lake")
 
 
+def test_the_root_of_a_disk_holds_every_location(folder: Path) -> None:
+    """It is a folder like others, alone or as what several places have in common."""
+    lake = folder / "in" / "lake"
+    assert is_refused(Path("/"), lake)
+    assert is_refused(Path("/**/*.parquet"), lake)
+    assert is_refused(folder / "in", lake, Path("/etc"))
+    assert not is_refused(Path("/*.parquet"), lake)
+    assert not is_refused(folder / "far", lake, Path("/etc"))
+
+
 def test_of_several_places_each_is_looked_at(folder: Path) -> None:
     """The folder that all lie in has no link in its name, and one of them does."""
     (folder / "more").mkdir()

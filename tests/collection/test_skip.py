@@ -10,6 +10,7 @@ from kit.sources import contents as contents_of
 from kit.sources import ingested, make_source
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.run import look_ahead
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.source.binding import Binding
 from tidelog.errors import DataDiffers, GoneError, SourceRewritten, UsageError
@@ -92,7 +93,9 @@ async def test_what_was_committed_of_a_rewritten_file_stays(tmp_path: Path) -> N
 
     await location.skip_file("c", "a.jsonl")
     summary = await ingested(tmp_path)
-    assert (summary.rows, summary.bad) == (1, 0)
+    # What the new file has more is not left, and no reason to start Spark.
+    assert (summary.rows, summary.bad, summary.left_bytes) == (1, 0, 0)
+    assert (await look_ahead(await location.ingester("c")))[1] == 0
     assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 6}"]
     with pytest.raises(UsageError, match="is skipped already"):
         await location.skip_file("c", "a.jsonl")

@@ -11,7 +11,16 @@ import typer
 from tidelog.cli.command import AsJson, CollectionName, on_location
 from tidelog.cli.output import count_text, say
 from tidelog.cli.read import say_bare_time, write_all
-from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Picked, Where, names_of
+from tidelog.cli.writers import (
+    Columns,
+    Destination,
+    Format,
+    Limit,
+    Output,
+    Picked,
+    Where,
+    picked_by,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -49,7 +58,7 @@ def changes(
     collection that has no others.
     """
     destination = Destination(format, output, as_json=as_json)
-    asked = _Asked(name, since, until, Picked(names_of(columns), where, limit), destination)
+    asked = _Asked(name, since, until, picked_by(columns, where, limit), destination)
     on_location(context, lambda location: _changes(location, asked))
 
 

@@ -20,6 +20,13 @@ def demo(
 
     Ingests them, kills the ingester, resumes, and checks what is read against the data itself.
     """
+    from tidelog.cli.engine_choice import check_engine
     from tidelog.demo import run_demo
+    from tidelog.errors import UsageError
+
+    # Before the earlier demo goes.
+    if engine not in ("spark", "local"):
+        raise UsageError(f"--engine {engine!r} is not known: it is one of spark, local")
+    check_engine(engine, master=None, conf=())
 
     run_demo(folder, engine=engine)

@@ -22,6 +22,7 @@ import typer.main
 
 from tidelog import __version__
 from tidelog.cli.output import OutputClosed, say
+from tidelog.cli.process import INTERRUPTED
 from tidelog.consensus.kinds import ENVIRONMENT
 from tidelog.errors import (
     ExpressionTooSlow,
@@ -36,7 +37,7 @@ from tidelog.errors import (
     UsageError,
 )
 
-DONE, FAILED, MISUSED, STORE_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, MISUSED, STORE_FAILED = 0, 1, 2, 3
 
 _DEBUG: Final = "TIDELOG_DEBUG"
 _COMPLETE: Final = "_TIDELOG_COMPLETE"

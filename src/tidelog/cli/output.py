@@ -6,6 +6,7 @@ field, the empty string is ``""``.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 WAITING_MAX: Final = 5
 FORMATS: Final = ("table", "json", "csv")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -192,12 +194,15 @@ def write_bytes(data: bytes | memoryview) -> None:
     except OSError as error:
         # What is still buffered would meet the same end again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise OutputClosed from error
-        raise OutputFailed(
-            "standard output cannot be written: make room, or write elsewhere",
-            reason=error.strerror,
-        ) from error
+        raise unwritten("standard output", error) from error
+
+
+def unwritten(what: str, error: OSError) -> OutputClosed | OutputFailed:
+    """Return what is raised where ``what`` cannot be written."""
+    if isinstance(error, BrokenPipeError):
+        return OutputClosed()
+    advice = "make room, or write elsewhere" if error.errno in _FULL else "write elsewhere"
+    return OutputFailed(f"{what} cannot be written: {advice}", reason=error.strerror)
 
 
 def say(message: str) -> None:

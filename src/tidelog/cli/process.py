@@ -13,16 +13,25 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
+INTERRUPTED = 130
+
 
 def run() -> NoReturn:
     """Run the command that the process was started with, and end with its exit status."""
     status: list[int] = []
     # Arranged before all others do so, and so called after them; Python has waited for threads.
     atexit.register(_leave, status)
-    from tidelog.cli.main import main
+    try:
+        from tidelog.cli.main import main
 
-    status.append(main())
-    sys.exit(status[0])
+        done = main()
+    except KeyboardInterrupt:
+        # Libraries were still being loaded, which takes a third of a second.
+        with suppress(OSError):  # Not by what tells the rest, which may be half loaded.
+            os.write(2, b"tidelog: interrupted\n")
+        done = INTERRUPTED
+    status.append(done)
+    sys.exit(done)
 
 
 def _leave(status: list[int]) -> None:

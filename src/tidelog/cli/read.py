@@ -10,7 +10,16 @@ import typer
 
 from tidelog.cli.command import AsJson, CollectionName, on_location
 from tidelog.cli.output import count_text, say
-from tidelog.cli.writers import Columns, Destination, Format, Limit, Output, Picked, Where, names_of
+from tidelog.cli.writers import (
+    Columns,
+    Destination,
+    Format,
+    Limit,
+    Output,
+    Picked,
+    Where,
+    picked_by,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -53,7 +62,7 @@ def read(
     hold: NaN, Infinity, decimals of more than 15 digits. In csv null is empty, no text is "".
     """
     destination = Destination(format, output, as_json=as_json)
-    picked = Picked(names_of(columns), where, limit)
+    picked = picked_by(columns, where, limit)
     on_location(context, lambda location: _read(location, name, as_of, picked, destination))
 
 

@@ -38,6 +38,7 @@ from tidelog.cli.source_told import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.collection.catalog.catalog import SourceInfo
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.ingest.status import SourceStatus
     from tidelog.location import Location
@@ -114,11 +115,12 @@ def create(
             multiline=multiline,
         ),
     )
-    found = asyncio.run(_create(location_url(context), spec))
+    found, empty = asyncio.run(_create(location_url(context), spec))
     if as_json:
         print_json(found)
     else:
         _tell_created(found)
+    _tell_empty(empty)
 
 
 def _tell_created(found: dict[str, Any]) -> None:
@@ -129,6 +131,11 @@ def _tell_created(found: dict[str, Any]) -> None:
     if found["csv"] is not None:
         say(f"Its csv is read so: {csv_text(found['csv'])}")
     say(f"Fill it with: tidelog ingest {name}")
+
+
+def _tell_empty(places: list[str]) -> None:
+    for place in places:
+        say(f"There is nothing at {place} yet: if it is mistyped, drop the source and correct it")
 
 
 @app.command("list")
@@ -244,7 +251,7 @@ def drop(
         say(f"Dropped the source {name!r} and its collection.")
 
 
-async def _create(url: str, spec: SourceSpec) -> dict[str, Any]:
+async def _create(url: str, spec: SourceSpec) -> tuple[dict[str, Any], list[str]]:
     from tidelog.clock import SystemClock
     from tidelog.collection.create import resolve_spec
     from tidelog.location import open_location
@@ -253,7 +260,24 @@ async def _create(url: str, spec: SourceSpec) -> dict[str, Any]:
     resolved = await resolve_spec(spec, location_url=url, clock=SystemClock())
     location = await open_location(url, create=True)
     info = await location.add_source(*resolved)
-    return describe_source(location, info, resolved[1])
+    return describe_source(location, info, resolved[1]), await _empty_places(location, spec, info)
+
+
+async def _empty_places(location: Location, spec: SourceSpec, info: SourceInfo) -> list[str]:
+    """Return the places of several at which there is nothing: one mistyped is easily missed."""
+    from tidelog.collection.source.files_head import FilesHead, empty_places
+    from tidelog.errors import TidelogError
+    from tidelog.store.urls import without_secrets
+
+    if len(spec.places) < 2:
+        return []
+    try:
+        head = await (await location.ingester(spec.name)).source.head()
+    except TidelogError:
+        return []  # The source is made, and 'source status' says what ails it.
+    if not isinstance(head, FilesHead):
+        return []
+    return empty_places([*map(without_secrets, spec.places)], info.patterns, head.entries)
 
 
 async def _describe_all(location: Location) -> list[dict[str, Any]]:

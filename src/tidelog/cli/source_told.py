@@ -166,7 +166,7 @@ def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
 def _dropped_text(found: SourceStatus) -> str:
     """Say which fields of the last run the schema lacks."""
     dropped = {} if found.run is None else found.run.dropped
-    return ", ".join(f"{name} ({count:,})" for name, count in sorted(dropped.items()))
+    return ", ".join(f"{name} ({count:,})" for name, count in sorted(dropped.items())) or "none"
 
 
 def _held_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:

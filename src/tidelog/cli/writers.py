@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
-from tidelog.cli.output import FORMATS, OutputFailed, Rows, choose_format, open_rows, write_bytes
+from tidelog.cli.output import FORMATS, Rows, choose_format, open_rows, unwritten, write_bytes
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ Format = Annotated[
     ),
 ]
 Output = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--output",
         "-o",
@@ -54,12 +54,15 @@ Output = Annotated[
         help="Write to a file, which is there once it is whole; - is standard output.",
     ),
 ]
+# Lists, so that what is given a second time does not silently take the place of the first.
 Columns = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="Only these columns, with commas between them."),
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES", help="Only these columns, with commas between them; may be repeated."
+    ),
 ]
 Where = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(metavar="SQL", help="A condition on the columns, in DuckDB's dialect."),
 ]
 Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many rows.")]
@@ -67,7 +70,7 @@ Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Which rows and columns a reader asked for, by the options above; see `names_of`."""
+    """Which rows and columns a reader asked for, by the options above; see `picked_by`."""
 
     columns: list[str] | None
     where: str | None
@@ -113,13 +116,13 @@ class PreparedRows(Protocol):
 class Destination:
     """Where rows go: ``path`` None is standard output."""
 
-    def __init__(self, format: str | None, path: Path | None, *, as_json: bool) -> None:
+    def __init__(self, format: str | None, output: str | None, *, as_json: bool) -> None:
         """Choose the format, and refuse what cannot be written.
 
         Raises:
             UsageError: there is no such format or folder, or a terminal cannot show it.
         """
-        self.path = None if path is None or str(path) == "-" else path
+        self.path = None if output in (None, "-") else Path(output)
         told = format
         if told is None and not as_json and self.path is not None:
             told = _format_of(self.path)
@@ -134,8 +137,8 @@ class Destination:
         else:
             known = ", ".join((*FORMATS, *BINARY))
             raise UsageError(f"--format {told!r} is not known: it is one of {known}")
-        if self.path is not None:
-            _check_place(self.path)
+        if output is not None and self.path is not None:
+            _check_place(self.path, output)
 
     @contextmanager
     def opened(self, schema: pa.Schema) -> Iterator[PreparedRows]:
@@ -218,9 +221,12 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _check_place(path: Path) -> None:
-    if path.is_dir():
-        raise UsageError(f"-o {path} is a folder: name a file")
+def _check_place(path: Path, given: str) -> None:
+    # A path forgets a slash behind it, by which a folder was meant.
+    if not given:
+        raise UsageError("-o '' has no name: name a file")
+    if path.is_dir() or os.path.basename(given) in ("", ".", ".."):
+        raise UsageError(f"-o {given} is a folder: name a file")
     if not path.parent.is_dir():
         raise UsageError(f"-o {path}: there is no folder {path.parent}: make it first")
 
@@ -235,6 +241,7 @@ def _whole_file(path: Path) -> Iterator[_File]:
         with file:
             yield _File(file, path)
         return
+    path = Path(os.path.realpath(path))  # A symbolic link stays, and what it leads to is replaced.
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with _told(path):
@@ -255,20 +262,18 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputFailed(
-            f"{path} cannot be written: make room, or write elsewhere", reason=error.strerror
-        ) from error
+        raise unwritten(str(path), error) from error
 
 
-def names_of(columns: str | None) -> list[str] | None:
-    """Return the columns that an option names.
+def picked_by(columns: list[str] | None, where: list[str] | None, limit: int | None) -> Picked:
+    """Return what the options say.
 
     Raises:
-        UsageError: a name is empty.
+        UsageError: a column's name is empty, or there is more than one condition.
     """
-    if columns is None:
-        return None
-    names = [name.strip() for name in columns.split(",")]
+    if where and len(where) > 1:
+        raise UsageError("--where is given more than once: join the conditions with AND")
+    names = [name.strip() for part in columns or () for name in part.split(",")]
     if not all(names):
-        raise UsageError("--columns is names with commas between them", given=columns)
-    return names
+        raise UsageError("--columns is names with commas between them", given=",".join(names))
+    return Picked(names or None, where[0] if where else None, limit)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelog.arguments import check_kind
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
 from tidelog.collection.catalog.lost import check_states
@@ -322,7 +323,9 @@ def find_collection(
 
     Raises:
         NoSuchCollection: there is none of that name; the message names those that there are.
+        UsageError: it is no name.
     """
+    check_kind(name, str, "a collection is named by a text")
     rendition = catalog.errors_of(name)
     is_errors = rendition is not None
     if rendition is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.source.own_location import refuse_own_location
+from tidelog.collection.spec_types import check_types
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
@@ -56,12 +58,12 @@ class SourceSpec:
     """
 
     name: str
-    files: str | tuple[str, ...] | None = None
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
     kind: str = FILES
     settings: Mapping[str, str] = field(default_factory=dict)
     format: str | None = None
     envelope: str = "none"
-    key: tuple[str, ...] = ()
+    key: Sequence[str] = ()
     time_column: str | None = None
     time_unit: str = "ms"
     max_ahead: str = "1d"
@@ -75,7 +77,9 @@ class SourceSpec:
     @property
     def places(self) -> tuple[str, ...]:
         """Return where its files lie; of a source of another kind, nowhere."""
-        return (self.files,) if isinstance(self.files, str) else tuple(self.files or ())
+        if self.files is None or isinstance(self.files, str | os.PathLike):
+            return () if self.files is None else (os.fspath(self.files),)
+        return tuple(os.fspath(one) for one in self.files)
 
     @property
     def read_as(self) -> str:
@@ -125,6 +129,7 @@ class SourceSpec:
         Raises:
             UsageError: an option is wrong, or goes with another that is missing.
         """
+        check_types(self)
         check_name(self.name, of="name of a source")
         self._check_secrets()
         self._check_kind()
@@ -242,7 +247,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
         kind=spec.kind,
         settings=dict(spec.settings),
         envelope=spec.envelope,
-        key=spec.key,
+        key=tuple(spec.key),
         time_column=spec.time_column,
         time_unit=spec.time_unit,
         max_ahead_ms=spec.max_ahead_ms,
@@ -308,11 +313,13 @@ async def _inferred(
     if info.format == "json" and await are_arrays(entries, store):
         info = msgspec.structs.replace(info, format=ARRAY_FORMAT)
     if info.format != "csv":
-        return info, await infer_schema(entries, format=info.format, store=store)
+        return info, await infer_schema(
+            entries, format=info.format, store=store, places=spec.places
+        )
     dialect, found = await infer_csv(entries, spec.csv, given, store=store)
     schema = given if given is not None else found
     if schema is None:
-        raise no_files()
+        raise no_files(spec.places)
     return msgspec.structs.replace(info, csv=dialect), schema
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -26,28 +27,42 @@ from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.schema import canonical_type, differ_by_case
 from tidelog.store.port import Entry, Store
+from tidelog.store.urls import without_secrets
 
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 _MIXED: Final = re.compile(r"\b(?:JSON|MAP)\b")
 _INTEGER: Final = "^-?[0-9]{1,38}$"
 _WHOLE: Final = pa.decimal128(38, 0)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENDINGS: Final = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 FILES_MAX = 8
 
 
-async def infer_schema(entries: Sequence[Entry], *, format: str, store: Store) -> pa.Schema:
+async def infer_schema(
+    entries: Sequence[Entry], *, format: str, store: Store, places: Sequence[str]
+) -> pa.Schema:
     """Infer the columns of json or parquet from the first files' first 2 MiB each.
 
     Raises:
-        UsageError: there is nothing to infer from, or it cannot be read as ``format``.
+        UsageError: there is nothing at the ``places`` to infer from, or it cannot be read as
+            ``format``.
     """
     if not entries:
-        raise no_files()
+        raise no_files(places)
     if format == "parquet":
         return await _parquet_schema(entries[0], store)
     samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
-    found = _readable(entries, samples)
-    return sample_schema(b"".join(one.lines(format).rstrip(b"\n") + b"\n" for one in found))
+    found = _inked(_readable(entries, samples))
+    if not found:
+        raise no_files(places)
+    sample = b"".join(one.lines(format).rstrip(b"\n") + b"\n" for one in found)
+    told = _format_told(entries[0].key)
+    if told is not None and _names_in(sample) is None:
+        raise UsageError(
+            f"the files' lines are no json objects, and the name of {entries[0].key!r} says "
+            f"{told}: add --format {told}"
+        )
+    return sample_schema(sample)
 
 
 async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
@@ -59,11 +74,21 @@ async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
     return bool(entries) and (await read_sample(entries[0], store)).is_array
 
 
-def no_files() -> UsageError:
+def no_files(places: Sequence[str]) -> UsageError:
     return UsageError(
-        "the files are none yet, so no schema can be inferred: give one with "
-        "--schema 'name type, ...', or correct --files"
+        f"there is nothing at {' and '.join(map(without_secrets, places))} to infer a schema from, "
+        "no file or only empty ones: correct --files, or give --schema 'name type, ...'"
     )
+
+
+def _format_told(name: str) -> str | None:
+    """Return the format, other than json, that the name of a file says."""
+    return next((told for end, told in _ENDINGS.items() if end in name.lower()[-12:]), None)
+
+
+def _inked(samples: Sequence[FileSample]) -> list[FileSample]:
+    """Return the samples that have more than blank lines."""
+    return [one for one in samples if one.text.removeprefix(codecs.BOM_UTF8).strip()]
 
 
 async def infer_csv(
@@ -71,17 +96,22 @@ async def infer_csv(
 ) -> tuple[CsvDialect, pa.Schema | None]:
     """Infer how csv is written, and its columns' types, from the first files' first 2 MiB each.
 
-    The first one that can be read says how csv is written. Without files, what is said is all
-    there is; the types are then None.
+    The first one that can be read says how csv is written. Without files, and of such as have
+    nothing but blank lines, what is said is all there is; the types are then None.
 
     Raises:
         UsageError: none of the files can be read as csv; it says why of the first.
     """
-    if not entries:
+    samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
+    readable = _inked(_readable(entries, samples)) if entries else []
+    if not readable:
         names = tuple(columns.names) if columns is not None and options.header is False else ()
         return msgspec.structs.replace(options.dialect(), names=names), None
-    samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
-    found = [(one.text, one.is_cut) for one in _readable(entries, samples)]
+    if columns is None and _names_in(readable[0].text.lstrip().split(b"\n", 1)[0]) is not None:
+        raise UsageError(
+            f"{entries[0].key!r} begins with an object of json: leave --format csv out"
+        )
+    found = [(one.text, one.is_cut) for one in readable]
     why: ValueError | None = None
     for place, (text, is_cut) in enumerate(found):
         try:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tidelog.arguments import quoted
 from tidelog.clock import micros_of
 from tidelog.errors import UsageError
-from tidelog.frontier import TIME_MAX, check_time
+from tidelog.frontier import TIME_MAX
 
 UNITS: Final = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # negative: divide
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,17 +35,27 @@ def parse_time(when: When, *, what: str = "--as-of") -> int:
     A moment between two milliseconds is the earlier of them; a day is its midnight.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it is none of these, or lies before 1970.
     """
+    time = _time_of(when, what)
+    if not 0 <= time <= TIME_MAX:
+        raise UsageError(
+            f"{what} {quoted(when)} is no time that a collection can have: those are from "
+            "1970-01-01T00:00:00Z on, and as milliseconds below 2^63"
+        )
+    return time
+
+
+def _time_of(when: When, what: str) -> int:
     if isinstance(when, str):
-        return check_time(_time_in(when, 1_000, "milliseconds", what))
+        return _time_in(when, 1_000, "milliseconds", what)
     if isinstance(when, int | np.integer) and not isinstance(when, bool):
-        return check_time(int(when))
+        return int(when)
     if isinstance(when, date) and isinstance(when.year, int):  # Unlike the year of pandas' NaT.
         at = when if isinstance(when, datetime) else datetime.combine(when, clock_time())
-        return check_time(micros_of(at) // 1_000)
+        return micros_of(at) // 1_000
     if isinstance(when, np.datetime64) and not np.isnat(when):
-        return check_time(int(when.astype("datetime64[ms]").astype(np.int64)))
+        return int(when.astype("datetime64[ms]").astype(np.int64))
     if isinstance(when, pa.Scalar) and when.is_valid:
         return _time_of_scalar(when, what)
     raise UsageError(
@@ -61,10 +71,10 @@ def _time_of_scalar(when: pa.Scalar[Any], what: str) -> int:
         column = pa.chunked_array([pa.array([when])])
         times, there = times_of(column, "ms")
         if there[0]:
-            return check_time(int(times[0]))
+            return int(times[0])
     found = when.as_py()
     if isinstance(found, str):
-        return parse_time(found, what=what)
+        return _time_of(found, what)
     raise UsageError(f"{what} is a value of type {dtype}, which is no time: give a timestamp")
 
 

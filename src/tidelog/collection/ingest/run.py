@@ -119,6 +119,7 @@ class _Run:
     _started_us: int = field(init=False)
     _start_us: int = field(init=False)
     _told_us: int = field(init=False)
+    _is_told: bool = False
     _ticked_us: int | None = None
 
     def __post_init__(self) -> None:
@@ -154,8 +155,9 @@ class _Run:
                 continue
             if not follow:
                 return
-            # One that waits for more is alive, and is to be seen so.
-            await self._tell_after(HEALTH_IDLE_US)
+            # One that waits for more is alive, and is to be seen so, from the first time on: until
+            # then its status is that of the run before it.
+            await self._tell_after(HEALTH_IDLE_US if self._is_told else 0)
             self.tending.look()
             await self._pause(interval_us)
 
@@ -245,7 +247,7 @@ class _Run:
     async def tell_health(self, error: TidelogError | None, *, running: bool) -> None:
         """Write the health. It is a hint: that it cannot be written is no reason to stop."""
         ingester, done = self.ingester, self.summary()
-        self._told_us = ingester.clock.monotonic_us()
+        self._told_us, self._is_told = ingester.clock.monotonic_us(), True
         health = Health(
             engine=ingester.engine.name,
             started_us=self._started_us,

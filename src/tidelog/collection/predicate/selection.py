@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 import numpy as np
 import pyarrow as pa
 
+from tidelog.arguments import check_kind, quoted
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.bounds import Box
 from tidelog.persist.part import int64_array, int64_of
@@ -41,10 +43,10 @@ class RowSelection:
         """Check it against a collection's columns.
 
         Raises:
-            UsageError: a column is not there, the condition is none, or the limit is negative.
+            UsageError: a column is not there, the condition is none, or the limit is no number of
+                rows.
         """
-        if self.limit is not None and self.limit < 0:
-            raise UsageError(f"{self.what}limit is 0 or more", given=self.limit)
+        limit = None if self.limit is None else _limit_of(self.limit, f"{self.what}limit")
         names = schema.names
         if isinstance(self.columns, str):  # Its letters would be taken for columns.
             raise UsageError(
@@ -62,8 +64,19 @@ class RowSelection:
             from tidelog.collection.predicate.expression import check_predicate
 
             told = f"{self.what}where"
+            check_kind(where, str, f"{told} is a condition in SQL, as text")
             predicate = check_predicate(where, schema.data, definite=False, what=told)
-        return CheckedSelection(columns=tuple(columns), predicate=predicate, limit=self.limit)
+        return CheckedSelection(columns=tuple(columns), predicate=predicate, limit=limit)
+
+
+def _limit_of(limit: SupportsIndex, what: str) -> int:
+    try:
+        found = operator.index(limit)  # Of numpy, too.
+    except TypeError:
+        raise UsageError(f"{what} is a whole number of rows", given=quoted(limit)) from None
+    if found < 0:
+        raise UsageError(f"{what} is 0 or more", given=found)
+    return found
 
 
 def _known(name: str, names: Sequence[str]) -> str:

@@ -66,6 +66,17 @@ def is_asked_for(key: str, patterns: Sequence[str]) -> bool:
     return any(matches(one, key) and not is_passed_over(key, one) for one in patterns)
 
 
+def empty_places(
+    places: Sequence[str], patterns: Sequence[str], entries: Sequence[Entry]
+) -> list[str]:
+    """Return the places whose pattern takes none of the files that there are."""
+    return [
+        place
+        for place, pattern in zip(places, patterns, strict=True)
+        if not any(is_asked_for(entry.key, (pattern,)) for entry in entries)
+    ]
+
+
 def is_passed_over(key: str, pattern: str) -> bool:
     """Say whether tools leave such files beside data, or are still writing them.
 

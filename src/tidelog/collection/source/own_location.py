@@ -30,7 +30,7 @@ def refuse_own_location(url: str, pattern: str, location_url: str) -> None:
     if url.startswith("file:"):
         parts = pattern.split("/")
         depth = min(literal_parts(pattern), len(parts) - 1)
-        url, pattern = "/".join([url.rstrip("/"), *parts[:depth]]), "/".join(parts[depth:])
+        url, pattern = _folder(url) + "/".join(parts[:depth]), "/".join(parts[depth:])
     for around, within in product(names_of(url), names_of(split_glob(location_url)[0])):
         inner = _inner(within, around)
         if inner is not None and any(matches(pattern, f"{inner}{name}") for name in WRITTEN):
@@ -47,5 +47,10 @@ def leads_into(entry: Entry, root: str) -> bool:
 
 def _inner(within: str, around: str) -> str | None:
     """Return what keys of one place begin with in another that holds it; None if none does."""
-    inside, outside = (f"{split_query(url)[0].rstrip('/')}/" for url in (within, around))
+    inside, outside = (_folder(split_query(url)[0]) for url in (within, around))
     return inside.removeprefix(outside) if inside.startswith(outside) else None
+
+
+def _folder(place: str) -> str:
+    """Return a place with one slash behind it; the root of a disk has it already."""
+    return place if place == "file:///" else f"{place.rstrip('/')}/"

@@ -1,0 +1,56 @@
+"""What a program may write in a `SourceSpec`: the types of its fields, told in a sentence. Pure.
+
+The command line has options, which are of one type; a program has whatever lies at hand.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from tidelog.arguments import check_kind, check_whole, quoted
+from tidelog.collection.formats.csv.guess import CsvOptions
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.collection.create import SourceSpec
+
+_TEXTS: Final = {
+    "kind": "files",
+    "format": "csv",
+    "envelope": "upsert",
+    "time_column": "at",
+    "time_unit": "ms",
+    "max_ahead": "1d",
+    "lateness": "10m",
+    "delete_when": "gone = true",
+    "schema": "flight int, day date",
+}
+
+
+def check_types(spec: SourceSpec) -> None:
+    """Check the types of a spec's fields.
+
+    Raises:
+        UsageError: one is of another type; the sentence has an example of the right one.
+    """
+    for name, such in _TEXTS.items():
+        value = getattr(spec, name)
+        if value is not None:
+            check_kind(value, str, f"{name} is a text, such as {such!r}")
+    _check_several("key", spec.key, ("id",), str)
+    if spec.files is not None and not isinstance(spec.files, str | os.PathLike):
+        _check_several("files", spec.files, ("./2025", "./inbox"), str | os.PathLike)
+    if not all(isinstance(text, str) for one in spec.settings.items() for text in one):
+        raise UsageError(
+            "settings are texts by name, such as {'rate': '100'}", found=quoted(spec.settings)
+        )
+    check_whole(spec.shards, "shards")
+    check_kind(spec.csv, CsvOptions, "csv is a CsvOptions(...) of tidelog")
+
+
+def _check_several(name: str, value: object, such: tuple[str, ...], of: object) -> None:
+    # A text's letters would be taken for names.
+    several = isinstance(value, tuple | list)
+    if not several or not all(isinstance(one, of) for one in value):  # type: ignore[arg-type,attr-defined]
+        raise UsageError(f"{name} is a tuple of texts, such as {such!r}", found=quoted(value))
