@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -76,15 +77,56 @@ def pack_range(footer: bytes, groups: bytes) -> bytes:
     return len(footer).to_bytes(8, "little") + footer + groups
 
 
+@dataclass(frozen=True, slots=True)
+class PackedGroups:
+    """Row groups that begin in ``[low, high)`` of a file, packed; ``row`` is their first row."""
+
+    data: bytes
+    low: int
+    high: int
+    row: int
+    rows: int
+
+    def holds(self, offsets: Int64s) -> Bools:
+        """Say of rows' numbers within the file whether they are in these groups."""
+        found: Bools = (offsets >= self.row) & (offsets < self.row + self.rows)
+        return found
+
+
+def split_groups(data: bytes, low: int, high: int) -> list[PackedGroups]:
+    """Return the row groups that lie in ``[low, high)``, each packed alone.
+
+    Those that begin at one place, as empty ones do, come together.
+    """
+    footer, groups, metadata = _unpacked(data)
+    first, last = groups_between(metadata, low, high)
+    begin, _ = group_span(metadata, first, last)
+    starts = group_starts(metadata)
+    rows = np.array([metadata.row_group(g).num_rows for g in range(last)], dtype=np.int64)
+    found: list[PackedGroups] = []
+    for at in np.unique(starts[first:last]).tolist():
+        one, following = groups_between(metadata, at, at + 1)
+        least, greatest = group_span(metadata, one, following)
+        packed = pack_range(footer, groups[least - begin : greatest - begin])
+        before, within = int(rows[:one].sum()), int(rows[one:following].sum())
+        found.append(PackedGroups(packed, at, at + 1, before, within))
+    return found
+
+
+def _unpacked(data: bytes) -> tuple[bytes, bytes, pq.FileMetaData]:
+    """Return the footer of a packed range, the bytes of its groups, and what the footer says."""
+    length = int.from_bytes(data[:8], "little")
+    footer = data[8 : 8 + length]
+    return footer, data[8 + length :], read_footer(footer)
+
+
 def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Records:
     """Read the row groups that lie in ``[low, high)``; offsets are row numbers within the file.
 
     Raises:
         CorruptionError: the footer cannot be read.
     """
-    length = int.from_bytes(data[:8], "little")
-    footer, groups = data[8 : 8 + length], data[8 + length :]
-    metadata = read_footer(footer)
+    footer, groups, metadata = _unpacked(data)
     start, limit = groups_between(metadata, low, high)
     first, last = group_span(metadata, start, limit)
     size = max(last, first) + len(footer)
