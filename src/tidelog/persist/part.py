@@ -179,12 +179,13 @@ def missing_part(path: str) -> PartMissing:
 
 
 def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the greatest value of each key column that has an order."""
+    """Return the least and the greatest value of each key column that has an order; see `key_box`."""
     if not part.key_bounds:
         return {}
     with pa.ipc.open_stream(pa.py_buffer(part.key_bounds)) as stream:
         table = stream.read_all()
-    return {n: (table.column(n)[0].as_py(), table.column(n)[1].as_py()) for n in table.column_names}
+    named = ((name, table.column(name)) for name in table.column_names)
+    return {name: (_value(column[0]), _value(column[1])) for name, column in named}
 
 
 def may_overlap(part: Part, wanted: dict[str, tuple[Any, Any]]) -> bool:
@@ -205,7 +206,10 @@ def may_share_bucket(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the greatest value of each key column that has an order."""
+    """Return the least and the greatest value of each key column that has an order.
+
+    Times are the numbers that stand for them: Python holds not every one.
+    """
     found: dict[str, tuple[Any, Any]] = {}
     for name in key:
         column = table.column(name)
@@ -217,7 +221,9 @@ def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
 
 
 def _value(scalar: Any) -> Any:
-    return None if scalar is None else scalar.as_py()
+    if scalar is None or not pa.types.is_temporal(scalar.type):
+        return None if scalar is None else scalar.as_py()
+    return scalar.cast(pa.int32() if scalar.type.bit_width == 32 else pa.int64()).as_py()
 
 
 def _has_order(dtype: pa.DataType) -> bool:
