@@ -179,7 +179,7 @@ def missing_part(path: str) -> PartMissing:
 
 
 def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the greatest value of each key column that has an order; see `key_box`."""
+    """Return what is known of the least and the greatest key by column; see `key_box`."""
     if not part.key_bounds:
         return {}
     with pa.ipc.open_stream(pa.py_buffer(part.key_bounds)) as stream:
