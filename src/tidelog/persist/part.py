@@ -138,6 +138,23 @@ def encode_part(
     return part, None if small else data
 
 
+def large_rows(table: pa.Table, bytes_max: int) -> list[int]:
+    """Return which rows of a table are larger than ``bytes_max`` each."""
+    found: list[int] = []
+    waiting = [(0, table.num_rows)]
+    while waiting:
+        start, limit = waiting.pop()
+        # A half that is small as a whole needs no look: few slices are made, however many rows.
+        if start == limit or table.slice(start, limit - start).nbytes <= bytes_max:
+            continue
+        if limit - start == 1:
+            found.append(start)
+        else:
+            middle = (start + limit) // 2
+            waiting += [(middle, limit), (start, middle)]
+    return found
+
+
 def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
     """Return the updates of a part whose bytes were read whole.
 

@@ -31,8 +31,12 @@ from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
 from tidelog.collection.source.binding import FileRange
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
+from tidelog.persist.part import large_rows
 
 TEXT_MAX: Final = 4_096
+# Less than a shard takes, which has a row's time beside it, and a bit of each value for null.
+ROW_BYTES_MAX: Final = 8_000_000
+_LARGE: Final = "the row is over 8 MB: keep large values elsewhere, and name them"
 _COMMAS: Final = CsvDialect()
 _ISO: Final = Formats()
 
@@ -212,6 +216,8 @@ def fit_records(
     """Fit what a parser gave to the types that are wanted, and tell what does not fit."""
     table, places, reasons = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
+    large = large_rows(table, ROW_BYTES_MAX)
+    reasons.update((int(places[row]), _LARGE) for row in large)
     good = ~np.isin(places, np.fromiter(reasons, np.int64, len(reasons)))
     for name in required:
         there = np.asarray(table.column(name).is_valid().to_numpy(), dtype=np.bool_)
