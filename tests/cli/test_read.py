@@ -77,6 +77,13 @@ def test_lines_are_the_values_as_they_are_documented(table: pa.Table) -> None:
     assert [list(row) for row in found] == [names] * len(found)
 
 
+def test_no_bytes_are_not_null_in_csv() -> None:
+    """Nor is no text; a csv reader of Python's does not tell the two apart."""
+    table = pa.table({"b": pa.array([b"", None, b"a"]), "s": pa.array([None, "", "a"])})
+
+    assert lines_of(table, is_csv=True) == 'b,s\n"",\n,""\nYQ==,a\n'
+
+
 @settings(max_examples=30, deadline=None)
 @given(table=tables())
 def test_csv_is_read_back_by_others(table: pa.Table) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kit.sources import ingest, make_source
 from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec, resolve_spec, source_schema
+from tidelog.collection.formats.json import decode
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.records import Records
 from tidelog.collection.formats.types import is_json, json_field, parse_schema, sql_type_of
@@ -70,6 +71,27 @@ def test_a_line_without_such_text_is_a_bad_one(line: str, reason: str) -> None:
 
     assert [m.reason for m in found.misfits] == [reason]
     assert found.table.column("id").to_pylist() == [0, 2]
+
+
+@pytest.mark.parametrize("bad", ['{"id":1,"x":NaN}', '{"id":1,"id":2,"x":1}', '{"id":1,"x":[1,]}'])
+def test_many_bad_lines_are_not_read_again_and_again(
+    bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python writes NaN as it stands: a file of such lines must not take days."""
+    lines = [bad if n % 10 == 0 else f'{{"id":{n},"x":{{"n":{n}}}}}' for n in range(999)]
+    read = decode._read
+    reads: list[int] = []
+
+    def counted(chunk: bytes, *given: Any, **more: Any) -> Any:
+        reads.append(chunk.count(b"\n"))
+        return read(chunk, *given, **more)
+
+    monkeypatch.setattr(decode, "_read", counted)
+
+    found = decoded(*lines)
+
+    assert len(found.misfits) == 100
+    assert len(reads) < 3 * 100
 
 
 def test_a_table_of_json_alone_has_its_rows() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from tidelog.collection.ingest.status import source_status
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source import decode, survey
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import Decoded, decode_range
+from tidelog.collection.source.decode import ROW_BYTES_MAX, Decoded, decode_range
 from tidelog.collection.source.look import look_at_text
 from tidelog.collection.source.messages import decode_messages
 from tidelog.errors import InvariantError
@@ -224,10 +225,10 @@ def rows_break(rows: pa.Table) -> None:
         raise LibraryError
 
 
-async def location_of(folder: Path, *files: str) -> Location:
+async def location_of(folder: Path, *files: str, schema: str = "n bigint") -> Location:
     for place, text in enumerate(files):
         (folder / f"{place}.jsonl").write_text(text)
-    spec = SourceSpec(name="c", files=str(folder / "*.jsonl"), schema="n bigint")
+    spec = SourceSpec(name="c", files=str(folder / "*.jsonl"), schema=schema)
     return await make_source(folder / "lake", spec)
 
 
@@ -335,3 +336,20 @@ async def test_a_file_whose_name_is_no_text_waits_and_stops_no_other(tmp_path: P
 def write_bytes(path: bytes, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
+
+
+async def test_a_row_that_is_larger_than_a_shard_takes_is_a_bad_row(tmp_path: Path) -> None:
+    """It stopped its source for good, and no file could be named that would be skipped."""
+    sizes = (0, 9_000_000, ROW_BYTES_MAX - 100, 7)
+    lines = [json.dumps({"n": n, "s": "x" * size}) + "\n" for n, size in enumerate(sizes)]
+    files = lines[0] + lines[1], lines[2] + lines[3]
+    location = await location_of(tmp_path, *files, schema="n bigint, s varchar")
+
+    summary = await run(location)
+
+    assert (summary.rows, summary.bad) == (3, 1)
+    rows = await (await location.collection("c")).snapshot()
+    assert {*rows.column("n").to_pylist()} == {0, 2, 3}
+    errors = (await (await location.collection("c_errors")).snapshot()).to_pylist()
+    assert [(e["file"], e["offset"], len(e["text"])) for e in errors] == [("0.jsonl", 18, 4_096)]
+    assert "over 8 MB" in errors[0]["reason"]

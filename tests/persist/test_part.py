@@ -29,7 +29,7 @@ from tidelog.persist.part import (
     part_path,
     sums_of,
 )
-from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, shard_schema
 from tidelog.persist.updates import consolidate, prepare_updates
 from tidelog.rowhash import RowSum
 from tidelog.testing.models import updates_of
@@ -238,6 +238,27 @@ def test_bounds_say_what_they_are() -> None:
     assert may_overlap(part, {"c0": (3, 9)})
     assert not may_overlap(part, {"c0": (1, 3), "c2": ("d", "e")})
     assert may_overlap(part, {})
+
+
+@pytest.mark.parametrize("dtype", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")])
+def test_bounds_of_times_beyond_python_are_told(dtype: Any) -> None:
+    """Arrow holds more years than Python does, and a key may lie in any of them."""
+    schema = shard_schema(pa.schema([("k", dtype)]), key=["k"])
+    unit = 1 if dtype == pa.date32() else 86_400_000_000
+    numbers = [-2_000_000 * unit, 0, 3_000_000 * unit]
+
+    def table(some: list[int]) -> pa.Table:
+        integers = pa.array(some, pa.int64() if unit > 1 else pa.int32())
+        column: Any = integers.cast(dtype)
+        ones = pa.array([1] * len(some), pa.int64())
+        return pa.table([column, ones, ones], schema=schema.updates)
+
+    part, data = encoded(table(numbers), schema, inline=False)
+
+    assert decode_part(part, data, schema).equals(table(numbers))
+    assert decode_bounds(part) == {"k": (numbers[0], numbers[-1])}
+    assert may_overlap(part, key_box(table([3_000_000 * unit]), ["k"]))
+    assert not may_overlap(part, key_box(table([3_000_000 * unit + 1]), ["k"]))
 
 
 def test_parts_lie_under_their_shard_and_epoch() -> None:

@@ -44,6 +44,10 @@ def part_of(
     """Return a part and its bytes; outside of the state, its row groups are of three rows."""
     rows = [dict(zip(("k", "v", TIME, DIFF), u, strict=True)) for u in updates]
     table = sort_updates(pa.Table.from_pylist(rows, schema=schema.updates), schema)
+    return stored_part(table, schema, inline=inline)
+
+
+def stored_part(table: pa.Table, schema: ShardSchema, *, inline: bool) -> tuple[Part, bytes]:
     part, data = encode_part(table, schema, path="p", is_sorted=True, inline=inline)
     if data is None:
         return part, part.inline or b""
@@ -142,6 +146,27 @@ def test_shares_by_key_leave_out_what_they_cannot_need() -> None:
 
     assert first.parts == (low[0],)
     assert last.parts == (high[0],)
+
+
+def test_days_beyond_python_are_shared_out_too() -> None:
+    """Arrow holds more years than Python does, and a key may lie in any of them."""
+    types: dict[str, pa.DataType] = {**TYPES, "k": pa.date32()}
+    schema = shard_schema(pa.schema(types), key=["k"])
+    days = range(2_932_000, 2_934_000, 50)  # The last day of Python's is the 2,932,896th.
+    numbers: Any = pa.array(days, pa.int32())
+    rows = {"k": numbers.cast(pa.date32()), "v": ["a"] * 40, TIME: [0] * 40, DIFF: [1] * 40}
+    part, data = stored_part(pa.table(rows, schema=schema.updates), schema, inline=False)
+    whole = scan_of([part], schema)
+    groups = list(read_groups(pq.read_metadata(pa.BufferReader(data))))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scans, "PARTITION_BYTES", whole.size_bytes // 3)
+        shares = share_keys(whole, groups)
+
+    found = [decode_share(part, data, share) for share in shares]
+
+    assert len(shares) >= 3
+    assert all(table.num_rows < 20 for table in found)
+    assert pa.concat_tables(found).column("k").cast(pa.int32()).to_pylist() == list(days)
 
 
 def test_shares_by_part_come_to_the_whole() -> None:

@@ -103,7 +103,8 @@ class Cells:
         cells: list[Cell] = []
         for column, (_, is_quoted), name in zip(columns, asked, names, strict=True):
             text = made.column(name).cast(_TEXT).chunk(0)
-            is_doubtful = self._is_csv and pa.types.is_nested(column.type)
+            # Of no bytes base64 is no text, which is not null.
+            is_doubtful = self._is_csv and not pa.types.is_decimal(column.type)
             cells.append(Cell(_csv_text(text) if is_doubtful else text, is_quoted=is_quoted))
         return cells
 

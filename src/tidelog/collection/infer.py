@@ -21,7 +21,7 @@ from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
-from tidelog.collection.formats.types import json_field, without_maps
+from tidelog.collection.formats.types import json_field, plain_type, without_maps
 from tidelog.collection.source.sample import FileSample, read_sample
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.duck import duck, quoted
@@ -292,4 +292,5 @@ async def _parquet_schema(entry: Entry, store: Store) -> pa.Schema:
     except CorruptionError as error:
         raise UsageError(f"{entry.key!r} cannot be read as parquet: correct --format") from error
     columns = schema.to_arrow_schema()
-    return pa.schema([pa.field(f.name, canonical_type(without_maps(f.type))) for f in columns])
+    types = ((f.name, without_maps(plain_type(f.type))) for f in columns)
+    return pa.schema([pa.field(name, canonical_type(dtype)) for name, dtype in types])

@@ -116,16 +116,18 @@ def box_of_group(group: pq.RowGroupMetaData, names: frozenset[str]) -> dict[str,
         statistics = column.statistics if is_meant else None
         if statistics is None or not statistics.has_min_max:
             continue
-        # What Python makes of a time can be out of its range; its number cannot.
-        is_time = statistics.logical_type.type in ("DATE", "TIME", "TIMESTAMP")
-        least, greatest = (
-            (statistics.min_raw, statistics.max_raw)
-            if is_time
-            else (statistics.min, statistics.max)
-        )
+        least, greatest = extent_of(statistics)
         has_nulls = statistics.null_count is None or statistics.null_count > 0
         found[column.path_in_schema] = (least, None if has_nulls else greatest)
     return found
+
+
+def extent_of(statistics: pq.Statistics) -> Interval:
+    """Return the least and the greatest value that statistics tell."""
+    # What Python makes of a time can be out of its range; its number cannot.
+    if statistics.logical_type.type in ("DATE", "TIME", "TIMESTAMP"):
+        return statistics.min_raw, statistics.max_raw
+    return statistics.min, statistics.max
 
 
 def rows_within(table: pa.Table, box: Box) -> pa.Table:

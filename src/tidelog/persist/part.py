@@ -138,6 +138,23 @@ def encode_part(
     return part, None if small else data
 
 
+def large_rows(table: pa.Table, bytes_max: int) -> list[int]:
+    """Return which rows of a table are larger than ``bytes_max`` each."""
+    found: list[int] = []
+    waiting = [(0, table.num_rows)]
+    while waiting:
+        start, limit = waiting.pop()
+        # A half that is small as a whole needs no look: few slices are made, however many rows.
+        if start == limit or table.slice(start, limit - start).nbytes <= bytes_max:
+            continue
+        if limit - start == 1:
+            found.append(start)
+        else:
+            middle = (start + limit) // 2
+            waiting += [(middle, limit), (start, middle)]
+    return found
+
+
 def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
     """Return the updates of a part whose bytes were read whole.
 
@@ -179,12 +196,13 @@ def missing_part(path: str) -> PartMissing:
 
 
 def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the greatest value of each key column that has an order."""
+    """Return what is known of the least and the greatest key by column; see `key_box`."""
     if not part.key_bounds:
         return {}
     with pa.ipc.open_stream(pa.py_buffer(part.key_bounds)) as stream:
         table = stream.read_all()
-    return {n: (table.column(n)[0].as_py(), table.column(n)[1].as_py()) for n in table.column_names}
+    named = ((name, table.column(name)) for name in table.column_names)
+    return {name: (_value(column[0]), _value(column[1])) for name, column in named}
 
 
 def may_overlap(part: Part, wanted: dict[str, tuple[Any, Any]]) -> bool:
@@ -205,7 +223,10 @@ def may_share_bucket(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the greatest value of each key column that has an order."""
+    """Return the least and the greatest value of each key column that has an order.
+
+    Times are the numbers that stand for them: Python holds not every one.
+    """
     found: dict[str, tuple[Any, Any]] = {}
     for name in key:
         column = table.column(name)
@@ -217,7 +238,9 @@ def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
 
 
 def _value(scalar: Any) -> Any:
-    return None if scalar is None else scalar.as_py()
+    if scalar is None or not pa.types.is_temporal(scalar.type):
+        return None if scalar is None else scalar.as_py()
+    return scalar.cast(pa.int32() if scalar.type.bit_width == 32 else pa.int64()).as_py()
 
 
 def _has_order(dtype: pa.DataType) -> bool:

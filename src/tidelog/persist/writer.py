@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelog.clock import Clock, run_all
 from tidelog.errors import LocationError, Outcome, UsageError
 from tidelog.ids import ShardId
-from tidelog.persist.part import Part, encode_part, part_path
+from tidelog.persist.part import Part, encode_part, large_rows, part_path
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.updates import is_sortable
 from tidelog.rowhash import Hashes
@@ -93,18 +93,8 @@ def cut(updates: pa.Table, part_bytes: int) -> list[pa.Table]:
         UsageError: one row alone is over 8 MiB.
     """
     rows, size = updates.num_rows, updates.nbytes
-    if _has_large_row(updates):
+    if large_rows(updates, RECORD_BYTES_MAX):
         raise UsageError("a row is over 8 MiB: keep large values elsewhere and name them")
     pieces = max(1, -(-size // part_bytes))
     step = -(-rows // pieces)
     return [updates.slice(start, step) for start in range(0, rows, step)]
-
-
-def _has_large_row(updates: pa.Table) -> bool:
-    # A half that is small as a whole needs no look: few slices are made, however many rows.
-    if updates.nbytes <= RECORD_BYTES_MAX:
-        return False
-    half = updates.num_rows // 2
-    if not half:
-        return True
-    return _has_large_row(updates.slice(0, half)) or _has_large_row(updates.slice(half))

@@ -22,7 +22,16 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.predicate.selection import check_multiplicity
 from tidelog.errors import CorruptionError
-from tidelog.persist.bounds import OPEN, Box, box_of_group, overlaps, rows_within
+from tidelog.persist.bounds import (
+    OPEN,
+    Box,
+    box_of_group,
+    extent_of,
+    ordered,
+    overlaps,
+    rows_within,
+    scalar_of,
+)
 from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
 from tidelog.persist.updates import accumulate, consolidate
@@ -122,7 +131,7 @@ def read_groups(metadata: pq.FileMetaData) -> Iterator[tuple[Any, int]]:
         group = metadata.row_group(index)
         statistics = group.column(0).statistics
         if statistics is not None and statistics.has_min_max:
-            yield statistics.min, group.num_rows
+            yield extent_of(statistics)[0], group.num_rows
 
 
 def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
@@ -220,8 +229,8 @@ def _bounds_of(scan: Scan) -> tuple[Any, Any] | None:
     if not scan.bounds:
         return None
     with pa.ipc.open_stream(pa.py_buffer(scan.bounds)) as stream:
-        column = stream.read_all().column("bound")
-    return column[0].as_py(), column[1].as_py()
+        low, high = ordered(stream.read_all().column("bound")).to_pylist()
+    return low, high
 
 
 def _reaches(part: Part, key: str, low: Any, high: Any) -> bool:
@@ -237,9 +246,11 @@ def _groups_within(metadata: pq.FileMetaData, bounds: tuple[Any, Any] | None) ->
     for index in range(metadata.num_row_groups):
         found = metadata.row_group(index).column(0).statistics
         # Nulls are in no statistic's range.
-        known = found if found is not None and found.has_min_max and not found.null_count else None
-        before = known is not None and low is not None and known.max < low
-        after = known is not None and high is not None and known.min >= high
+        least, greatest = OPEN
+        if found is not None and found.has_min_max and not found.null_count:
+            least, greatest = extent_of(found)
+        before = greatest is not None and low is not None and greatest < low
+        after = least is not None and high is not None and least >= high
         if not before and not after:
             yield index
 
@@ -251,12 +262,12 @@ def _may_hold(group: pq.RowGroupMetaData, box: Box) -> bool:
 
 def _within(table: pa.Table, key: str, low: Any, high: Any) -> pa.Table:
     """Keep the rows whose keys lie within bounds; nulls lie in the first range."""
-    column = table.column(key)
+    column = ordered(table.column(key))
     inside = pc.is_valid(column)
     if low is not None:
-        inside = pc.and_kleene(inside, pc.greater_equal(column, pa.scalar(low, column.type)))
+        inside = pc.and_kleene(inside, pc.greater_equal(column, scalar_of(low, column.type)))
     if high is not None:
-        inside = pc.and_kleene(inside, pc.less(column, pa.scalar(high, column.type)))
+        inside = pc.and_kleene(inside, pc.less(column, scalar_of(high, column.type)))
     if low is None:
         inside = pc.or_kleene(inside, pc.is_null(column))
     return table.filter(inside)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from tidelog.collection.formats.apart import do_apart
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records, row_texts
+from tidelog.collection.formats.types import plain_type
 from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
 
@@ -76,15 +78,56 @@ def pack_range(footer: bytes, groups: bytes) -> bytes:
     return len(footer).to_bytes(8, "little") + footer + groups
 
 
+@dataclass(frozen=True, slots=True)
+class PackedGroups:
+    """Row groups that begin in ``[low, high)`` of a file, packed; ``row`` is their first row."""
+
+    data: bytes
+    low: int
+    high: int
+    row: int
+    rows: int
+
+    def holds(self, offsets: Int64s) -> Bools:
+        """Say of rows' numbers within the file whether they are in these groups."""
+        found: Bools = (offsets >= self.row) & (offsets < self.row + self.rows)
+        return found
+
+
+def split_groups(data: bytes, low: int, high: int) -> list[PackedGroups]:
+    """Return the row groups that lie in ``[low, high)``, each packed alone.
+
+    Those that begin at one place, as empty ones do, come together.
+    """
+    footer, groups, metadata = _unpacked(data)
+    first, last = groups_between(metadata, low, high)
+    begin, _ = group_span(metadata, first, last)
+    starts = group_starts(metadata)
+    rows = np.array([metadata.row_group(g).num_rows for g in range(last)], dtype=np.int64)
+    found: list[PackedGroups] = []
+    for at in np.unique(starts[first:last]).tolist():
+        one, following = groups_between(metadata, at, at + 1)
+        least, greatest = group_span(metadata, one, following)
+        packed = pack_range(footer, groups[least - begin : greatest - begin])
+        before, within = int(rows[:one].sum()), int(rows[one:following].sum())
+        found.append(PackedGroups(packed, at, at + 1, before, within))
+    return found
+
+
+def _unpacked(data: bytes) -> tuple[bytes, bytes, pq.FileMetaData]:
+    """Return the footer of a packed range, the bytes of its groups, and what the footer says."""
+    length = int.from_bytes(data[:8], "little")
+    footer = data[8 : 8 + length]
+    return footer, data[8 + length :], read_footer(footer)
+
+
 def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Records:
     """Read the row groups that lie in ``[low, high)``; offsets are row numbers within the file.
 
     Raises:
         CorruptionError: the footer cannot be read.
     """
-    length = int.from_bytes(data[:8], "little")
-    footer, groups = data[8 : 8 + length], data[8 + length :]
-    metadata = read_footer(footer)
+    footer, groups, metadata = _unpacked(data)
     start, limit = groups_between(metadata, low, high)
     first, last = group_span(metadata, start, limit)
     size = max(last, first) + len(footer)
@@ -97,14 +140,15 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
     wide = _wide_moments(metadata, wanted.names)
     file = opened("us" if wide else "ns")
     exact = opened("ns") if wide else file
-    there = {*file.schema_arrow.names}
+    told = pa.schema([field.with_type(plain_type(field.type)) for field in file.schema_arrow])
+    there = {*told.names}
     present = [n for n in wanted.names if n in there]
     sizes = np.array([metadata.row_group(g).num_rows for g in range(limit)], dtype=np.int64)
     begins = np.cumsum(sizes) - sizes
 
     def read(first: int, last: int) -> tuple[pa.Table, Int64s, list[Misfit]]:
         if first == last:
-            return _firsts(file.schema_arrow.empty_table(), present), begins[:0], []
+            return _firsts(told.empty_table(), present), begins[:0], []
         numbers = np.arange(
             begins[start + first], begins[start + last - 1] + sizes[start + last - 1]
         )
@@ -132,11 +176,11 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
         for group, name in failed.items()
     ]
     misfits += [misfit for *_, lost in done for misfit in lost]
-    tables = [one for one, *_ in done] or [_firsts(file.schema_arrow.empty_table(), present)]
+    tables = [one for one, *_ in done] or [_firsts(told.empty_table(), present)]
     table = pa.concat_tables(tables)
     rows = table.num_rows
     columns = [table.column(f.name) if f.name in there else pa.nulls(rows, f.type) for f in wanted]
-    unknown = unknown_paths(file.schema_arrow, wanted)
+    unknown = unknown_paths(told, wanted)
     return Records(
         pa.table(columns, names=wanted.names),
         np.concatenate([begins[:0], *(numbers for _, numbers, _ in done)]),
@@ -147,9 +191,13 @@ def decode_parquet(data: bytes, wanted: pa.Schema, *, low: int, high: int) -> Re
 
 
 def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the columns of these names; of two that have one name, the first."""
+    """Return the columns of these names, of plain types; of two that have one name, the first."""
     places = {name: place for place, name in reversed(list(enumerate(table.column_names)))}
-    return table.select([places[name] for name in names])
+    columns = [table.column(places[name]) for name in names]
+    plain = [
+        one.cast(kind) if (kind := plain_type(one.type)) != one.type else one for one in columns
+    ]
+    return pa.table(plain, names=list(names)) if names else table.select([])
 
 
 def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,15 +56,50 @@ def shown(data: bytes) -> str:
 
 
 def row_texts(rows: pa.Table) -> list[str]:
-    """Return rows as a person may read them."""
-    try:
-        return [str(_readable(row)) for row in rows.to_pylist()]
-    except (ValueError, OverflowError):
-        pass  # Arrow holds times that Python does not.
-    columns = [rows.column(name).cast(pa.string()).to_pylist() for name in rows.column_names]
+    """Return rows as a person may read them; the text of a row depends on that row alone."""
+    columns = [_values(column) for column in rows.columns]
     return [
-        str(dict(zip(rows.column_names, row, strict=True))) for row in zip(*columns, strict=True)
+        str(_readable(dict(zip(rows.column_names, row, strict=True))))
+        for row in zip(*columns, strict=True)
     ]
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[Any]:
+    """Return a column as values of Python; a time that it does not hold is told as text.
+
+    So are nanoseconds, of which Python makes one thing with pandas, and another without.
+    """
+    if not _has_nanos(column.type):
+        with suppress(ValueError, OverflowError, KeyError):
+            return column.to_pylist()
+    return [_value(scalar) for scalar in column]
+
+
+def _has_nanos(dtype: Any) -> bool:
+    if pa.types.is_nested(dtype):
+        return any(_has_nanos(dtype.field(place).type) for place in range(dtype.num_fields))
+    return pa.types.is_temporal(dtype) and getattr(dtype, "unit", "") == "ns"
+
+
+def _value(scalar: Any) -> Any:
+    dtype = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_dictionary(dtype):
+        return _value(scalar.value)
+    if pa.types.is_struct(dtype):
+        return {dtype.field(n).name: _value(scalar[n]) for n in range(dtype.num_fields)}
+    if pa.types.is_map(dtype):
+        return [(_value(entry[0]), _value(entry[1])) for entry in scalar.values]
+    if pa.types.is_nested(dtype):
+        return [_value(one) for one in scalar.values]
+    if not _has_nanos(dtype):
+        with suppress(ValueError, OverflowError, KeyError):
+            return scalar.as_py()
+    if pa.types.is_timestamp(dtype):
+        # Not by its zone's clock: for that, a database of time zones would have to be there.
+        scalar = scalar.cast(pa.timestamp(dtype.unit))
+    return scalar.cast(pa.string()).as_py()
 
 
 def _readable(value: Any) -> Any:

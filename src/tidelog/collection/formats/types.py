@@ -8,7 +8,7 @@ makes its row a bad one, whatever stands in other rows.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -136,6 +136,37 @@ def without_maps(dtype: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(f.name, without_maps(f.type)) for f in dtype])
     kind = canonical_type(dtype)
     return pa.list_(without_maps(kind.value_type)) if pa.types.is_list(kind) else dtype
+
+
+def plain_type(dtype: Any) -> pa.DataType:
+    """Return the type without views and extensions, of which Arrow cannot take single rows.
+
+    Views of lists stay: what Arrow makes lists of has wrong offsets where there are nulls.
+    """
+    if isinstance(dtype, pa.BaseExtensionType):
+        return plain_type(dtype.storage_type)
+    if pa.types.is_string_view(dtype) or pa.types.is_binary_view(dtype):
+        return pa.string() if pa.types.is_string_view(dtype) else pa.binary()
+    if pa.types.is_map(dtype):
+        made: Any = pa.map_  # It takes fields, which its types do not say.
+        return cast(
+            "pa.DataType",
+            made(_plain_field(dtype.key_field), _plain_field(dtype.item_field), dtype.keys_sorted),
+        )
+    if pa.types.is_struct(dtype):
+        return pa.struct([_plain_field(field) for field in dtype])
+    if pa.types.is_fixed_size_list(dtype):
+        size: int = dtype.list_size
+        return pa.list_(_plain_field(dtype.value_field), size)
+    if pa.types.is_list(dtype):
+        return pa.list_(_plain_field(dtype.value_field))
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(_plain_field(dtype.value_field))
+    return cast("pa.DataType", dtype)
+
+
+def _plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return field.with_type(plain_type(field.type))
 
 
 def json_wire(dtype: pa.DataType) -> pa.DataType:

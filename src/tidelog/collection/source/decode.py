@@ -26,13 +26,17 @@ from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.lines import record_ends, split_at, white_of
-from tidelog.collection.formats.parquet import decode_parquet
+from tidelog.collection.formats.parquet import PackedGroups, decode_parquet, split_groups
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
 from tidelog.collection.source.binding import FileRange
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
+from tidelog.persist.part import large_rows
 
 TEXT_MAX: Final = 4_096
+# Less than a shard takes, which has a row's time beside it, and a bit of each value for null.
+ROW_BYTES_MAX: Final = 8_000_000
+_LARGE: Final = "the row is over 8 MB: keep large values elsewhere, and name them"
 _COMMAS: Final = CsvDialect()
 _ISO: Final = Formats()
 
@@ -83,9 +87,9 @@ def decode_range(
         return Decoded(nothing, _unreadable(found, error.sentence))
     except (TidelogError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a file does to a library, it is bad rows
+    except Exception:  # noqa: BLE001 - whatever a file does to a library, it is bad rows
         if format == "parquet":
-            return Decoded(nothing, _unreadable(found, f"the file: {type(error).__name__}"))
+            return _decode_groups_apart(data, found, decode, nothing)
         apart = _decode_apart(data, found, dialect if format == "csv" else None, decode)
         return replace(apart, rows=apart.rows if apart.rows.num_columns else nothing)
 
@@ -124,6 +128,47 @@ def _decode_apart(
             shown(data[starts[row] : ends[row]])
             for row in np.searchsorted(starts, offsets - found.start).tolist()
         ],
+    )
+
+
+def _decode_groups_apart(
+    data: bytes, found: FileRange, decode: Callable[[bytes, FileRange], Decoded], nothing: pa.Table
+) -> Decoded:
+    """Decode row groups of which some one makes a library fail: each of those is one bad row."""
+    groups = split_groups(data, found.start, found.limit)
+
+    def some(start: int, limit: int) -> list[tuple[PackedGroups, Decoded]]:
+        ranges = [msgspec.structs.replace(found, start=g.low, limit=g.high) for g in groups]
+        return [(groups[at], decode(groups[at].data, ranges[at])) for at in range(start, limit)]
+
+    parts, failed = do_apart(len(groups), some)
+    misfits = [
+        Misfit(
+            groups[at].row,
+            f"the row group cannot be decoded: {name}",
+            f"{groups[at].rows} rows from here on",
+        )
+        for at, name in failed.items()
+    ]
+    done = [pair for part in parts for pair in part]
+    dropped: Counter[str] = Counter()
+    for _, one in done:
+        dropped.update(one.dropped)
+
+    def texts(offsets: Int64s) -> list[str]:
+        told: dict[int, str] = {}
+        for group, one in done:
+            within = offsets[group.holds(offsets)]
+            told.update(zip(within.tolist(), one.texts(within), strict=True))
+        return [told[offset] for offset in offsets.tolist()]
+
+    return Decoded(
+        pa.concat_tables([nothing, *(one.rows for _, one in done)]),
+        pa.concat_tables(
+            [*(one.errors for _, one in done), errors_table(found.path, misfits)]
+        ).sort_by("offset"),
+        dict(dropped),
+        texts,
     )
 
 
@@ -171,6 +216,8 @@ def fit_records(
     """Fit what a parser gave to the types that are wanted, and tell what does not fit."""
     table, places, reasons = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
+    large = large_rows(table, ROW_BYTES_MAX)
+    reasons.update((int(places[row]), _LARGE) for row in large)
     good = ~np.isin(places, np.fromiter(reasons, np.int64, len(reasons)))
     for name in required:
         there = np.asarray(table.column(name).is_valid().to_numpy(), dtype=np.bool_)

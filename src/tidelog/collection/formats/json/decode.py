@@ -55,8 +55,7 @@ def decode_json(data: bytes, wanted: pa.Schema, *, base: int, counted: bool = Tr
     starts, ends = split_records(data)
     wire = pa.schema([pa.field(f.name, json_wire(f.type)) for f in wanted])
     lines = _Lines(data, starts, ends, wanted, wire, {} if counted else None)
-    guesses = [lines.guess_by(check) for check in lines.checkers()]
-    sieve = Sieve(lines.parse, [*guesses, lines.guess_by_stops])
+    sieve = Sieve(lines.parse, lines.guesses())
     if len(starts):
         first, last = outer_bytes(data, starts, ends)
         whole = (first == _OPEN) & (last == _CLOSE) & are_text(data, ends)
@@ -97,9 +96,12 @@ class _Lines:
         self._plain = pa.schema([field for field in self.wire if field.name not in texts])
         self._has_unknown = bool(texts)
 
-    def checkers(self) -> list[Check]:
-        """Return what says quickly that one line cannot be parsed; see `line_checkers`."""
-        return [*line_checkers(self._plain), *([self._texts.check] if self._texts.names else [])]
+    def guesses(self) -> list[Guess]:
+        """Return what says quickly which lines cannot be parsed, the cheapest first."""
+        guesses = [self.guess_by(check) for check in line_checkers(self._plain)]
+        if self._texts.names:
+            guesses.append(self.guess_by(self._texts.check, is_strict=True))
+        return [*guesses, self.guess_by_stops]
 
     def line(self, row: int) -> bytes:
         return self.data[self.starts[row] : self.ends[row]]
@@ -143,12 +145,13 @@ class _Lines:
             found = found.append_column(name, column)
         return found
 
-    def guess_by(self, check: Check) -> Guess:
+    def guess_by(self, check: Check, *, is_strict: bool = False) -> Guess:
         """Doubt the lines that a parser of one line refuses: it is quick, but not Arrow's."""
 
         def guess(rows: Int64s) -> Bools:
             bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
-            return np.array(doubt_lines((self.data[a:b] for a, b in bounds), check), np.bool_)
+            texts = (self.data[start:end] for start, end in bounds)
+            return np.array(doubt_lines(texts, check, is_strict=is_strict), np.bool_)
 
         return guess
 
@@ -159,7 +162,7 @@ class _Lines:
         while at < len(rows):
             few = rows[at : at + STOP_ROWS]
             chunk = gather(self.data, self.starts, self.ends, few)
-            found = _read(chunk, self.wire, unknown="ignore")
+            found = _read(chunk, self._plain, unknown="ignore")
             stop = _ROW.search(found) if isinstance(found, str) else None
             if stop is None:
                 at += STOP_ROWS

@@ -63,16 +63,16 @@ def _test(dtype: pa.DataType) -> Callable[[Any], bool] | None:
     return None
 
 
-def doubt_lines(lines: Iterable[bytes], check: Check) -> list[bool]:
-    """Say of each line whether a checker refuses it."""
+def doubt_lines(lines: Iterable[bytes], check: Check, *, is_strict: bool) -> list[bool]:
+    """Say of each line whether a checker refuses it; of NaN, only one that ``is_strict`` does."""
     found: list[bool] = []
     for line in lines:
         try:
             check(line)
         except Exception:  # noqa: BLE001 - of any kind, it is a doubt.
             # Arrow reads numbers that are not finite; strict json has none of them.
-            plain = _NOT_FINITE.sub(b"0", line)
-            found.append(plain == line or doubt_lines([plain], check)[0])
+            plain = line if is_strict else _NOT_FINITE.sub(b"0", line)
+            found.append(plain == line or doubt_lines([plain], check, is_strict=True)[0])
         else:
             found.append(False)
     return found
