@@ -31,7 +31,7 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
-from tidelog.collection.source.identified import find_renamed, identify
+from tidelog.collection.source.identified import find_renamed, identify, sizes_now
 from tidelog.collection.source.keeping import RowsInMemory, read_kept
 from tidelog.collection.source.kept import KeptRows
 from tidelog.collection.source.look import SurveyJob, greatest_time
@@ -194,20 +194,23 @@ class FilesSource:
         head: FilesHead,
         job: SurveyJob,
     ) -> bool:
-        """Find files that were taken under other names, and say whether there are any."""
+        """Find files that were taken under other names, or went; say whether there are any."""
         new = [one for one in files if one.candidate.before is None and not one.is_empty]
         if not new or job.is_versioned:
             self._moves.doubt_objects(new, taken, head.sizes)
             return False
-        return await find_renamed(
+        sizes = await sizes_now(new, taken, head.sizes, info=self.info, clock=self.clock)
+        renamed = await find_renamed(
             new,
-            gone_by_beginning(taken, head.sizes),
+            gone_by_beginning(taken, sizes),
             self._moves,
             info=self.info,
             skipped=self._skipped,
             store=self.store,
             clock=self.clock,
         )
+        self._known.stalled.update({one.path: (0, one.e_tag, WENT) for one in renamed.went})
+        return renamed.found or bool(renamed.went)
 
     async def _find_lost(self, plan: Plan, head: FilesHead) -> bool:
         """Find objects that went since they were listed, and say whether there are any; they wait.

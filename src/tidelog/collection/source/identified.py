@@ -6,6 +6,7 @@ What is said of it is in `moves`, which is pure; here files are looked at.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -15,15 +16,23 @@ from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import sum_of
-from tidelog.collection.source.moves import Beginning, Moves
+from tidelog.collection.source.moves import Beginning, Moves, known_identity
 from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.port import Plan
 from tidelog.collection.source.survey import is_unchanged
-from tidelog.collection.source.surveyed import FileSurvey
+from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.errors import GoneError
 from tidelog.store.local.identity import identity_of
 from tidelog.store.port import Store
 from tidelog.store.urls import local_path
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """Whether files were found that were taken under other names, and which new ones went."""
+
+    found: bool
+    went: tuple[FileCandidate, ...]
 
 
 async def find_renamed(
@@ -35,40 +44,80 @@ async def find_renamed(
     skipped: frozenset[str],
     store: Store,
     clock: Clock,
-) -> bool:
-    """Find files that were taken under other names, which are ``gone``; say whether there are any.
+) -> Renamed:
+    """Find files that were taken under other names, which are ``gone``.
+
+    Of one that goes meanwhile it cannot be told, and none of it may be taken under this name.
 
     Raises:
         LocationError: the store failed.
     """
     lengths, found = sorted({length for length, _ in gone}), False
+    went: list[FileCandidate] = []
     for one in new if gone else ():
         asked = one.candidate
         file = OpenedFile(store=store, path=asked.path, source=info.name)
-        alike = [
-            before
-            for begins in await _beginnings(one, file, lengths, format=info.format)
-            for before in gone.get(begins, ())
-            if asked.size_bytes >= before.size_bytes
-            and await is_unchanged(before, file, format=info.format)
-        ]
-        if alike:
-            place = local_path(info.url, asked.path)
-            identity = await clock.offload(partial(identity_of, place))
-            found |= moves.learn(asked, alike, identity=identity, skipped=skipped)
-    return found
+        try:
+            alike = [
+                before
+                for begins in await _beginnings(one, file, lengths, format=info.format)
+                for before in gone.get(begins, ())
+                if asked.size_bytes >= before.size_bytes
+                and await is_unchanged(before, file, format=info.format)
+            ]
+            if alike:
+                place = local_path(info.url, asked.path)
+                identity = await clock.offload(partial(identity_of, place))
+                await file.get(0, 1)  # Of one that is there, the identity is its own.
+                found |= moves.learn(asked, alike, identity=identity, skipped=skipped)
+        except GoneError:
+            went.append(asked)
+    return Renamed(found, tuple(went))
+
+
+async def sizes_now(
+    new: Sequence[FileSurvey],
+    taken: Mapping[str, FileRange],
+    sizes: Mapping[str, int],
+    *,
+    info: SourceInfo,
+    clock: Clock,
+) -> Mapping[str, int]:
+    """Return the sizes of a listing, without files that have the names of ``new`` ones by now.
+
+    Who renames a file while the source is listed may leave both of its names in the listing.
+    """
+    if not new or not taken:
+        return sizes
+
+    def renamed() -> set[str]:
+        ours = {identity_of(local_path(info.url, one.candidate.path)) for one in new} - {""}
+        listed = {
+            path: identity
+            for path, found in taken.items()
+            if path in sizes and (identity := known_identity(found)) in ours
+        }
+        return {
+            path
+            for path, identity in listed.items()
+            if identity_of(local_path(info.url, path)) != identity
+        }
+
+    old = await clock.offload(renamed)
+    return {path: size for path, size in sizes.items() if path not in old} if old else sizes
 
 
 async def _beginnings(
     one: FileSurvey, file: OpenedFile, lengths: Sequence[int], *, format: str
 ) -> list[Beginning]:
-    """Return how a file begins, as one that it has grown from did, of each of these lengths."""
+    """Return how a file begins, as one that it has grown from did, of each of these lengths.
+
+    Raises:
+        GoneError: it is gone.
+    """
     if format == "parquet":
         return [(one.found.head_bytes, one.found.head)]
-    try:
-        data = await file.get(0, lengths[-1])
-    except GoneError:
-        return []
+    data = await file.get(0, lengths[-1])
     return [(length, sum_of(data[:length])) for length in lengths if length <= len(data)]
 
 

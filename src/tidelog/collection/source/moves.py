@@ -33,8 +33,11 @@ class Moves:
         self, taken: Mapping[str, FileRange], sizes: Mapping[str, int]
     ) -> Mapping[str, FileRange]:
         """Return the frontier with what is moved, of files that are there and not recorded yet."""
-        for path in list(self.found):
-            if path in taken or path not in sizes:
+        names = names_by_path(taken) if self.found else {}
+        for path, found in list(self.found.items()):
+            # Other ingesters, whose listings are older, go on under the name that it had.
+            last = _last(names.get(found.moved, (found.moved,)), taken)
+            if path in taken or path not in sizes or last.limit != found.limit:
                 del self.found[path]
         return {**taken, **self.found, **returned(taken, sizes)}
 
@@ -153,5 +156,10 @@ def is_same_file(asked: FileCandidate, before: FileRange, identity: str) -> bool
     """
     if asked.size_bytes == before.size_bytes and is_version(asked.e_tag, before.e_tag):
         return True
-    known = before.e_tag.rpartition("|")[0]  # See `identified`.
+    known = known_identity(before)
     return identity == known if identity and known else asked.size_bytes > before.size_bytes
+
+
+def known_identity(found: FileRange) -> str:
+    """Return which file of its disk a range is of, as it was bound; "" where that is not known."""
+    return found.e_tag.rpartition("|")[0]  # See `identified`.

@@ -1,0 +1,164 @@
+"""Files that are renamed while an ingester looks at them, or two do: each row is in once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.sources import ingested, make_source, numbers, run_once
+from tidelog.collection.create import SourceSpec
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.source import files, identified
+from tidelog.collection.source.files import FilesSource
+from tidelog.location import open_location
+from tidelog.store.local.store import LocalStore
+from tidelog.store.port import Entry
+
+
+def write(path: Path, *numbers: int) -> Path:
+    with path.open("a") as file:
+        file.writelines(f'{{"n": {n}, "at": {1_000 * n}}}\n' for n in numbers)
+    return path
+
+
+async def made(folder: Path, *places: str, timed: bool = False) -> None:
+    for place in places:
+        (folder / place).mkdir()
+    spec = SourceSpec(
+        name="c",
+        files=tuple(str(folder / place) for place in places),
+        schema="n bigint, at bigint",
+        time_column="at" if timed else None,
+    )
+    await make_source(folder / "lake", spec)
+
+
+async def ingester(folder: Path) -> Ingester:
+    """Return an ingester as a process of its own has it."""
+    found = await (await open_location(str(folder / "lake"))).ingester("c")
+    await found.refresh()
+    return found
+
+
+@pytest.mark.parametrize("timed", [False, True])
+async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_name(
+    tmp_path: Path, timed: bool
+) -> None:
+    """What one remembers of a file is what stood when it looked; the other has an older listing."""
+    await made(tmp_path, "in", timed=timed)
+    old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    write(old, 1)
+    await ingested(tmp_path)
+    write(old, 2, 3)
+    one, other = await ingester(tmp_path), await ingester(tmp_path)
+    older = await other.source.head()
+    old.rename(new)
+    newer = await one.source.head()
+    assert await one.plan(newer, one.upper.time) is not None
+    new.rename(old)
+    await other.tick(older)
+    old.rename(new)
+
+    await one.tick(newer)
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("timed", [False, True])
+async def test_a_file_that_goes_while_it_is_looked_at_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
+) -> None:
+    """It may be one that was taken: that could not be told, and its bytes are still at hand."""
+    await made(tmp_path, "in", timed=timed)
+    a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
+    write(a, 1, 2)
+    await ingested(tmp_path)
+    a.rename(b)
+    find = identified.find_renamed
+
+    async def find_later(*given: Any, **named: Any) -> Any:
+        if b.exists():
+            b.rename(c)
+        return await find(*given, **named)
+
+    monkeypatch.setattr(files, "find_renamed", find_later)
+    first = await ingested(tmp_path)
+    second = await ingested(tmp_path)
+
+    assert await numbers(tmp_path) == [1, 2]
+    assert list(first.waiting) == [b.name]
+    assert second.waiting == {}
+
+
+def after_entry(monkeypatch: pytest.MonkeyPatch, key: str, change: Callable[[], object]) -> None:
+    """Have something happen once, when a listing has come past a file."""
+    listed, changes = LocalStore.list, [change]
+
+    async def late(
+        store: LocalStore, prefix: str, *, after: str | None = None
+    ) -> AsyncIterator[Entry]:
+        async for entry in listed(store, prefix, after=after):
+            yield entry
+            if entry.key == key and changes:
+                changes.pop()()
+
+    monkeypatch.setattr(LocalStore, "list", late)
+
+
+@pytest.mark.parametrize("more", [(), (3,)], ids=["the same", "more"])
+async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[int, ...]
+) -> None:
+    """The listing has both of its names."""
+    await made(tmp_path, "inbox", "later")
+    old, new = (tmp_path / place / "1.jsonl" for place in ("inbox", "later"))
+    write(old, 1, 2)
+    await ingested(tmp_path)
+
+    def move() -> None:
+        write(old.rename(new), *more)
+
+    after_entry(monkeypatch, "inbox/1.jsonl", move)
+    await ingested(tmp_path)
+    assert new.exists()
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 2, *more]
+
+
+async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:
+    """Both are there: so it was not renamed, and is taken under both, as ever."""
+    await made(tmp_path, "in")
+    old = write(tmp_path / "in" / "a.jsonl", 1)
+    await ingested(tmp_path)
+    (tmp_path / "in" / "b.jsonl").hardlink_to(old)
+
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 1]
+
+
+async def test_a_file_that_is_away_for_a_moment_is_taken_by_the_same_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as it was, so that nothing but another look shows that it can be taken now."""
+    await made(tmp_path, "in")
+    file = write(tmp_path / "in" / "a.jsonl", 1)
+    away = tmp_path / "a"
+    head, moves = FilesSource.head, [lambda: file.rename(away)]
+
+    async def late(source: FilesSource) -> object:
+        found = await head(source)
+        while moves:
+            moves.pop()()
+        return found
+
+    monkeypatch.setattr(FilesSource, "head", late)
+    one = await ingester(tmp_path)
+    first = await run_once(one)
+    away.rename(file)
+    second = await run_once(one)
+
+    assert list(first.waiting) == [file.name]
+    assert (second.rows, second.waiting) == (1, {})
