@@ -115,9 +115,9 @@ class KeptRows(Protocol):
         ...
 
     def find(self, path: str, low: int, high: int) -> list[DecodedPiece]:
-        """Return the pieces of a file, of those that are kept, whose records are in ``[low, high)``.
+        """Return the kept pieces of a file that may have records that start in ``[low, high)``.
 
-        What is returned is what was kept.
+        They are what was kept, or are not returned.
         """
         ...
 
