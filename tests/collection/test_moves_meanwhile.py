@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,16 @@ from typing import Any
 import pytest
 
 from kit.sources import ingested, make_source, numbers, run_once
+from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source import files, identified
+from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.identified import identify
+from tidelog.collection.source.moves import Moves
+from tidelog.collection.source.port import Plan
+from tidelog.collection.source.surveyed import FileCandidate
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
 from tidelog.store.port import Entry
@@ -126,6 +133,83 @@ async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known
     assert new.exists()
     await ingested(tmp_path)
     assert await numbers(tmp_path) == [1, 2, *more]
+
+
+async def test_a_file_that_gets_its_old_name_back_while_it_is_listed_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing has both of its names, and under one of them not all that is in was taken."""
+    await made(tmp_path, "first", "second")
+    one, other = (tmp_path / place / "1.jsonl" for place in ("first", "second"))
+    write(other, 1)
+    await ingested(tmp_path)
+    write(other.rename(one), 2)
+    await ingested(tmp_path)
+
+    after_entry(monkeypatch, "first/1.jsonl", lambda: one.rename(other))
+    await ingested(tmp_path)
+    assert other.exists()
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("timed", [False, True])
+async def test_what_is_not_there_when_it_is_bound_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
+) -> None:
+    """Its bytes are at hand, but nothing could tell afterwards which file they were of."""
+    await made(tmp_path, "in", timed=timed)
+    old, new = write(tmp_path / "in" / "b.jsonl", 1), tmp_path / "in" / "c.jsonl"
+    find = identified.find_renamed
+
+    async def find_earlier(*given: Any, **named: Any) -> Any:
+        found = await find(*given, **named)
+        if old.exists():
+            old.rename(new)
+            os.utime(new, (1, 1))
+        return found
+
+    monkeypatch.setattr(files, "find_renamed", find_earlier)
+    first = await ingested(tmp_path)
+    assert list(first.waiting) == [old.name]
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1]
+
+
+async def test_what_a_range_is_of_stays_known_though_the_file_is_elsewhere(tmp_path: Path) -> None:
+    """It goes right before it is bound: what was bound of it before says which one it is."""
+    url = tmp_path.as_uri()
+    gone = FileRange(path="a", start=3, limit=6, e_tag="d2")
+    before = FileRange(path="a", start=0, limit=3, e_tag="i1|d1")
+    found = await identify(Plan((gone,), None), {"a": before}, url, clock=SystemClock())
+
+    [range_] = found.ranges
+    assert range_ == FileRange(path="a", start=3, limit=6, e_tag="i1|d2")
+
+
+def learnt(moves: Moves, path: str, before: FileRange, *, identity: str) -> bool:
+    asked = FileCandidate(path=path, start=0, limit=9, size_bytes=9, e_tag="d1")
+    return moves.learn(asked, [before], identity=identity, skipped=frozenset())
+
+
+def test_two_new_names_of_one_file_are_both_known() -> None:
+    """It was renamed while it was listed; a copy with its date is another file."""
+    moves = Moves()
+    before = FileRange(path="a", start=0, limit=9, size_bytes=9, e_tag="i1|d1")
+    assert learnt(moves, "copy", before, identity="i2")
+    assert learnt(moves, "b", before, identity="i1")
+    assert learnt(moves, "c", before, identity="i1")
+    assert not learnt(moves, "copy", before, identity="i2")
+    assert {path: found.moved for path, found in moves.found.items()} == {"b": "a", "c": "a"}
+
+
+def test_a_name_that_a_file_had_for_a_moment_is_not_recorded() -> None:
+    """Nothing would say whose it was."""
+    moves = Moves()
+    before = FileRange(path="a", start=0, limit=9, size_bytes=9, e_tag="i1|d1")
+    assert learnt(moves, "b", before, identity="i1")
+    assert learnt(moves, "c", moves.found["b"], identity="i1")
+    assert {path: found.moved for path, found in moves.found.items()} == {"c": "a"}
 
 
 async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:

@@ -31,7 +31,13 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
-from tidelog.collection.source.identified import find_renamed, identify, sizes_now
+from tidelog.collection.source.identified import (
+    find_gone,
+    find_renamed,
+    identify,
+    sizes_beside,
+    sizes_now,
+)
 from tidelog.collection.source.keeping import RowsInMemory, read_kept
 from tidelog.collection.source.kept import KeptRows
 from tidelog.collection.source.look import SurveyJob, greatest_time
@@ -137,7 +143,8 @@ class FilesSource:
         budget = bytes_max
         round_ = 0
         while round_ < 64:
-            standing = self._moves.standing(taken, head.sizes)
+            sizes = await self._sizes(taken, head)
+            standing = self._moves.standing(taken, sizes)
             chosen, complete = choose_candidates(
                 (entry for entry in head.entries if entry.key not in self._skipped),
                 standing,
@@ -147,18 +154,20 @@ class FilesSource:
                 format=self.info.format,
             )
             await self._look(chosen, seen, job, survey)
-            if await self._find_moved([seen[one] for one in chosen], standing, head, job):
+            if await self._find_moved([seen[one] for one in chosen], standing, sizes, job):
                 continue  # Which is no round: however many files a folder has, they end.
             files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
                 plan = self._take(files, cut, job)
                 if not await self._find_lost(plan, head):
-                    return await self._identified(plan)
+                    return await self._identified(plan, standing)
                 continue  # Which is no round either.
             if complete:
                 moved = Plan(tuple(self._moves.found.values()), None)
-                return await self._identified(moved) if moved.ranges and not job.is_timed else None
+                if not moved.ranges or job.is_timed:
+                    return None
+                return await self._identified(moved, standing)
             # All that was seen waits, or is of one time, or unordered: look further.
             budget, round_ = budget * 2, round_ + 1
         return None
@@ -191,15 +200,15 @@ class FilesSource:
         self,
         files: Sequence[FileSurvey],
         taken: Mapping[str, FileRange],
-        head: FilesHead,
+        sizes: Mapping[str, int],
         job: SurveyJob,
     ) -> bool:
         """Find files that were taken under other names, or went; say whether there are any."""
         new = [one for one in files if one.candidate.before is None and not one.is_empty]
         if not new or job.is_versioned:
-            self._moves.doubt_objects(new, taken, head.sizes)
+            self._moves.doubt_objects(new, taken, sizes)
             return False
-        sizes = await sizes_now(new, taken, head.sizes, info=self.info, clock=self.clock)
+        sizes = await sizes_beside(new, taken, sizes, url=self.info.url, clock=self.clock)
         renamed = await find_renamed(
             new,
             gone_by_beginning(taken, sizes),
@@ -213,15 +222,18 @@ class FilesSource:
         return renamed.found or bool(renamed.went)
 
     async def _find_lost(self, plan: Plan, head: FilesHead) -> bool:
-        """Find objects that went since they were listed, and say whether there are any; they wait.
+        """Find files that went since they were listed, and say whether there are any; they wait.
 
-        Of a disk, files are read before they are bound.
+        Of a disk they were read since; of those that are bound, the identity is asked for.
         """
-        is_new = self.clock.monotonic_us() - head.listed_us < NEW_US
-        if is_new or not self._has_versions():
-            return False
         ranges = cast("Sequence[FileRange]", plan.ranges)
-        lost = await find_lost(ranges, head, self.store, distinct_prefixes(self.info.patterns))
+        if not self._has_versions():
+            lost = await find_gone(ranges, url=self.info.url, clock=self.clock)
+        elif self.clock.monotonic_us() - head.listed_us < NEW_US:
+            return False
+        else:
+            prefixes = distinct_prefixes(self.info.patterns)
+            lost = await find_lost(ranges, head, self.store, prefixes)
         self._known.stalled.update({r.path: (r.start, r.e_tag, WENT) for r in lost})
         return bool(lost)
 
@@ -332,10 +344,15 @@ class FilesSource:
         moved = (found for path, found in self._moves.found.items() if path not in followed)
         return Plan((*ranges, *moved), upper)
 
-    async def _identified(self, plan: Plan) -> Plan:
+    async def _identified(self, plan: Plan, taken: Mapping[str, FileRange]) -> Plan:
         if self._has_versions():
             return plan
-        return await identify(plan, self.info.url, clock=self.clock)
+        return await identify(plan, taken, self.info.url, clock=self.clock)
+
+    async def _sizes(self, taken: Mapping[str, FileRange], head: FilesHead) -> Mapping[str, int]:
+        if self._has_versions():
+            return head.sizes
+        return await sizes_now(taken, head.sizes, url=self.info.url, clock=self.clock)
 
 
 def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:

@@ -5,7 +5,8 @@ What is said of it is in `moves`, which is pure; here files are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -16,7 +17,13 @@ from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import sum_of
-from tidelog.collection.source.moves import Beginning, Moves, known_identity
+from tidelog.collection.source.moves import (
+    Beginning,
+    Moves,
+    known_identity,
+    named_twice,
+    with_identity,
+)
 from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.port import Plan
 from tidelog.collection.source.survey import is_unchanged
@@ -76,35 +83,55 @@ async def find_renamed(
 
 
 async def sizes_now(
+    taken: Mapping[str, FileRange], sizes: Mapping[str, int], *, url: str, clock: Clock
+) -> Mapping[str, int]:
+    """Return the sizes of a listing, without names of moved files that are not theirs any more.
+
+    Who renames a file while the source is listed may leave both of its names in the listing.
+    """
+    twice = named_twice(taken, sizes)
+    if not twice:
+        return sizes
+    return await _without(sizes, lambda path: _is_gone(path, url), twice, clock=clock)
+
+
+async def sizes_beside(
     new: Sequence[FileSurvey],
     taken: Mapping[str, FileRange],
     sizes: Mapping[str, int],
     *,
-    info: SourceInfo,
+    url: str,
     clock: Clock,
 ) -> Mapping[str, int]:
-    """Return the sizes of a listing, without files that have the names of ``new`` ones by now.
+    """Return the sizes of a listing, without those of taken files that are ``new`` ones by now."""
+    ours = await clock.offload(
+        lambda: {identity_of(local_path(url, one.candidate.path)) for one in new} - {""}
+    )
+    listed = {
+        path: identity
+        for path, found in taken.items()
+        if (identity := known_identity(found)) in ours and path in sizes
+    }
 
-    Who renames a file while the source is listed may leave both of its names in the listing.
-    """
-    if not new or not taken:
-        return sizes
+    def is_renamed(path: str) -> bool:
+        return identity_of(local_path(url, path)) != listed[path]
 
-    def renamed() -> set[str]:
-        ours = {identity_of(local_path(info.url, one.candidate.path)) for one in new} - {""}
-        listed = {
-            path: identity
-            for path, found in taken.items()
-            if path in sizes and (identity := known_identity(found)) in ours
-        }
-        return {
-            path
-            for path, identity in listed.items()
-            if identity_of(local_path(info.url, path)) != identity
-        }
+    return await _without(sizes, is_renamed, listed, clock=clock)
 
-    old = await clock.offload(renamed)
+
+async def _without(
+    sizes: Mapping[str, int],
+    is_old: Callable[[str], bool],
+    asked: Iterable[str],
+    *,
+    clock: Clock,
+) -> Mapping[str, int]:
+    old = await clock.offload(lambda: {path for path in asked if is_old(path)})
     return {path: size for path, size in sizes.items() if path not in old} if old else sizes
+
+
+def _is_gone(path: str, url: str) -> bool:
+    return not os.path.exists(os.fsencode(local_path(url, path)))
 
 
 async def _beginnings(
@@ -121,17 +148,21 @@ async def _beginnings(
     return [(length, sum_of(data[:length])) for length in lengths if length <= len(data)]
 
 
-async def identify(plan: Plan, url: str, *, clock: Clock) -> Plan:
-    """Return a plan whose ranges say which files they are of."""
+async def find_gone(ranges: Sequence[FileRange], *, url: str, clock: Clock) -> list[FileRange]:
+    """Return those ranges that are to be read, and whose files are not there any more."""
+    read = [found for found in ranges if found.is_read]
+    return await clock.offload(lambda: [found for found in read if _is_gone(found.path, url)])
+
+
+async def identify(plan: Plan, taken: Mapping[str, FileRange], url: str, *, clock: Clock) -> Plan:
+    """Return a plan whose ranges say which files they are of; of one that went, as it was known."""
     ranges = cast("Sequence[FileRange]", plan.ranges)  # The caller plans no others.
-    found = await clock.offload(lambda: tuple(_identified(one, url) for one in ranges))
+    found = await clock.offload(
+        lambda: tuple(_identified(one, taken.get(one.path, one), url) for one in ranges)
+    )
     return Plan(found, plan.upper)
 
 
-def _identified(found: FileRange, url: str) -> FileRange:
-    """Return a range with the identity of its file beside its date.
-
-    It stands where a store that numbers versions has the number: `is_version` knows both.
-    """
-    identity, date = identity_of(local_path(url, found.path)), found.e_tag.rpartition("|")[2]
-    return msgspec.structs.replace(found, e_tag=f"{identity}|{date}") if identity else found
+def _identified(found: FileRange, before: FileRange, url: str) -> FileRange:
+    identity = identity_of(local_path(url, found.path)) or known_identity(before)
+    return msgspec.structs.replace(found, e_tag=with_identity(found.e_tag, identity))
