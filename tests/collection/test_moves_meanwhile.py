@@ -74,6 +74,28 @@ async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_
     assert await numbers(tmp_path) == [1, 2, 3]
 
 
+async def test_a_listing_that_is_older_than_what_was_taken_takes_nothing_again(
+    tmp_path: Path,
+) -> None:
+    """By it, the file is shorter than what another ingester took of it under its other name."""
+    await made(tmp_path, "in")
+    old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
+    write(old, 1)
+    await ingested(tmp_path)
+    one, other = await ingester(tmp_path), await ingester(tmp_path)
+    old.rename(new)
+    older = await one.source.head()
+    new.rename(old)
+    write(old, 2, 3)
+    await other.tick(await other.source.head())
+    old.rename(new)
+    await one.refresh()
+
+    await one.tick(older)
+    await ingested(tmp_path)
+    assert await numbers(tmp_path) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("timed", [False, True])
 async def test_a_file_that_goes_while_it_is_looked_at_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool

@@ -36,7 +36,10 @@ from tidelog.store.urls import local_path
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """Whether files were found that were taken under other names, and which new ones went."""
+    """Whether files were found that were taken under other names.
+
+    Shape: ``went`` are new ones that are not what their listing shows: they wait for another.
+    """
 
     found: bool
     went: tuple[FileCandidate, ...]
@@ -69,9 +72,13 @@ async def find_renamed(
                 before
                 for begins in await _beginnings(one, file, lengths, format=info.format)
                 for before in gone.get(begins, ())
-                if asked.size_bytes >= before.size_bytes
+                if not before.file_bytes <= asked.size_bytes < before.size_bytes
                 and await is_unchanged(before, file, format=info.format)
             ]
+            if any(asked.size_bytes < before.file_bytes for before in alike):
+                # It has more than its listing shows: others took that under the other name.
+                went.append(asked)
+                continue
             if alike:
                 place = local_path(info.url, asked.path)
                 identity = await clock.offload(partial(identity_of, place))
