@@ -203,9 +203,10 @@ async def test_what_a_range_is_of_stays_known_though_the_file_is_elsewhere(tmp_p
     url = tmp_path.as_uri()
     gone = FileRange(path="a", start=3, limit=6, e_tag="d2")
     before = FileRange(path="a", start=0, limit=3, e_tag="i1|d1")
-    found = await identify(Plan((gone,), None), {"a": before}, url, clock=SystemClock())
+    plan, waits = await identify(Plan((gone,), None), {"a": before}, url, clock=SystemClock())
 
-    [range_] = found.ranges
+    [range_] = plan.ranges
+    assert waits == [gone]
     assert range_ == FileRange(path="a", start=3, limit=6, e_tag="i1|d2")
 
 

@@ -32,7 +32,6 @@ from tidelog.collection.source.cut import (
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
 from tidelog.collection.source.identified import (
-    find_gone,
     find_renamed,
     identify,
     sizes_beside,
@@ -159,15 +158,15 @@ class FilesSource:
             files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
-                plan = self._take(files, cut, job)
-                if not await self._find_lost(plan, head):
-                    return await self._identified(plan, standing)
+                plan, is_there = await self._proven(self._take(files, cut, job), standing, head)
+                if is_there:
+                    return plan
                 continue  # Which is no round either.
             if complete:
                 moved = Plan(tuple(self._moves.found.values()), None)
                 if not moved.ranges or job.is_timed:
                     return None
-                return await self._identified(moved, standing)
+                return (await self._proven(moved, standing, head))[0]
             # All that was seen waits, or is of one time, or unordered: look further.
             budget, round_ = budget * 2, round_ + 1
         return None
@@ -221,21 +220,22 @@ class FilesSource:
         self._known.stalled.update({one.path: (0, one.e_tag, WENT) for one in renamed.went})
         return renamed.found or bool(renamed.went)
 
-    async def _find_lost(self, plan: Plan, head: FilesHead) -> bool:
-        """Find files that went since they were listed, and say whether there are any; they wait.
+    async def _proven(
+        self, plan: Plan, taken: Mapping[str, FileRange], head: FilesHead
+    ) -> tuple[Plan, bool]:
+        """Return what a plan is once its files were asked for, and whether all of them are there.
 
-        Of a disk they were read since; of those that are bound, the identity is asked for.
+        Those that went since they were listed, wait.
         """
         ranges = cast("Sequence[FileRange]", plan.ranges)
+        lost: Sequence[FileRange] = ()
         if not self._has_versions():
-            lost = await find_gone(ranges, url=self.info.url, clock=self.clock)
-        elif self.clock.monotonic_us() - head.listed_us < NEW_US:
-            return False
-        else:
+            plan, lost = await identify(plan, taken, self.info.url, clock=self.clock)
+        elif ranges and self.clock.monotonic_us() - head.listed_us >= NEW_US:
             prefixes = distinct_prefixes(self.info.patterns)
             lost = await find_lost(ranges, head, self.store, prefixes)
         self._known.stalled.update({r.path: (r.start, r.e_tag, WENT) for r in lost})
-        return bool(lost)
+        return plan, not lost
 
     def waiting(self) -> Mapping[str, str]:
         return {**self._known.waiting, **self._waiting, **self._nameless}
@@ -343,11 +343,6 @@ class FilesSource:
         followed = {found.path for found in ranges}
         moved = (found for path, found in self._moves.found.items() if path not in followed)
         return Plan((*ranges, *moved), upper)
-
-    async def _identified(self, plan: Plan, taken: Mapping[str, FileRange]) -> Plan:
-        if self._has_versions():
-            return plan
-        return await identify(plan, taken, self.info.url, clock=self.clock)
 
     async def _sizes(self, taken: Mapping[str, FileRange], head: FilesHead) -> Mapping[str, int]:
         if self._has_versions():

@@ -155,21 +155,25 @@ async def _beginnings(
     return [(length, sum_of(data[:length])) for length in lengths if length <= len(data)]
 
 
-async def find_gone(ranges: Sequence[FileRange], *, url: str, clock: Clock) -> list[FileRange]:
-    """Return those ranges that are to be read, and whose files are not there any more."""
-    read = [found for found in ranges if found.is_read]
-    return await clock.offload(lambda: [found for found in read if _is_gone(found.path, url)])
+async def identify(
+    plan: Plan, taken: Mapping[str, FileRange], url: str, *, clock: Clock
+) -> tuple[Plan, list[FileRange]]:
+    """Return a plan whose ranges say which files they are of, and those whose files are not there.
 
-
-async def identify(plan: Plan, taken: Mapping[str, FileRange], url: str, *, clock: Clock) -> Plan:
-    """Return a plan whose ranges say which files they are of; of one that went, as it was known."""
+    What such a file is, could not be told afterwards, but by its date.
+    """
     ranges = cast("Sequence[FileRange]", plan.ranges)  # The caller plans no others.
-    found = await clock.offload(
-        lambda: tuple(_identified(one, taken.get(one.path, one), url) for one in ranges)
-    )
-    return Plan(found, plan.upper)
 
+    def told() -> tuple[list[FileRange], list[FileRange]]:
+        found, gone = [], []
+        for one in ranges:
+            identity = identity_of(local_path(url, one.path))
+            if one.is_read and not identity and _is_gone(one.path, url):
+                gone.append(one)
+            identity = identity or known_identity(taken.get(one.path, one))
+            e_tag = with_identity(one.e_tag, identity)
+            found.append(msgspec.structs.replace(one, e_tag=e_tag))
+        return found, gone
 
-def _identified(found: FileRange, before: FileRange, url: str) -> FileRange:
-    identity = identity_of(local_path(url, found.path)) or known_identity(before)
-    return msgspec.structs.replace(found, e_tag=with_identity(found.e_tag, identity))
+    found, gone = await clock.offload(told)
+    return Plan(tuple(found), plan.upper), gone
