@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, cast
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.source.binding import AddressRange, FileRange, Taken
-from tidelog.collection.source.blocks import BLOCK_BYTES
+from tidelog.collection.source.blocks import BLOCK_BYTES, are_blocks
 from tidelog.collection.source.candidates import Known, choose_candidates
 from tidelog.collection.source.cut import (
     Cut,
@@ -95,7 +96,7 @@ class FilesSource:
     kept_bytes_max: int = KEPT_BYTES_MAX
     rows: KeptRows | None = field(default_factory=RowsInMemory)
     _known: Known = field(default_factory=Known)
-    _kept: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
+    _kept: dict[tuple[str, str], list[tuple[int, bytes]]] = field(default_factory=dict)
     _kept_bytes: int = 0
     _skipped: frozenset[str] = frozenset()
     _moves: Moves = field(default_factory=Moves)
@@ -191,7 +192,7 @@ class FilesSource:
             file,
             clock=self.clock,
             texts=self._texts,
-            keep=self._keep if keep_rows is None else None,
+            keep=partial(self._keep, asked.e_tag) if keep_rows is None else None,
             keep_rows=keep_rows,
         )
 
@@ -265,23 +266,24 @@ class FilesSource:
             e_tag=None if found.is_summed else found.e_tag,
             source=self.info.name,
         )
-        kept = sorted(self._kept.get(found.path, ()), key=lambda span: span[0])
-        file.kept = kept
+        # Another ingester may have bound another version than this one has looked at.
+        kept = sorted(self._kept.get((found.path, _date(found.e_tag)), ()), key=_span_start)
         start, limit = found.start if low is None else low, found.limit if high is None else high
         if self.rows is not None and not anew:
             rows = await read_kept(self.rows, file, found, start, limit, clock=self.clock)
             if rows is not None:
                 return found, rows
         if found.packed:
-            text = join_kept(kept, found.start, found.limit)
-            if text is None:
+            text = join_kept(kept, found.start, found.limit)  # Which is none of the file's bytes.
+            if text is None or not _is_bound(text, found):
                 text = await read_packed(file, found, clock=self.clock)
             return found, text
+        file.kept = kept
         return await read_share(file, found, start, limit, source=self.info)
 
-    def _keep(self, path: str, start: int, data: bytes) -> None:
+    def _keep(self, e_tag: str, path: str, start: int, data: bytes) -> None:
         if self._kept_bytes + len(data) <= self.kept_bytes_max:
-            self._kept.setdefault(path, []).append((start, data))
+            self._kept.setdefault((path, _date(e_tag)), []).append((start, data))
             self._kept_bytes += len(data)
 
     def _job(self, lower: int) -> SurveyJob:
@@ -348,6 +350,22 @@ class FilesSource:
         if self._has_versions():
             return head.sizes
         return await sizes_now(taken, head.sizes, url=self.info.url, clock=self.clock)
+
+
+def _date(e_tag: str) -> str:
+    """Return what names a version in listings, too; see `is_version`."""
+    return e_tag.rpartition("|")[2]
+
+
+def _span_start(span: tuple[int, bytes]) -> int:
+    return span[0]
+
+
+def _is_bound(text: bytes, found: FileRange) -> bool:
+    """Say whether text that was kept is that of a bound range."""
+    return not found.is_summed or are_blocks(
+        text, found.start, start=found.start, sums=found.sums, block_bytes=found.block_bytes
+    )
 
 
 def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:
