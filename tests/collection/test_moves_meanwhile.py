@@ -23,6 +23,7 @@ from tidelog.collection.source.surveyed import FileCandidate
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
 from tidelog.store.port import Entry
+from tidelog.store.urls import open_store
 
 
 def write(path: Path, *numbers: int) -> Path:
@@ -200,10 +201,12 @@ async def test_what_is_not_there_when_it_is_bound_waits(
 
 async def test_what_a_range_is_of_stays_known_though_the_file_is_elsewhere(tmp_path: Path) -> None:
     """It goes right before it is bound: what was bound of it before says which one it is."""
-    url = tmp_path.as_uri()
+    url, clock = tmp_path.as_uri(), SystemClock()
     gone = FileRange(path="a", start=3, limit=6, e_tag="d2")
     before = FileRange(path="a", start=0, limit=3, e_tag="i1|d1")
-    plan, waits = await identify(Plan((gone,), None), {"a": before}, url, clock=SystemClock())
+    plan, waits = await identify(
+        Plan((gone,), None), {"a": before}, url, store=open_store(url, clock=clock), clock=clock
+    )
 
     [range_] = plan.ranges
     assert waits == [gone]

@@ -231,7 +231,9 @@ class FilesSource:
         ranges = cast("Sequence[FileRange]", plan.ranges)
         lost: Sequence[FileRange] = ()
         if not self._has_versions():
-            plan, lost = await identify(plan, taken, self.info.url, clock=self.clock)
+            plan, lost = await identify(
+                plan, taken, self.info.url, store=self.store, clock=self.clock
+            )
         elif ranges and self.clock.monotonic_us() - head.listed_us >= NEW_US:
             prefixes = distinct_prefixes(self.info.patterns)
             lost = await find_lost(ranges, head, self.store, prefixes)
@@ -349,7 +351,7 @@ class FilesSource:
     async def _sizes(self, taken: Mapping[str, FileRange], head: FilesHead) -> Mapping[str, int]:
         if self._has_versions():
             return head.sizes
-        return await sizes_now(taken, head.sizes, url=self.info.url, clock=self.clock)
+        return await sizes_now(taken, head.sizes, store=self.store)
 
 
 def _date(e_tag: str) -> str:

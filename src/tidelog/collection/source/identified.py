@@ -5,15 +5,14 @@ What is said of it is in `moves`, which is pure; here files are looked at.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, run_all
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import sum_of
@@ -28,10 +27,12 @@ from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.port import Plan
 from tidelog.collection.source.survey import is_unchanged
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
-from tidelog.errors import GoneError
+from tidelog.errors import GoneError, ObjectNotFound
 from tidelog.store.local.identity import identity_of
 from tidelog.store.port import Store
 from tidelog.store.urls import local_path
+
+_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +91,17 @@ async def find_renamed(
 
 
 async def sizes_now(
-    taken: Mapping[str, FileRange], sizes: Mapping[str, int], *, url: str, clock: Clock
+    taken: Mapping[str, FileRange], sizes: Mapping[str, int], *, store: Store
 ) -> Mapping[str, int]:
     """Return the sizes of a listing, without names of moved files that are not theirs any more.
 
     Who renames a file while the source is listed may leave both of its names in the listing.
+
+    Raises:
+        LocationError: the store failed.
     """
     twice = named_twice(taken, sizes)
-    if not twice:
-        return sizes
-    return await _without(sizes, lambda path: _is_gone(path, url), twice, clock=clock)
+    return _without(sizes, await _gone(twice, store)) if twice else sizes
 
 
 async def sizes_beside(
@@ -120,25 +122,33 @@ async def sizes_beside(
         if (identity := known_identity(found)) in ours and path in sizes
     }
 
-    def is_renamed(path: str) -> bool:
-        return identity_of(local_path(url, path)) != listed[path]
+    def renamed() -> set[str]:
+        return {
+            path
+            for path, identity in listed.items()
+            if identity_of(local_path(url, path)) != identity
+        }
 
-    return await _without(sizes, is_renamed, listed, clock=clock)
+    return _without(sizes, await clock.offload(renamed)) if listed else sizes
 
 
-async def _without(
-    sizes: Mapping[str, int],
-    is_old: Callable[[str], bool],
-    asked: Iterable[str],
-    *,
-    clock: Clock,
-) -> Mapping[str, int]:
-    old = await clock.offload(lambda: {path for path in asked if is_old(path)})
+def _without(sizes: Mapping[str, int], old: set[str]) -> Mapping[str, int]:
     return {path: size for path, size in sizes.items() if path not in old} if old else sizes
 
 
-def _is_gone(path: str, url: str) -> bool:
-    return not os.path.exists(os.fsencode(local_path(url, path)))
+async def _gone(paths: Iterable[str], store: Store) -> set[str]:
+    """Return those paths at which there is no file."""
+
+    async def is_gone(path: str) -> bool:
+        try:
+            await store.get(path, limit=1)
+        except ObjectNotFound:
+            return True
+        return False
+
+    asked = [*paths]
+    found = await run_all([partial(is_gone, path) for path in asked], at_once=_AT_ONCE)
+    return {path for path, gone in zip(asked, found, strict=True) if gone}
 
 
 async def _beginnings(
@@ -156,24 +166,26 @@ async def _beginnings(
 
 
 async def identify(
-    plan: Plan, taken: Mapping[str, FileRange], url: str, *, clock: Clock
+    plan: Plan, taken: Mapping[str, FileRange], url: str, *, store: Store, clock: Clock
 ) -> tuple[Plan, list[FileRange]]:
     """Return a plan whose ranges say which files they are of, and those whose files are not there.
 
     What such a file is, could not be told afterwards, but by its date.
+
+    Raises:
+        LocationError: the store failed.
     """
     ranges = cast("Sequence[FileRange]", plan.ranges)  # The caller plans no others.
-
-    def told() -> tuple[list[FileRange], list[FileRange]]:
-        found, gone = [], []
-        for one in ranges:
-            identity = identity_of(local_path(url, one.path))
-            if one.is_read and not identity and _is_gone(one.path, url):
-                gone.append(one)
-            identity = identity or known_identity(taken.get(one.path, one))
-            e_tag = with_identity(one.e_tag, identity)
-            found.append(msgspec.structs.replace(one, e_tag=e_tag))
-        return found, gone
-
-    found, gone = await clock.offload(told)
-    return Plan(tuple(found), plan.upper), gone
+    told = await clock.offload(lambda: [identity_of(local_path(url, r.path)) for r in ranges])
+    gone = await _gone(
+        [r.path for r, identity in zip(ranges, told, strict=True) if r.is_read and not identity],
+        store,
+    )
+    found = [
+        msgspec.structs.replace(
+            one,
+            e_tag=with_identity(one.e_tag, identity or known_identity(taken.get(one.path, one))),
+        )
+        for one, identity in zip(ranges, told, strict=True)
+    ]
+    return Plan(tuple(found), plan.upper), [one for one in ranges if one.path in gone]
