@@ -14,7 +14,6 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from sim.canaries.merge import (
-    commit_takes_what_was_swept,
     merge_advances_past_since,
     merge_deletes_before_it_commits,
     reader_takes_merged_for_lost,
@@ -284,7 +283,6 @@ FOR_SHARDS: Final[tuple[Canary, ...]] = (
     merge_advances_past_since,
     reader_takes_merged_for_lost,
     sweep_takes_the_young,
-    commit_takes_what_was_swept,
 )
 FOR_INGEST: Final[tuple[Canary, ...]] = (
     ingester_obeys_itself,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from tidelog.frontier import TIME_MAX
-from tidelog.persist import compactor, merging, shard, transition, usage
+from tidelog.persist import compactor, shard, usage
 from tidelog.persist.batch import Batch
 from tidelog.persist.merging import MergeRequest
 from tidelog.persist.shard import Shard
@@ -60,14 +60,4 @@ def sweep_takes_the_young() -> Iterator[None]:
         return ObjectUse.DEAD if found is ObjectUse.YOUNG else found
 
     with patch.object(usage, "_unnamed", hasty):
-        yield
-
-
-@contextmanager
-def commit_takes_what_was_swept() -> Iterator[None]:
-    """A commit brings parts of any write epoch."""
-    with (
-        patch.object(transition, "check_epochs", lambda *_: None),
-        patch.object(merging, "check_epochs", lambda *_: None),
-    ):
         yield

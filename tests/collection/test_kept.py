@@ -173,7 +173,7 @@ def test_a_record_that_ends_otherwise_is_read_anew() -> None:
     async def read() -> tuple[int, list[Decoded]]:
         await mine.bound()
         [found] = await theirs.bound()
-        [piece] = [one for one in mine.rows.find("a") if one.proof.first == 0]
+        [piece] = [one for one in mine.rows.find("a", 0, 10**9) if one.proof.first == 0]
         assert piece.proof.fits(found)
         theirs.rows = RowsInMemory()
         theirs.rows.keep(piece)
@@ -203,7 +203,7 @@ def test_memory_is_bounded() -> None:
 
     async def read() -> int:
         [found] = await lake.bound()
-        pieces = lake.rows.find("a")
+        pieces = lake.rows.find("a", 0, 10**9)
         assert sum(piece.size_bytes for piece in pieces) <= 1_000
         assert all(piece.proof.first > 0 for piece in pieces)
         kept, done = await shares(lake.source(), found, [])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from kit.sources import contents, ingested, make_source
+from kit.sources import contents, ingested, make_source, numbers
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.status import source_status
 from tidelog.errors import CorruptionError, NoSuchCollection
@@ -18,15 +19,20 @@ LOST = r"the state of '{}' is gone, though it was written: restore the object co
 
 
 async def fed(folder: Path, *, runs: int) -> Location:
+    """Make a source, and ingest so many files of it."""
     spec = SourceSpec(
         name="c", files=str(folder / "*.jsonl"), schema="n bigint, t bigint", shards=2,
         time_column="t",
     )  # fmt: skip
     await make_source(folder / "lake", spec)
-    for run in range(runs):
+    await fed_more(folder, runs=range(runs))
+    return await open_location(str(folder / "lake"))
+
+
+async def fed_more(folder: Path, *, runs: Iterable[int]) -> None:
+    for run in runs:
         (folder / f"{run}.jsonl").write_text(f'{{"n": {run}, "t": {1_000 * (run + 1)}}}\n')
         await ingested(folder)
-    return await open_location(str(folder / "lake"))
 
 
 def lose(folder: Path, state: str) -> None:
@@ -55,6 +61,63 @@ async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
         await ingested(tmp_path)
     with pytest.raises(CorruptionError, match=LOST.format(lost, lost)):
         await source_status(await location.ingester("c"))
+
+
+@pytest.mark.parametrize("which", ["output", "remap", "errors"])
+async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
+    tmp_path: Path, which: str
+) -> None:
+    """A backup of one object was put back: what came after it is in others, or would come again."""
+    location = await fed(tmp_path, runs=1)
+    _, rendition = await location.source("c")
+    shards = {"output": rendition.shards[0], "remap": rendition.remap, "errors": rendition.errors}
+    place = tmp_path / "lake" / "consensus" / (shards[which] or "")
+    older = place.read_bytes()
+    await fed_more(tmp_path, runs=[1, 2])
+    newest = place.read_bytes()
+    place.write_bytes(older)
+
+    message = f"the state of '{shards[which]}' is older than what was written after it"
+    with pytest.raises(CorruptionError, match=message):
+        await ingested(tmp_path)
+    with pytest.raises(CorruptionError, match=message):
+        await source_status(await location.ingester("c"))
+    place.write_bytes(newest)
+    await fed_more(tmp_path, runs=[3])
+    assert await numbers(tmp_path) == [0, 1, 2, 3]
+
+
+async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_path: Path) -> None:
+    """It is what an ingester leaves that died between two commits."""
+    location = await fed(tmp_path, runs=1)
+    _, rendition = await location.source("c")
+    place = tmp_path / "lake" / "consensus" / rendition.shards[0]
+    older = place.read_bytes()
+    await fed_more(tmp_path, runs=[1])
+    place.write_bytes(older)
+
+    await fed_more(tmp_path, runs=[2])
+    assert await numbers(tmp_path) == [0, 1, 2]
+
+
+async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> None:
+    """Rows of one key would be looked for where others are."""
+    location = await fed(tmp_path, runs=1)
+    _, rendition = await location.source("c")
+    one, other = (tmp_path / "lake" / "consensus" / name for name in rendition.shards)
+    (tmp_path / "5.jsonl").write_text(
+        "".join(f'{{"n": {n}, "t": 5000, "pad": "{n}"}}\n' for n in range(2_000))
+    )
+    await ingested(tmp_path)
+    for swapped in (one, other):
+        swapped.rename(swapped.with_suffix(".kept"))
+    one.with_suffix(".kept").rename(other)
+    other.with_suffix(".kept").rename(one)
+
+    with pytest.raises(CorruptionError, match=f"consensus/{one.name} is the state of another"):
+        await contents(location, "c")
+    with pytest.raises(CorruptionError, match=f"consensus/{one.name} is the state of another"):
+        await ingested(tmp_path)
 
 
 async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> None:

@@ -508,3 +508,25 @@ async def test_a_box_that_vanished_is_corruption() -> None:
 
     with pytest.raises(CorruptionError):
         await consensus.head("k")
+
+
+@pytest.mark.parametrize("kept", [2, 5])
+async def test_a_box_that_was_set_back_is_corruption(kept: int) -> None:
+    """Whoever wrote after it would be told that others were first, for as long as it tries."""
+    store = MemoryStore()
+    consensus = on(store)
+    await fill(consensus, "k", 2)
+    older = (await store.get("consensus/k")).data
+    await fill_on(store, 3, 5)
+    assert len(await consensus.scan("k", SeqNo(1))) == 5
+    await store.put("consensus/k", older)
+    if kept == 5:
+        # Others went on from there, who had not seen what was lost.
+        for seqno in range(3, 6):
+            assert await on(store).compare_and_set("k", SeqNo(seqno), b"other")
+
+    with pytest.raises(CorruptionError, match="set back to an older state"):
+        await consensus.scan("k", SeqNo(1))
+    with pytest.raises(CorruptionError, match="set back to an older state") as caught:
+        await consensus.compare_and_set("k", SeqNo(6), b"mine")
+    assert caught.value.outcome is Outcome.UNKNOWN

@@ -155,6 +155,23 @@ async def test_rollups_go_on_after_another_writer_was_quicker() -> None:
     assert await place.machine().refresh() == tuple("abcdefghijklmnopqrstuvwxyz")
 
 
+async def test_no_rollup_stays_that_nothing_names() -> None:
+    """Two writers each write one where one is named: there would be twice as many for ever."""
+    place = Place()
+
+    writers = place.machine(rollup_every=4), place.machine(rollup_every=4)
+    for number in range(40):
+        await writers[number % 3 > 0].commit(say(f"{number}"))
+    for writer in writers:
+        await writer.commit(say("last"))
+        await writer.commit(say("last"))
+    named = {rollup.path for rollup in writers[1].history.rollups}
+    pending = {one.path for w in writers if (one := w.upkeep.to_name(w.history)[0]) is not None}
+
+    assert set(place.rollups()) <= named | pending
+    assert len(await place.machine().refresh()) == 44
+
+
 async def test_rollups_go_on_after_a_lost_answer() -> None:
     """A record that names a rollup may land though its writer was told otherwise."""
     place = Place()

@@ -79,6 +79,15 @@ def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
     return Box(FORMAT, write_id, box.spills, records, writes)
 
 
+def follows(newer: Box, older: Box) -> bool:
+    """Say whether a box may be what became of another one, which was read or written before it."""
+    writer = newer.wrote(older.head_seqno)
+    return newer.head_seqno >= older.head_seqno and writer in (
+        None,  # It is forgotten.
+        older.wrote(older.head_seqno),
+    )
+
+
 def plan_spill(box: Box) -> tuple[BoxEntry, ...]:
     """Return the older half of the records if the box has grown too large, else nothing."""
     if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:

@@ -165,7 +165,16 @@ class StoreConsensus:
             if held is not None and held.e_tag is not None:
                 raise CorruptionError("a consensus object has vanished", key=key) from None
             return _Held(EMPTY, None)
-        held = _Held(boxes.decode_box(found.data, key=key), found.e_tag)
+        box = boxes.decode_box(found.data, key=key)
+        # By what was known before this request was sent: others of this process may know more now.
+        if held is not None and not boxes.follows(box, held.box):
+            raise CorruptionError(
+                f"a consensus object was set back to an older state while it was used: put the "
+                f"newest version of {_PREFIX}{key} back, and write nothing before",
+                seqno=box.head_seqno,
+                known=held.box.head_seqno,
+            )
+        held = _Held(box, found.e_tag)
         self._held[key] = held
         return held
 
@@ -177,6 +186,9 @@ class StoreConsensus:
                 return await self._refresh(key)
             except LocationError:
                 continue
+            except CorruptionError as error:
+                error.outcome = Outcome.UNKNOWN  # Of the write, whatever became of it since.
+                raise
         raise LocationError(
             "a write was sent and cannot be read back: the store does not answer",
             outcome=Outcome.UNKNOWN,

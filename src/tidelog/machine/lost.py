@@ -1,4 +1,4 @@
-"""States that are gone: told from those that were never written, by what is left beside them."""
+"""States that are gone, older than they were, or another's: told by what is beside them."""
 
 from __future__ import annotations
 
@@ -22,4 +22,21 @@ def state_lost(key: str) -> CorruptionError:
     return CorruptionError(
         f"the state of {key!r} is gone, though it was written: restore the object "
         f"consensus/{key} (from a backup, or an older version of it), and write nothing before"
+    )
+
+
+def state_set_back(key: str) -> CorruptionError:
+    """Return the error that a state is older than others which were written after it."""
+    return CorruptionError(
+        f"the state of {key!r} is older than what was written after it: put the newest version of "
+        f"consensus/{key} back (from a backup, or an older version of the object), and write "
+        "nothing before"
+    )
+
+
+def state_of_another(key: str) -> CorruptionError:
+    """Return the error that a state names what lies below another key."""
+    return CorruptionError(
+        f"the object consensus/{key} is the state of another shard: put the one back that is its "
+        "own (from a backup, or an older version of it), and write nothing before"
     )

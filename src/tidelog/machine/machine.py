@@ -27,7 +27,7 @@ from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.history import History, begin_history, follow
 from tidelog.machine.language import D, Decision, Language, R, S
-from tidelog.machine.lost import state_lost, was_written
+from tidelog.machine.lost import state_lost, state_of_another, was_written
 from tidelog.machine.record import Record
 from tidelog.machine.upkeep import Upkeep
 from tidelog.metrics import observe_commit
@@ -247,7 +247,7 @@ class Machine(Generic[S, D]):
     async def _start_over(self, found: list[Versioned]) -> list[Versioned]:
         """Take the state from the newest record's rollup; return the records after it."""
         newest = found[-1]
-        rollup = records.decode_record(newest.data, key=self.key, seqno=newest.seqno).rollup
+        rollup = self._decode(newest).rollup
         if rollup is None or found[0].seqno > rollup.seqno + 1:
             raise CorruptionError(
                 "records are missing, and no rollup covers them", key=self.key, seqno=newest.seqno
@@ -263,13 +263,19 @@ class Machine(Generic[S, D]):
         for version in found:
             if version.seqno != seqno + 1:
                 raise CorruptionError("a record is missing", key=self.key, seqno=seqno + 1)
-            record = records.decode_record(version.data, key=self.key, seqno=version.seqno)
+            record = self._decode(version)
             diffs = tuple(self.language.decode_diff(data) for data in record.diffs)
             for diff in diffs:
                 state = self.language.apply(state, diff)
             seqno = version.seqno
             history = follow(history, seqno, record, self._vanished(diffs))
         self.state, self.seqno, self.history = state, seqno, history
+
+    def _decode(self, version: Versioned) -> Record:
+        record = records.decode_record(version.data, key=self.key, seqno=version.seqno)
+        if record.rollup is not None and not record.rollup.path.startswith(f"{self.prefix}/"):
+            raise state_of_another(self.key)
+        return record
 
 
 def _fail(jobs: list[_Job], error: BaseException) -> None:

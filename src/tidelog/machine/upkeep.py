@@ -30,12 +30,15 @@ class Upkeep(Generic[S, D]):
     machine: Machine[S, D]
     _pending: Rollup | None = field(init=False, default=None)
     _collected: Collectible | None = field(init=False, default=None)
+    _overtaken: list[str] = field(init=False, default_factory=list)
 
     def to_name(self, history: History) -> tuple[Rollup | None, int, int]:
         """Return the newest rollup, the floor, and what is erased, that the next record names."""
         newest, pending = history.newest, self._pending
         if pending is not None and newest is not None and pending.seqno <= newest.seqno:
             # Named by a record whose answer was lost, or overtaken: the next one can be written.
+            if pending not in history.rollups:
+                self._overtaken.append(pending.path)
             pending = self._pending = None
         done = self._collected
         if done is None:
@@ -52,6 +55,7 @@ class Upkeep(Generic[S, D]):
             await self._truncate()
             await self._delete(self.machine.vanished_us)
             await self._roll_up()
+            await self._sweep()
         except LocationError:
             return
 
@@ -64,6 +68,14 @@ class Upkeep(Generic[S, D]):
         if self._collected is not None and await machine.append((), machine.state):
             deleted += await self._truncate()
         return deleted
+
+    async def _sweep(self) -> int:
+        """Delete rollups of ours that no record names, nor can: others were named instead."""
+        gone = self._overtaken
+        if gone:
+            await self.machine.store.delete(gone)
+            self._overtaken = []
+        return len(gone)
 
     def _is_unnamed(self) -> bool:
         newest = self.machine.history.newest

@@ -8,11 +8,13 @@ Shape: msgpack maps of the fields of `State` and `Diff`. Fields that this versio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.machine.lost import state_of_another
 from tidelog.persist.batch import Batch
 from tidelog.persist.spine import Spine
 from tidelog.persist.state import Commit, Diff, Merged, State, Token, Totals, apply_diff
@@ -50,8 +52,11 @@ _DIFF_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _DIF
 _MAP: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
+@dataclass(frozen=True, slots=True)
 class ShardLanguage:
-    """How shards' states begin, change, and become bytes."""
+    """How shards' states begin, change, and become bytes; parts are those of ``shard``, if told."""
+
+    shard: str = ""
 
     def initial(self) -> State:
         return State()
@@ -67,7 +72,12 @@ class ShardLanguage:
 
     def decode_diff(self, data: bytes) -> Diff:
         found, extra = _fields(data, _DIFF_FIELDS)
-        return _made(Diff, {**found, "extra": extra})
+        diff = _made(Diff, {**found, "extra": extra})
+        if self.shard and diff.batch is not None:
+            for part in diff.batch.parts:
+                if part.path is not None and not part.path.startswith(f"shard/{self.shard}/"):
+                    raise state_of_another(self.shard)
+        return diff
 
     def encode_state(self, state: State) -> bytes:
         fields = {name: getattr(state, name) for name in _STATE if name != "format"}

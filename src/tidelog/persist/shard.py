@@ -80,7 +80,7 @@ class Shard:
         self.machine = Machine(
             key=self.id,
             prefix=f"shard/{self.id}",
-            language=ShardLanguage(),
+            language=ShardLanguage(self.id),
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,

@@ -3,11 +3,16 @@
 Workers come and go, and Spark puts a task where there is room: so rows lie in files, in the folder
 that Spark gives an executor and removes with it. They only save work: what is not found, or is not
 proven to be what was bound, is read and decoded anew (see `tidelog.collection.source.kept`).
+
+Shape of a file's name: a digest of the path whose rows it holds, the piece's first offset and its
+limit, what nobody else calls his, and the xxh3-128 of the file's bytes. They are not synced, and a
+disk may give others back: then they are not found.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +30,8 @@ from tidelog.collection.source.kept import DecodedPiece, PieceProof
 from tidelog.collection.source.look import SurveyJob
 
 SPILLED_BYTES_MAX: Final = 1024 * 1024 * 1024
+# Spark writes there what it cannot do without.
+LEFT_FREE_BYTES: Final = 1024 * 1024 * 1024
 # To write and find a file takes as long as to decode so much.
 SPILLED_BYTES_MIN: Final = 128 * 1024
 _FOLDER: Final = "tidelog-rows"
@@ -42,48 +49,63 @@ class RowsOnDisk:
     """Decoded pieces of one source as files in ``folder``.
 
     Units: of all sources whose folders lie beside it, the files that were written first go where
-        there are more than ``bytes_max``; pieces of less than ``bytes_min`` are not kept.
+        there are more than ``bytes_max``, or less than ``left_free_bytes`` of the disk are free;
+        pieces of less than ``bytes_min`` are not kept.
     """
 
     folder: Path
     clock: Clock
     bytes_max: int = SPILLED_BYTES_MAX
     bytes_min: int = SPILLED_BYTES_MIN
+    left_free_bytes: int = LEFT_FREE_BYTES
 
     def keep(self, piece: DecodedPiece) -> None:
         if not self.bytes_min <= piece.size_bytes <= self.bytes_max:
             return
-        name = f"{_digest(piece.proof.path)}-{self.clock.unique()}"
-        part = self.folder / f"{name}.part"
         with suppress(OSError, pa.ArrowException):
             self.folder.mkdir(parents=True, exist_ok=True)
+            if not self._make_room(piece.size_bytes):
+                return
+            unique, proof = self.clock.unique(), piece.proof
+            part = self.folder / f"{unique}.part"
             try:
                 _write(part, piece)
+                sum_ = xxhash.xxh3_128_hexdigest(_mapped(part))
+                place = f"{proof.first:x}-{proof.limit:x}"
+                name = f"{_digest(proof.path)}-{place}-{unique}-{sum_}{_SUFFIX}"
                 # Under its name a file is whole, whenever its writer was killed.
-                part.rename(self.folder / (name + _SUFFIX))
+                part.rename(self.folder / name)
             finally:
                 part.unlink(missing_ok=True)
-            self._make_room()
 
-    def find(self, path: str) -> list[DecodedPiece]:
+    def find(self, path: str, low: int, high: int) -> list[DecodedPiece]:
         found: list[DecodedPiece] = []
         for file in self.folder.glob(f"{_digest(path)}-*{_SUFFIX}"):
+            _, first, limit, _, sum_ = file.name.removesuffix(_SUFFIX).split("-")
+            if int(first, 16) >= high or low >= int(limit, 16):
+                continue
             with suppress(OSError, pa.ArrowException, msgspec.MsgspecError):
-                found.append(_read(file))
+                data = _mapped(file)
+                if xxhash.xxh3_128_hexdigest(data) == sum_:
+                    found.append(_read(data))
         return [piece for piece in found if piece.proof.path == path]
 
     def forget(self) -> None:
         """Leave what there is to other tasks; it goes when there is no room for it."""
 
-    def _make_room(self) -> None:
+    def _make_room(self, wanted: int) -> bool:
+        """Let go of what was written first until so much more can be kept; say whether it can."""
         files = [*self.folder.parent.glob(f"*/*{_SUFFIX}")]
         sizes = {file: stat for file in files if (stat := _stat(file)) is not None}
-        left = sum(stat.st_size for stat in sizes.values())
+        kept = sum(stat.st_size for stat in sizes.values())
+        free = shutil.disk_usage(self.folder).free
+        allowed = min(self.bytes_max, kept + free - self.left_free_bytes)
         for file, stat in sorted(sizes.items(), key=lambda item: item[1].st_mtime_ns):
-            if left <= self.bytes_max:
+            if kept + wanted <= allowed:
                 break
             file.unlink(missing_ok=True)
-            left -= stat.st_size
+            kept -= stat.st_size
+        return kept + wanted <= allowed
 
 
 def rows_on_disk(
@@ -119,9 +141,14 @@ def _write(file: Path, piece: DecodedPiece) -> None:
         stream.write_table(piece.rows)
 
 
-def _read(file: Path) -> DecodedPiece:
+def _mapped(file: Path) -> pa.Buffer:
     # Its pages are read as its rows are, and stay there when the file goes.
-    with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as stream:
+    with pa.memory_map(str(file)) as source:
+        return source.read_buffer()
+
+
+def _read(data: pa.Buffer) -> DecodedPiece:
+    with pa.ipc.open_file(data) as stream:
         table = stream.read_all()
     meta = msgspec.msgpack.decode((table.schema.metadata or {})[_META], type=_Meta)
     with pa.ipc.open_stream(pa.py_buffer(meta.errors)) as errors:

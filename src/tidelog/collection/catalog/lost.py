@@ -1,4 +1,4 @@
-"""States that are gone, though what else is there proves that they were written.
+"""States that are gone, or set back, though what else is there proves that they were written.
 
 A state that never was reads as one at its beginning, and so does one whose consensus object was
 deleted by hand. What proves that it was: another state that is only written after it. It costs
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidelog.frontier import Frontier
-from tidelog.machine.lost import state_lost
+from tidelog.machine.lost import state_lost, state_set_back
 from tidelog.persist.shard import Shard
 from tidelog.store.port import Store
 
@@ -38,10 +38,11 @@ async def has_sources(store: Store) -> bool:
 
 
 async def check_states(written: Sequence[Shard], remap: Shard) -> None:
-    """Check that no shard of a rendition reads as never written, though it was.
+    """Check that no shard of a rendition reads as never written, though it was, or was set back.
 
     All were refreshed, the remap shard last; ``written`` are in the order of their commits: a
-    binding is in the remap shard before it is in any of them, and in all before the next one.
+    binding is in the remap shard before it is in any of them, and in all before the next one. What
+    was set back to before the last binding alone is written again, as after any crash.
 
     Raises:
         CorruptionError: one does. LocationError: the store failed.
@@ -49,13 +50,24 @@ async def check_states(written: Sequence[Shard], remap: Shard) -> None:
     last = max((n for n, shard in enumerate(written) if not _is_empty(shard)), default=-1)
     if last >= 0 and _is_empty(remap):
         raise state_lost(remap.id)
-    if (remap.state.holds.get(INGEST_HOLD) or 0) > 0:
+    if any(remap.state.upper_frontier < shard.state.upper_frontier for shard in written):
+        raise state_set_back(remap.id)
+    held = remap.state.holds.get(INGEST_HOLD) or 0
+    if held > 0:
         last = len(written)
-    for shard in written[: last + 1]:
-        if _is_empty(shard):
-            await shard.refresh()  # It may have been written between the reads of it and others.
-            if _is_empty(shard):
-                raise state_lost(shard.id)
+    for n, shard in enumerate(written):
+        if not _is_behind(shard, held, is_written=n <= last):
+            continue
+        await shard.refresh()  # It may have been written between the reads of it and others.
+        if _is_behind(shard, held, is_written=n <= last):
+            raise state_lost(shard.id) if _is_empty(shard) else state_set_back(shard.id)
+
+
+def _is_behind(shard: Shard, held: int, *, is_written: bool) -> bool:
+    """Say whether a shard has not reached what all had when the remap shard's hold was moved."""
+    if _is_empty(shard):
+        return is_written
+    return held > 0 and not shard.state.upper_frontier.passed(held)
 
 
 def _is_empty(shard: Shard) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidelog.collection.formats.packed.packed import PACKED_RATIO, is_packed
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
+from tidelog.collection.source.surveyed import WENT, FileCandidate, FileSurvey
 from tidelog.store.port import Entry, is_version
 
 # So much of a compressed file's text, or a share of a larger tick: several are read at once.
@@ -43,10 +43,14 @@ class Known:
             self.stalled[asked.path] = survey.limit, asked.e_tag, found.waits
 
     def forget(self, sizes: Mapping[str, int], taken: Mapping[str, FileRange]) -> None:
-        """Forget of files that wait, those that are gone, or were taken whole after all."""
-        for path in list(self.stalled):
+        """Forget of files that wait, those that are gone, or were taken whole after all.
+
+        One that went, and is listed, may be there again as it was.
+        """
+        for path, (_, _, why) in list(self.stalled.items()):
             before = taken.get(path)
-            if path not in sizes or (before is not None and before.file_bytes >= sizes[path]):
+            is_whole = before is not None and before.file_bytes >= sizes.get(path, 0)
+            if why == WENT or path not in sizes or is_whole:
                 del self.stalled[path]
 
     def is_stalled(self, entry: Entry, start: int) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, cast
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.source.binding import AddressRange, FileRange, Taken
-from tidelog.collection.source.blocks import BLOCK_BYTES
+from tidelog.collection.source.blocks import BLOCK_BYTES, are_blocks
 from tidelog.collection.source.candidates import Known, choose_candidates
 from tidelog.collection.source.cut import (
     Cut,
@@ -31,7 +32,12 @@ from tidelog.collection.source.cut import (
 )
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
-from tidelog.collection.source.identified import find_renamed, identify
+from tidelog.collection.source.identified import (
+    find_renamed,
+    identify,
+    sizes_beside,
+    sizes_now,
+)
 from tidelog.collection.source.keeping import RowsInMemory, read_kept
 from tidelog.collection.source.kept import KeptRows
 from tidelog.collection.source.look import SurveyJob, greatest_time
@@ -90,7 +96,7 @@ class FilesSource:
     kept_bytes_max: int = KEPT_BYTES_MAX
     rows: KeptRows | None = field(default_factory=RowsInMemory)
     _known: Known = field(default_factory=Known)
-    _kept: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
+    _kept: dict[tuple[str, str], list[tuple[int, bytes]]] = field(default_factory=dict)
     _kept_bytes: int = 0
     _skipped: frozenset[str] = frozenset()
     _moves: Moves = field(default_factory=Moves)
@@ -137,7 +143,8 @@ class FilesSource:
         budget = bytes_max
         round_ = 0
         while round_ < 64:
-            standing = self._moves.standing(taken, head.sizes)
+            sizes = await self._sizes(taken, head)
+            standing = self._moves.standing(taken, sizes)
             chosen, complete = choose_candidates(
                 (entry for entry in head.entries if entry.key not in self._skipped),
                 standing,
@@ -147,18 +154,20 @@ class FilesSource:
                 format=self.info.format,
             )
             await self._look(chosen, seen, job, survey)
-            if await self._find_moved([seen[one] for one in chosen], standing, head, job):
+            if await self._find_moved([seen[one] for one in chosen], standing, sizes, job):
                 continue  # Which is no round: however many files a folder has, they end.
             files, complete = _in_order([seen[one] for one in chosen], complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
-                plan = self._take(files, cut, job)
-                if not await self._find_lost(plan, head):
-                    return await self._identified(plan)
+                plan, is_there = await self._proven(self._take(files, cut, job), standing, head)
+                if is_there:
+                    return plan
                 continue  # Which is no round either.
             if complete:
                 moved = Plan(tuple(self._moves.found.values()), None)
-                return await self._identified(moved) if moved.ranges and not job.is_timed else None
+                if not moved.ranges or job.is_timed:
+                    return None
+                return (await self._proven(moved, standing, head))[0]
             # All that was seen waits, or is of one time, or unordered: look further.
             budget, round_ = budget * 2, round_ + 1
         return None
@@ -183,7 +192,7 @@ class FilesSource:
             file,
             clock=self.clock,
             texts=self._texts,
-            keep=self._keep if keep_rows is None else None,
+            keep=partial(self._keep, asked.e_tag) if keep_rows is None else None,
             keep_rows=keep_rows,
         )
 
@@ -191,36 +200,45 @@ class FilesSource:
         self,
         files: Sequence[FileSurvey],
         taken: Mapping[str, FileRange],
-        head: FilesHead,
+        sizes: Mapping[str, int],
         job: SurveyJob,
     ) -> bool:
-        """Find files that were taken under other names, and say whether there are any."""
+        """Find files that were taken under other names, or went; say whether there are any."""
         new = [one for one in files if one.candidate.before is None and not one.is_empty]
         if not new or job.is_versioned:
-            self._moves.doubt_objects(new, taken, head.sizes)
+            self._moves.doubt_objects(new, taken, sizes)
             return False
-        return await find_renamed(
+        sizes = await sizes_beside(new, taken, sizes, url=self.info.url, clock=self.clock)
+        renamed = await find_renamed(
             new,
-            gone_by_beginning(taken, head.sizes),
+            gone_by_beginning(taken, sizes),
             self._moves,
             info=self.info,
             skipped=self._skipped,
             store=self.store,
             clock=self.clock,
         )
+        self._known.stalled.update({one.path: (0, one.e_tag, WENT) for one in renamed.went})
+        return renamed.found or bool(renamed.went)
 
-    async def _find_lost(self, plan: Plan, head: FilesHead) -> bool:
-        """Find objects that went since they were listed, and say whether there are any; they wait.
+    async def _proven(
+        self, plan: Plan, taken: Mapping[str, FileRange], head: FilesHead
+    ) -> tuple[Plan, bool]:
+        """Return what a plan is once its files were asked for, and whether all of them are there.
 
-        Of a disk, files are read before they are bound.
+        Those that went since they were listed, wait.
         """
-        is_new = self.clock.monotonic_us() - head.listed_us < NEW_US
-        if is_new or not self._has_versions():
-            return False
         ranges = cast("Sequence[FileRange]", plan.ranges)
-        lost = await find_lost(ranges, head, self.store, distinct_prefixes(self.info.patterns))
+        lost: Sequence[FileRange] = ()
+        if not self._has_versions():
+            plan, lost = await identify(
+                plan, taken, self.info.url, store=self.store, clock=self.clock
+            )
+        elif ranges and self.clock.monotonic_us() - head.listed_us >= NEW_US:
+            prefixes = distinct_prefixes(self.info.patterns)
+            lost = await find_lost(ranges, head, self.store, prefixes)
         self._known.stalled.update({r.path: (r.start, r.e_tag, WENT) for r in lost})
-        return bool(lost)
+        return plan, not lost
 
     def waiting(self) -> Mapping[str, str]:
         return {**self._known.waiting, **self._waiting, **self._nameless}
@@ -250,23 +268,24 @@ class FilesSource:
             e_tag=None if found.is_summed else found.e_tag,
             source=self.info.name,
         )
-        kept = sorted(self._kept.get(found.path, ()), key=lambda span: span[0])
-        file.kept = kept
+        # Another ingester may have bound another version than this one has looked at.
+        kept = sorted(self._kept.get((found.path, _date(found.e_tag)), ()), key=_span_start)
         start, limit = found.start if low is None else low, found.limit if high is None else high
         if self.rows is not None and not anew:
             rows = await read_kept(self.rows, file, found, start, limit, clock=self.clock)
             if rows is not None:
                 return found, rows
         if found.packed:
-            text = join_kept(kept, found.start, found.limit)
-            if text is None:
+            text = join_kept(kept, found.start, found.limit)  # Which is none of the file's bytes.
+            if text is None or not _is_bound(text, found):
                 text = await read_packed(file, found, clock=self.clock)
             return found, text
+        file.kept = kept
         return await read_share(file, found, start, limit, source=self.info)
 
-    def _keep(self, path: str, start: int, data: bytes) -> None:
+    def _keep(self, e_tag: str, path: str, start: int, data: bytes) -> None:
         if self._kept_bytes + len(data) <= self.kept_bytes_max:
-            self._kept.setdefault(path, []).append((start, data))
+            self._kept.setdefault((path, _date(e_tag)), []).append((start, data))
             self._kept_bytes += len(data)
 
     def _job(self, lower: int) -> SurveyJob:
@@ -329,10 +348,26 @@ class FilesSource:
         moved = (found for path, found in self._moves.found.items() if path not in followed)
         return Plan((*ranges, *moved), upper)
 
-    async def _identified(self, plan: Plan) -> Plan:
+    async def _sizes(self, taken: Mapping[str, FileRange], head: FilesHead) -> Mapping[str, int]:
         if self._has_versions():
-            return plan
-        return await identify(plan, self.info.url, clock=self.clock)
+            return head.sizes
+        return await sizes_now(taken, head.sizes, store=self.store)
+
+
+def _date(e_tag: str) -> str:
+    """Return what names a version in listings, too; see `is_version`."""
+    return e_tag.rpartition("|")[2]
+
+
+def _span_start(span: tuple[int, bytes]) -> int:
+    return span[0]
+
+
+def _is_bound(text: bytes, found: FileRange) -> bool:
+    """Say whether text that was kept is that of a bound range."""
+    return not found.is_summed or are_blocks(
+        text, found.start, start=found.start, sums=found.sums, block_bytes=found.block_bytes
+    )
 
 
 def _in_order(chosen: Sequence[FileSurvey], *, complete: bool) -> tuple[list[FileSurvey], bool]:

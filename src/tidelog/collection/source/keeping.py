@@ -40,9 +40,10 @@ class RowsInMemory:
             while self._bytes > self.bytes_max:
                 self._bytes -= self._pieces.popitem(last=False)[1].size_bytes
 
-    def find(self, path: str) -> list[DecodedPiece]:
+    def find(self, path: str, low: int, high: int) -> list[DecodedPiece]:
         with self._lock:
-            return [piece for (of_path, _), piece in self._pieces.items() if of_path == path]
+            ours = [piece for (of_path, _), piece in self._pieces.items() if of_path == path]
+        return [piece for piece in ours if piece.proof.meets(low, high)]
 
     def forget(self) -> None:
         with self._lock:
@@ -60,7 +61,7 @@ async def read_kept(
     Raises:
         SourceRewritten: the file is not what was bound. GoneError: it is gone.
     """
-    kept = await clock.offload(lambda: rows.find(found.path))
+    kept = await clock.offload(lambda: rows.find(found.path, low, high))
     parts: list[Decoded] = []
     while low < high:
         fitting = (one for one in kept if one.proof.first <= low < one.proof.limit)

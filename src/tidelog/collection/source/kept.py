@@ -48,6 +48,10 @@ class PieceProof(msgspec.Struct, frozen=True, kw_only=True):
     tail: bytes = b""
     dropped: dict[str, int] = {}
 
+    def meets(self, low: int, high: int) -> bool:
+        """Say whether records that start in ``[low, high)`` may be among its own."""
+        return self.first < high and low < self.limit
+
     def fits(self, found: FileRange) -> bool:
         """Say whether the bytes of a bound range are those of this piece, where the two meet."""
         if self.header != found.header:
@@ -110,8 +114,11 @@ class KeptRows(Protocol):
         """Keep a piece, if there is room for it."""
         ...
 
-    def find(self, path: str) -> list[DecodedPiece]:
-        """Return the pieces of a file that are kept."""
+    def find(self, path: str, low: int, high: int) -> list[DecodedPiece]:
+        """Return the kept pieces of a file that may have records that start in ``[low, high)``.
+
+        They are what was kept, or are not returned.
+        """
         ...
 
     def forget(self) -> None:

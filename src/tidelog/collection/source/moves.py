@@ -33,8 +33,11 @@ class Moves:
         self, taken: Mapping[str, FileRange], sizes: Mapping[str, int]
     ) -> Mapping[str, FileRange]:
         """Return the frontier with what is moved, of files that are there and not recorded yet."""
-        for path in list(self.found):
-            if path in taken or path not in sizes:
+        names = names_by_path(taken) if self.found else {}
+        for path, found in list(self.found.items()):
+            # Other ingesters, whose listings are older, go on under the name that it had.
+            last = _last(names.get(found.moved, (found.moved,)), taken)
+            if path in taken or path not in sizes or last.limit != found.limit:
                 del self.found[path]
         return {**taken, **self.found, **returned(taken, sizes)}
 
@@ -52,21 +55,33 @@ class Moves:
         is taken under another name, as users are told.
         """
         # Of several that are alike, one is the file that is gone, and the others are copies.
-        again = {*skipped, *(found.moved for found in self.found.values())}
-        same = [g for g in alike if is_same_file(asked, g, identity) and g.path not in again]
+        names = {found.moved: path for path, found in self.found.items()}
+        same = [
+            gone
+            for gone in alike
+            if gone.path not in skipped
+            and is_same_file(asked, gone, identity)
+            and (gone.path not in names or identity == known_identity(gone) != "")
+        ]
         if same:
             before = max(same, key=lambda gone: gone.limit)
+            # It may have had another name for a moment, which nothing records.
+            brief = self.found.pop(before.path, None)
+            moved = before.path if brief is None else brief.moved
+            other = self.found.get(names.get(moved, ""))
+            if other is not None and known_identity(other) != identity:
+                del self.found[other.path]  # It is the copy.
             self.found[asked.path] = msgspec.structs.replace(
                 before,
                 path=asked.path,
-                e_tag=asked.e_tag,
+                e_tag=with_identity(asked.e_tag, identity),
                 size_bytes=asked.size_bytes,
                 late=0,
                 reached=CLOSED,
-                moved=before.path,
+                moved=moved,
                 unread=1,
             )
-            self.notes[asked.path] = f"it is {before.path!r}, which was taken, under another name"
+            self.notes[asked.path] = f"it is {moved!r}, which was taken, under another name"
         elif alike:
             self._doubt(asked, alike[0])
         return bool(same)
@@ -128,6 +143,13 @@ def returned(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> Mappin
     return back
 
 
+def named_twice(taken: Mapping[str, FileRange], sizes: Mapping[str, int]) -> set[str]:
+    """Return the names in a listing of files that were moved, of which it has several names."""
+    families = {id(names): names for names in names_by_path(taken).values()}
+    listed = ([name for name in names if name in sizes] for names in families.values())
+    return {name for names in listed if len(names) > 1 for name in names}
+
+
 def names_by_path(taken: Mapping[str, FileRange]) -> Mapping[str, Sequence[str]]:
     """Return the names that files had which were moved, by each of them."""
     names: dict[str, list[str]] = {}
@@ -153,5 +175,18 @@ def is_same_file(asked: FileCandidate, before: FileRange, identity: str) -> bool
     """
     if asked.size_bytes == before.size_bytes and is_version(asked.e_tag, before.e_tag):
         return True
-    known = before.e_tag.rpartition("|")[0]  # See `identified`.
+    known = known_identity(before)
     return identity == known if identity and known else asked.size_bytes > before.size_bytes
+
+
+def known_identity(found: FileRange) -> str:
+    """Return which file of its disk a range is of, as it was bound; "" where that is not known."""
+    return found.e_tag.rpartition("|")[0]  # See `identified`.
+
+
+def with_identity(e_tag: str, identity: str) -> str:
+    """Return a file's date with the identity of the file beside it, where that is known.
+
+    It stands where a store that numbers versions has the number: `is_version` knows both.
+    """
+    return f"{identity}|{e_tag.rpartition('|')[2]}" if identity else e_tag

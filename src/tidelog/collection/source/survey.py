@@ -78,9 +78,9 @@ async def survey_piece(
             if asked.start >= asked.limit:
                 return Surveyed()
         return await _survey_text(piece, job, file, clock=clock, keep=keep, keep_rows=keep_rows)
-    except GoneError as error:
+    except GoneError:
         # What is in of it, stays; what is bound of it, is not surveyed any more.
-        return Surveyed(waits=error.sentence if asked.before is None else WENT)
+        return Surveyed(waits=WENT)
     except CorruptionError as error:
         if asked.before is not None:
             raise
@@ -180,7 +180,7 @@ async def is_unchanged(before: FileRange, file: OpenedFile, *, format: str) -> b
     """Say whether a file, whose beginning is known to be that of ``before``, goes on as that did.
 
     Raises:
-        LocationError: the store failed.
+        GoneError: it is gone. LocationError: the store failed.
     """
     packed = decode_packed(before.packed)
     try:
@@ -188,7 +188,7 @@ async def is_unchanged(before: FileRange, file: OpenedFile, *, format: str) -> b
             await check_packed(before, packed, file)
         elif format != "parquet":
             await _check_unchanged(before, file)
-    except (SourceRewritten, GoneError):
+    except SourceRewritten:
         return False
     return True
 
