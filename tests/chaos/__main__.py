@@ -14,11 +14,16 @@ def main() -> None:
     parser.add_argument("--engine", choices=["local", "spark"], default="local")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--two", action="store_true", help="two ingesters at once, unkilled")
+    parser.add_argument("--merges", action="store_true", help="beside who merges and deletes")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelog-chaos-") as folder:
         if given.two:
             report = checks.run_two(Path(folder), engine=given.engine, seed=given.seed)
+        elif given.merges:
+            report = checks.run_maintained(
+                Path(folder), kills=given.kills, seed=given.seed, span_s=0.5
+            )
         else:
             report = checks.run_killed(
                 Path(folder),

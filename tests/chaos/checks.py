@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import tidelog
 from chaos.ingesters import NAME, create, kill_often, let_both_win, start_ingest
+from chaos.maintainers import maintained
 from chaos.scenario import Row, Scenario, replay, row_of, write_scenario
 from tidelog.sync import Collection
 
@@ -78,6 +82,47 @@ def run_killed(
     assert clean["ticks"] * tick_bytes >= 40 * TICK_BYTES
     minutes = check_equal(url, clean_url, scenario)
     return Report(kills, seen + int(last["ticks"]), minutes, len(scenario.events))
+
+
+def run_maintained(
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    span_s: float,
+    tick_bytes: int = TICK_BYTES,
+) -> Report:
+    """Kill ingesters beside who merges and deletes, and is killed as well; compare, twice.
+
+    What is left in the end is what the states name: nothing less, and after three sweeps no more.
+    """
+    rng = random.Random(seed)
+    scenario, url, clean_url = prepare(folder, seed)
+    with maintained(url, rng=rng, span_s=1.0) as beside:
+        seen = kill_often(
+            url, engine="local", tick_bytes=tick_bytes, kills=kills, rng=rng, span_s=span_s
+        )
+        last = start_ingest(url, engine="local", tick_bytes=tick_bytes).finish()
+    assert not beside.said, beside.said[:3]
+    start_ingest(clean_url, engine="local", tick_bytes=tick_bytes).finish()
+    check_equal(url, clean_url, scenario)
+    for verb in (("compact", "--full"), *[("collect", "--after", "0s", "--sweep")] * 3):
+        command = [sys.executable, "-m", "tidelog.cli.main", "--location", url, *verb]
+        subprocess.run(command, check=True, capture_output=True)
+    minutes = check_equal(url, clean_url, scenario)
+    told = subprocess.run(
+        [sys.executable, "-m", "tidelog.cli.main", "--location", url, "inspect", "--json"],
+        check=True,
+        capture_output=True,
+    )
+    shards = [json.loads(line) for line in told.stdout.splitlines()]
+    for shard in shards:
+        # One that is young is a rollup, which is dead once a later one is named.
+        assert not shard["objects"]["gone"] + shard["objects"]["dead"], shard
+        assert len(shard["batches"]) <= 1
+    left = {path.name for path in (folder / "lake" / "shard").rglob("*.parquet")}
+    assert len(left) <= sum(batch["parts"] for shard in shards for batch in shard["batches"])
+    return Report(kills + beside.kills, seen + int(last["ticks"]), minutes, len(scenario.events))
 
 
 def run_two(folder: Path, *, engine: str, seed: int, tick_bytes: int = TICK_BYTES) -> Report:

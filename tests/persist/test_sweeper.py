@@ -118,6 +118,18 @@ async def test_rollups_that_lost_their_race_go_at_once() -> None:
     assert (await place.shard().refresh()).upper == 30
 
 
+async def test_a_rollup_that_waits_to_be_named_raises_no_epoch() -> None:
+    """Epochs tell parts apart: a sweep a minute would else write a record a minute, for ever."""
+    place = in_memory()
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    await place.store.put(f"shard/s/rollup/{99:016x}-waits", b"x")
+    for _ in range(3):
+        found = await sweep(place.shard())
+        assert (found.deleted, found.usage.objects[ObjectUse.YOUNG]) == (0, 1)
+    assert (await shard.refresh()).write_epoch == 0
+
+
 async def test_sweeps_beside_writers_lose_nothing() -> None:
     """Each row that was acknowledged is there, whoever sweeps, and however often."""
     place = in_memory()

@@ -1,8 +1,8 @@
 """Sweeping: what lies under a shard and is named by nothing is found by listing, and deleted.
 
-No clock is involved. Where a listing shows something young and unnamed, the write epoch is raised
-through consensus; whoever is still writing has until the next sweep but one to name it, and is told
-to write it again if it comes later than that.
+No clock is involved. Where a listing shows a part that is young and unnamed, the write epoch is
+raised through consensus; whoever is still writing has until the next sweep but one to name it, and
+is told to write it again if it comes later than that.
 Source: design page 4, "Compaction and collection".
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import decide_epoch
-from tidelog.persist.usage import ObjectUse, ShardUsage, tell_apart
+from tidelog.persist.usage import ShardUsage, tell_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ async def sweep(shard: Shard) -> ShardSwept:
     found = await usage_of_shard(shard)
     if found.dead:
         await shard.store.delete(list(found.dead))
-    if found.objects[ObjectUse.YOUNG]:
+    if found.young_parts:
         known = shard.state.write_epoch
         await shard.machine.commit(lambda state: decide_epoch(state, known))
     return ShardSwept(found, len(found.dead))

@@ -38,13 +38,15 @@ class ShardUsage:
     """The objects of a shard, in number and bytes, by what they are to it.
 
     Shape: ``objects`` and ``size_bytes`` have each `ObjectUse`; ``dead`` are keys. ``inline_bytes``
-        ride in the state, and are no objects.
+        ride in the state, and are no objects. ``young_parts`` are those of the young that a write
+        epoch makes dead; rollups are so once a later one is named.
     """
 
     objects: Mapping[ObjectUse, int]
     size_bytes: Mapping[ObjectUse, int]
     dead: tuple[str, ...]
     inline_bytes: int = 0
+    young_parts: int = 0
 
     def __add__(self, other: ShardUsage) -> ShardUsage:
         return ShardUsage(
@@ -52,6 +54,7 @@ class ShardUsage:
             {one: self.size_bytes[one] + other.size_bytes[one] for one in ObjectUse},
             self.dead + other.dead,
             self.inline_bytes + other.inline_bytes,
+            self.young_parts + other.young_parts,
         )
 
 
@@ -70,18 +73,20 @@ def tell_apart(listed: Iterable[tuple[str, int]], state: State, history: History
     rolled_up = -1 if newest is None else newest.seqno
     objects, sizes = dict.fromkeys(ObjectUse, 0), dict.fromkeys(ObjectUse, 0)
     dead: list[str] = []
+    young_parts = 0
     for key, size in listed:
         if key in live:
-            standing = ObjectUse.LIVE
+            use = ObjectUse.LIVE
         elif key in gone:
-            standing = ObjectUse.GONE
+            use = ObjectUse.GONE
         else:
-            standing = _unnamed(key, epoch=state.write_epoch, rolled_up=rolled_up)
-        objects[standing] += 1
-        sizes[standing] += size
-        if standing is ObjectUse.DEAD:
+            use = _unnamed(key, epoch=state.write_epoch, rolled_up=rolled_up)
+        objects[use] += 1
+        sizes[use] += size
+        if use is ObjectUse.DEAD:
             dead.append(key)
-    return ShardUsage(objects, sizes, tuple(dead), state.totals.inline_bytes)
+        young_parts += use is ObjectUse.YOUNG and epoch_of(key) is not None
+    return ShardUsage(objects, sizes, tuple(dead), state.totals.inline_bytes, young_parts)
 
 
 def epoch_of(path: str) -> int | None:
