@@ -54,6 +54,19 @@ def test_an_unknown_scheme(cli: Cli, url: str) -> None:
     refused(cli.run("--location", url, "read", "events"), MISUSED)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_text_of_wide_characters_is_told_as_such(cli: Cli, encoding: str, format: str) -> None:
+    """As a spreadsheet or a Windows shell writes it: else it is told of fields that nobody sees."""
+    text = "id,name\n1,one\n2,two\n" if format == "csv" else '{"id": 1}\n{"id": 2}\n'
+    (cli.folder / "raw").mkdir()
+    (cli.folder / "raw" / f"a.{format}").write_bytes(text.encode(encoding))
+    place = str(cli.folder / "raw")
+    said = cli("source", "create", "s", "--files", place, "--format", format)
+    assert said.status == 2
+    assert "UTF-8 is read: convert it" in said.complaint
+
+
 def test_no_location_at_all(cli: Cli) -> None:
     """There is no default: nobody wants data in whatever directory they stand."""
     refused(cli.run("read", "events"), MISUSED, "--location", "TIDELOG_LOCATION")

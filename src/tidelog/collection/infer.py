@@ -129,7 +129,7 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
     """Return the samples of files that could be read.
 
     Raises:
-        UsageError: none could.
+        UsageError: none could, or the text of one is not in UTF-8 but in wider characters.
     """
     found = [sample for sample in samples if sample.why is None]
     if not found:
@@ -137,7 +137,21 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
             f"{entries[0].key!r} cannot be decompressed: {samples[0].why}; correct the file, or "
             "its name"
         )
+    for entry, sample in zip(entries, samples, strict=False):
+        if sample.why is None and _is_wide(sample.text):
+            raise UsageError(
+                f"{entry.key!r} is text in UTF-16 or UTF-32, and UTF-8 is read: convert it, as "
+                "iconv -f UTF-16 -t UTF-8 does"
+            )
     return found
+
+
+def _is_wide(text: bytes) -> bool:
+    """Say whether text has several bytes for each character, by its mark or by its zeros."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        return True
+    start = text[:64]
+    return len(start) >= 8 and max(start[0::2].count(0), start[1::2].count(0)) >= len(start) // 2
 
 
 def sample_schema(sample: bytes) -> pa.Schema:
