@@ -74,6 +74,7 @@ async def test_each_record_is_won_once_whatever_is_lost(tmp_path: Path, seed: in
     """Who is told True has written it, who is told False has not; nothing is in twice."""
     dice = random.Random(seed)
     won: list[tuple[int, bytes]] = []
+    lost = Counter[str]()
 
     async def propose(name: int) -> None:
         shaky = Shaky(on_file(tmp_path / "c.db"), dice, rate=0.3)
@@ -86,12 +87,14 @@ async def test_each_record_is_won_once_whatever_is_lost(tmp_path: Path, seed: in
                 if await own.compare_and_set("k", seqno, data):
                     won.append((seqno, data))
                     break
-        assert shaky.lost.total()
+        lost.update(shaky.lost)
 
     await asyncio.gather(*(propose(name) for name in range(4)))
     found = await consensus(on_file(tmp_path / "c.db")).scan("k", SeqNo(1))
     assert [(r.seqno, r.data) for r in found] == sorted(won)
     assert [r.seqno for r in found] == [*range(1, 33)]
+    assert lost["before"]
+    assert lost["after"]
 
 
 async def test_an_answer_that_is_lost_for_good_is_unknown(tmp_path: Path) -> None:
