@@ -187,7 +187,7 @@ def test_a_column_name_is_no_sql(cli: Cli, format: str) -> None:
 def test_a_first_file_that_is_no_csv_does_not_keep_others_from_telling(cli: Cli) -> None:
     """It waits, as it would if it came later; where all are such, it is said of the first."""
     (cli.folder / "in").mkdir()
-    (cli.folder / "in" / "0.csv").write_bytes(b"\xff\xfe\x00garbage\n")
+    (cli.folder / "in" / "0.csv").write_bytes(b"\xff\xfd\x00garbage\n")
     said = cli("source", "create", "c", "--files", cli.folder / "in", "--format", "csv")
     assert said.status == 2
     assert "'0.csv' cannot be read as csv: in its first line something is not UTF-8" in said.err

@@ -129,7 +129,7 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
     """Return the samples of files that could be read.
 
     Raises:
-        UsageError: none could, or the text of one is not in UTF-8 but in wider characters.
+        UsageError: none could, or all that could are not in UTF-8 but in wider characters.
     """
     found = [sample for sample in samples if sample.why is None]
     if not found:
@@ -137,13 +137,14 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
             f"{entries[0].key!r} cannot be decompressed: {samples[0].why}; correct the file, or "
             "its name"
         )
-    for entry, sample in zip(entries, samples, strict=False):
-        if sample.why is None and _is_wide(sample.text):
-            raise UsageError(
-                f"{entry.key!r} is text in UTF-16 or UTF-32, and UTF-8 is read: convert it, as "
-                "iconv -f UTF-16 -t UTF-8 does"
-            )
-    return found
+    plain = [sample for sample in found if not _is_wide(sample.text)]
+    if not plain:
+        first = next(e for e, s in zip(entries, samples, strict=False) if s.why is None)
+        raise UsageError(
+            f"{first.key!r} is text in UTF-16 or UTF-32, and UTF-8 is read: convert it, as "
+            "iconv -f UTF-16 -t UTF-8 does"
+        )
+    return plain
 
 
 def _is_wide(text: bytes) -> bool:
