@@ -5,15 +5,17 @@ Each is a context manager: inside of the block the code is broken as its docstri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from tidelog.errors import PartMissing
 from tidelog.frontier import TIME_MAX
 from tidelog.persist import compactor, shard, usage
 from tidelog.persist.batch import Batch
 from tidelog.persist.merging import MergeRequest
 from tidelog.persist.shard import Shard
+from tidelog.persist.state import State
 from tidelog.persist.usage import ObjectUse
 
 
@@ -46,7 +48,11 @@ def merge_advances_past_since() -> Iterator[None]:
 @contextmanager
 def reader_takes_merged_for_lost() -> Iterator[None]:
     """A part that is missing is lost, though another stands in its place."""
-    with patch.object(shard, "names_part", lambda *_: True):
+
+    def lost(_: Iterable[State], error: PartMissing) -> None:
+        raise error
+
+    with patch.object(shard, "require_replaced", lost):
         yield
 
 

@@ -18,7 +18,6 @@ from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, So
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection, find_collection
 from tidelog.consensus.kinds import (
-    ENVIRONMENT,
     STORE,
     ConsensusPlace,
     check_same,
@@ -26,7 +25,7 @@ from tidelog.consensus.kinds import (
     open_consensus,
     parse_consensus,
 )
-from tidelog.consensus.port import Consensus
+from tidelog.consensus.port import ENVIRONMENT, Consensus
 from tidelog.errors import CorruptionError, NoSuchLocation, ObjectNotFound, UsageError
 from tidelog.ids import ShardId, check_name
 from tidelog.mark import MARK, make_mark, read_mark

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cli.conftest import Cli
-from tidelog.consensus.kinds import ENVIRONMENT
+from tidelog.consensus.port import ENVIRONMENT
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -14,7 +14,7 @@ from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
 from tidelog.collection.ingest.tending import Tending
-from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, CollectedOne, shards_of
+from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, CollectedOne
 from tidelog.errors import NoSuchCollection
 from tidelog.location import Location, open_location
 from tidelog.persist import part
@@ -75,7 +75,7 @@ async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
     assert [*done] == ["c", "d", CATALOG_NAME]
     assert done["c"].done.merges >= 3
     _, rendition = await location.source("c")
-    assert done["c"].batches <= len(shards_of(rendition))
+    assert done["c"].batches <= len(rendition.roles)
     again = [one async for one in tending.compact(await tending.kept(), full=True)]
     assert sum(one.done.merges for one in again) == 0
     with pytest.raises(NoSuchCollection, match="there are c, d"):
@@ -125,7 +125,7 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
     _, rendition = await location.source("c")
-    ids = [*shards_of(rendition)]
+    ids = [*rendition.roles]
     reader, zombie = await location.collection("c"), await location.ingester("c")
     await reader.refresh()
     await location.drop_source("c")

@@ -153,12 +153,8 @@ async def test_a_file_that_another_program_holds_is_waited_for(tmp_path: Path) -
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
     """Return a server that a test may kill."""
-    found = PostgresServer()
-    try:
-        found.start()
+    with PostgresServer() as found:
         yield found
-    finally:
-        found.close()
 
 
 async def test_a_server_that_dies_and_comes_back_loses_nothing(server: PostgresServer) -> None:

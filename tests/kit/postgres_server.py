@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from kit.processes import end_with_parent
 
@@ -38,6 +39,13 @@ class PostgresServer:
         self._run(
             [binaries / "initdb", "-D", self.data, "-U", USER, "-A", "trust", "-N", "-E", "UTF8"]
         )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def data(self) -> Path:

@@ -96,8 +96,15 @@ def retain(
     if as_json:
         print_json({"name": name, "retain_ms": retain_ms, "since": found["since"]})
         return
-    kept = "all its past" if retain_ms is None else f"the last {retention_text(retain_ms)}"
-    say(f"{name!r} keeps {kept}: it can be read from {_since(found['since'])} on")
+    since = _since(found["since"])
+    say(f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {since} on")
+
+
+def kept_text(retain_ms: int | None) -> str:
+    """Say how much of its past a collection keeps."""
+    from tidelog.collection.catalog.retention import retention_text
+
+    return "all its past" if retain_ms is None else f"the last {retention_text(retain_ms)}"
 
 
 async def _describe(location: Location, name: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def _object(one: Inspected) -> dict[str, Any]:
         "updates": one.updates,
         "batches": [
             {"lower": b.lower, "upper": b.upper, "since": b.since, "updates": b.rows}
-            | {"bytes": b.size_bytes, "parts": b.parts}
+            | {"bytes": b.size_bytes, "parts": len(b.parts)}
             for b in one.batches
         ],
         "holds": dict(sorted(one.holds.items())),
@@ -72,7 +72,7 @@ def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
     ]
     batches = [
         f"{when(b.lower)} to {when(b.upper)}: {count_text(b.rows, 'update')} in "
-        f"{count_text(b.parts, 'part')}, {bytes_text(b.size_bytes)}"
+        f"{count_text(len(b.parts), 'part')}, {bytes_text(b.size_bytes)}"
         for b in one.batches
     ]
     return [

@@ -23,7 +23,7 @@ import typer.main
 from tidelog import __version__
 from tidelog.cli.output import OutputClosed, say
 from tidelog.cli.process import INTERRUPTED
-from tidelog.consensus.kinds import ENVIRONMENT
+from tidelog.consensus.port import ENVIRONMENT
 from tidelog.errors import (
     ExpressionTooSlow,
     InvariantError,
@@ -62,6 +62,7 @@ _HINTS: Final = (
 
 # Where each verb is, and each group of them, in the order of the help.
 _VERBS: Final = ("ingest", "read", "changes", "compact", "collect", "inspect", "verify", "demo")
+_PLACES: Final = ("--location", "--consensus")  # Options that stand before it, with a value.
 _GROUPS: Final = {"collection": "collection", "source": "source", "log": "log.group"}
 
 # What the parser of options says, in words that one need not know pydantic for.
@@ -200,10 +201,8 @@ def _made(only: str | None) -> Any:  # Of a class whose place differs between ty
 def _verb_of(arguments: Sequence[str]) -> str | None:
     """Return the verb, or the group of verbs, that is asked for; None where it is not plain."""
     rest = list(arguments)
-    if rest[:1] == ["--location"]:
-        del rest[:2]
-    elif rest and rest[0].startswith("--location="):
-        del rest[0]
+    while rest and rest[0].partition("=")[0] in _PLACES:
+        del rest[: 1 if "=" in rest[0] else 2]
     # One alone is loaded and made in a third of the time of all.
     is_known = bool(rest) and (rest[0] in _VERBS or rest[0] in _GROUPS)
     return rest[0] if is_known and _COMPLETE not in os.environ else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.cli.collection import schema_lines
+from tidelog.cli.collection import kept_text, schema_lines
 from tidelog.cli.csv_options import csv_fields, csv_text
 from tidelog.cli.output import bytes_text, count_text, waiting_lines
 
@@ -73,13 +73,6 @@ def times_text(found: dict[str, Any]) -> str:
     held = f", held back by {duration_text(held_ms)} (--lateness)" if held_ms else ""
     ahead = "any" if ahead_ms is None else duration_text(ahead_ms)
     return f"{text}{held}, --max-ahead {ahead}"
-
-
-def kept_text(retain_ms: int | None) -> str:
-    """Say how much of its past a collection keeps."""
-    from tidelog.collection.catalog.retention import retention_text
-
-    return "all its past" if retain_ms is None else f"the last {retention_text(retain_ms)}"
 
 
 def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:

@@ -36,7 +36,7 @@ from tidelog.persist.reader import parts_between
 from tidelog.persist.rereading import reread
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
-from tidelog.persist.snapshot import ShardSnapshot, names_part
+from tidelog.persist.snapshot import ShardSnapshot, require_replaced
 from tidelog.persist.updates import sum_up
 from tidelog.store.port import Store
 
@@ -83,7 +83,7 @@ class Collection:
 
     async def refresh(self) -> None:
         """Read where the shards stand; CorruptionError if the state of one is gone."""
-        known = (*self.shards, *self._beside)
+        known = self.all_shards
         for shard in known:
             await shard.refresh()
         if self.rendition.remap is not None and self.upper == Frontier.at(0):
@@ -100,7 +100,7 @@ class Collection:
     @property
     def upper(self) -> Frontier:
         """Return up to when it is complete, errors included, as of the last refresh."""
-        return meet([s.state.upper_frontier for s in (*self.shards, *self._beside)])
+        return meet([s.state.upper_frontier for s in self.all_shards])
 
     async def resolve_as_of(self, as_of: When | None, *, what: str = "as_of") -> int:
         """Return the time to be read: the one asked for, or the newest that is complete.
@@ -212,8 +212,7 @@ class Collection:
 
     async def _check_replaced(self, time: int, error: PartMissing) -> None:
         await self.refresh()
-        if any(names_part(shard.state, str(error.facts["path"])) for shard in self.shards):
-            raise error
+        require_replaced((shard.state for shard in self.shards), error)
         self._check_since(time)
 
     def parts_until(self, time: int) -> list[Part]:
@@ -329,9 +328,6 @@ def find_collection(
     rendition = catalog.errors_of(name)
     is_errors = rendition is not None
     if rendition is None:
-        if name not in catalog.collections:
-            known = ", ".join(sorted(catalog.collections)) or "none yet"
-            raise NoSuchCollection(f"there is no collection {name!r}: there are {known}")
         rendition = catalog.active(name)
     appended = {s.rendition for s in catalog.sources.values() if s.envelope == "none"}
     return Collection(

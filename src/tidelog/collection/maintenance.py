@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog.catalog import CATALOG_SHARD, Catalog, RenditionInfo
+from tidelog.collection.catalog.catalog import CATALOG_SHARD, Catalog
 from tidelog.collection.catalog.controller import Controller
 from tidelog.consensus.port import Consensus
-from tidelog.errors import NoSuchCollection
 from tidelog.ids import ShardId
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, compact
@@ -39,17 +38,10 @@ class Kept:
     shards: tuple[Shard, ...]
     roles: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class BatchTold:
-    """A batch, as one tells of it."""
-
-    lower: int
-    upper: int | None
-    since: int
-    rows: int
-    size_bytes: int
-    parts: int
+    @property
+    def is_dropped(self) -> bool:
+        """Say whether nobody is to read or write them any more."""
+        return self.name == DROPPED_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +55,7 @@ class Inspected:
     upper: int | None
     seqno: int
     updates: int
-    batches: tuple[BatchTold, ...]
+    batches: tuple[Batch, ...]
     holds: Mapping[str, int | None]
     usage: ShardUsage
 
@@ -102,10 +94,6 @@ class Maintenance:
             NoSuchCollection: there is none of a name.
         """
         catalog = await self.controller.catalog()
-        for name in names:
-            if name not in catalog.collections:
-                known = ", ".join(sorted(catalog.collections)) or "none yet"
-                raise NoSuchCollection(f"there is no collection {name!r}: there are {known}")
         found = [self._of(catalog, name) for name in names or sorted(catalog.collections)]
         if not names:
             found.append(Kept(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
@@ -145,13 +133,13 @@ class Maintenance:
         for one in kept:
             deleted = waiting = 0
             for shard in one.shards:
-                if one.name == DROPPED_NAME:
+                if one.is_dropped:
                     await shard.bury()
                 deleted += await shard.collect(after_us=after_us)
                 if sweeps:
                     deleted += (await shard.sweep()).deleted
                 left = sum(len(gone.paths) for gone in shard.machine.history.gone)
-                if one.name == DROPPED_NAME and not left:
+                if one.is_dropped and not left:
                     deleted += await self._clear(shard)
                 waiting += left
             yield CollectedOne(one.name, deleted, waiting)
@@ -174,7 +162,7 @@ class Maintenance:
                     upper=state.upper,
                     seqno=shard.machine.seqno,
                     updates=state.totals.rows,
-                    batches=tuple(map(_batch_told, state.batches)),
+                    batches=tuple(state.batches),
                     holds=state.holds,
                     usage=usage,
                 )
@@ -194,31 +182,9 @@ class Maintenance:
 
     def _of(self, catalog: Catalog, name: str) -> Kept:
         info = catalog.collection(name)
-        ids = [one for r in info.renditions for one in shards_of(catalog.renditions[r]).items()]
-        shards = tuple(self._shard(shard) for shard, _ in ids)
-        return Kept(name, shards, tuple(role for _, role in ids))
+        roles = [one for r in info.renditions for one in catalog.renditions[r].roles.items()]
+        shards = tuple(self._shard(shard) for shard, _ in roles)
+        return Kept(name, shards, tuple(role for _, role in roles))
 
     def _shard(self, name: str) -> Shard:
         return Shard(id=ShardId(name), store=self.store, consensus=self.consensus, clock=self.clock)
-
-
-def shards_of(rendition: RenditionInfo) -> dict[str, str]:
-    """Return the names of all shards that belong to a rendition, and what each is for."""
-    roles = dict.fromkeys(rendition.shards, "rows")
-    roles |= dict.fromkeys(rendition.deletions, "deletions")
-    if rendition.errors is not None:
-        roles[rendition.errors] = "bad rows"
-    if rendition.remap is not None:
-        roles[rendition.remap] = "what was taken of the source"
-    return roles
-
-
-def _batch_told(batch: Batch) -> BatchTold:
-    return BatchTold(
-        lower=batch.lower,
-        upper=batch.upper,
-        since=batch.since,
-        rows=batch.rows,
-        size_bytes=batch.size_bytes,
-        parts=len(batch.parts),
-    )

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from tidelog.clock import Clock
-from tidelog.consensus.port import Consensus
+from tidelog.consensus.port import ENVIRONMENT, Consensus
 from tidelog.consensus.sql import KEYS, Database, SqlConsensus
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import UsageError
@@ -21,7 +21,6 @@ STORE: Final = "store"
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
 KINDS: Final = (STORE, SQLITE, POSTGRES)
-ENVIRONMENT: Final = "TIDELOG_CONSENSUS"
 _SECRETS: Final = frozenset({"password", "sslpassword", "passfile"})
 
 

@@ -13,6 +13,7 @@ from tidelog.errors import UsageError
 from tidelog.ids import SeqNo
 
 SEQNO_MAX = 2**63 - 1
+ENVIRONMENT = "TIDELOG_CONSENSUS"  # What says which consensus, where no argument does.
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,8 +51,8 @@ class RowMerger:
                 failed.
         """
         parts = [part for batch in request.batches for part in batch.parts]
-        made = self._joined(parts, request) if self._is_plain(request) else None
-        async with aclosing(made or self._summed(parts, request)) as tables:
+        rows = self._joined if self._is_plain(request) else self._summed
+        async with aclosing(rows(parts, request)) as tables:
             async for table in tables:
                 yield table
 
@@ -81,19 +81,21 @@ class RowMerger:
         self, parts: Sequence[Part], request: MergeRequest
     ) -> AsyncGenerator[pa.Table, None]:
         work = partial(_sum_up, schema=self.schema, advanced_to=request.advanced_to)
-        if request.size_bytes <= IN_MEMORY_BYTES:
-            found = await self.reader.read(parts, self.schema)
-            rows = pa.concat_tables([self.schema.updates.empty_table(), *found])
-            async with aclosing(self._each(partial(work, rows))) as tables:
-                async for table in tables:
-                    yield table
-            return
+        gathered = self._in_memory if request.size_bytes <= IN_MEMORY_BYTES else self._in_files
+        async with gathered(parts) as rows, aclosing(self._each(partial(work, rows))) as tables:
+            async for table in tables:
+                yield table
+
+    @asynccontextmanager
+    async def _in_memory(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
+        found = await self.reader.read(parts, self.schema)
+        yield pa.concat_tables([self.schema.updates.empty_table(), *found])
+
+    @asynccontextmanager
+    async def _in_files(self, parts: Sequence[Part]) -> AsyncGenerator[pads.Dataset, None]:
         with tempfile.TemporaryDirectory(prefix="tidelog-merge-") as folder:
             files = [await self._copied(p, Path(folder, f"{n}")) for n, p in enumerate(parts)]
-            data = pads.dataset(files, schema=self.schema.updates, format="ipc")
-            async with aclosing(self._each(partial(work, data))) as tables:
-                async for table in tables:
-                    yield table
+            yield pads.dataset(files, schema=self.schema.updates, format="ipc")
 
     async def _copied(self, part: Part, path: Path) -> str:
         """Copy a part that was read and checked to a file; return its path."""

@@ -13,6 +13,7 @@ Source: persist, "Batches"; design page 4, "Parts".
 from __future__ import annotations
 
 import io
+import re
 from math import gcd
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weig
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
+_PATH: Final = re.compile(r"/part/([0-9a-f]{8})/[^/]+$")
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -68,6 +70,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 def part_path(shard: ShardId, write_epoch: int, unique: str) -> str:
     return f"shard/{shard}/part/{write_epoch:08x}/{unique}.parquet"
+
+
+def epoch_of(path: str) -> int | None:
+    """Return the write epoch under which a part was begun; None of what is no part."""
+    found = _PATH.search(path)
+    return None if found is None else int(found[1], 16)
 
 
 def sums_of(

@@ -8,6 +8,7 @@ Source: persist, "API".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfNotComplete,
     DeadlineExceeded,
-    InvariantError,
     PartMissing,
     PartsSwept,
     UpperMismatch,
@@ -34,7 +34,7 @@ from tidelog.persist.language import ShardLanguage
 from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader, parts_between, parts_until
 from tidelog.persist.schema import ShardSchema, decode_schema, encode_schema
-from tidelog.persist.snapshot import ShardSnapshot, check_readable, names_part
+from tidelog.persist.snapshot import ShardSnapshot, check_readable, require_replaced
 from tidelog.persist.state import Diff, State, Token
 from tidelog.persist.transition import Appended, CompareAndAppend, Verdict
 from tidelog.persist.updates import consolidate, prepare_updates
@@ -134,18 +134,19 @@ class Shard:
             ready = await self.clock.offload(
                 lambda: prepare_updates(updates, schema, lower=lower, upper=until)
             )
-        for attempt in range(WRITES_MAX):
+
+        async def write() -> Appended:
             parts: list[Part] = []
             if ready is not None:
                 parts = await self.writer().write(ready, inline=self.may_inline)
-            try:
-                return await self.commit_parts(
-                    parts, lower, until, token=token, named=named, holds=holds or {}
-                )
-            except PartsSwept:
-                if attempt == WRITES_MAX - 1:
-                    raise
-        raise InvariantError("a write ends, or is refused")
+            return await self.commit_parts(
+                parts, lower, until, token=token, named=named, holds=holds or {}
+            )
+
+        for _ in range(WRITES_MAX - 1):
+            with suppress(PartsSwept):
+                return await write()
+        return await write()
 
     async def commit_parts(
         self,
@@ -249,8 +250,7 @@ class Shard:
             PartMissing: it does not: the object is lost. LocationError: the store failed.
         """
         state = await self.refresh()
-        if names_part(state, str(error.facts["path"])):
-            raise error
+        require_replaced([state], error)
         return state
 
     async def listen(self, as_of: int) -> AsyncIterator[Progress]:

@@ -5,7 +5,7 @@ Source: persist, "Snapshot".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -74,10 +74,15 @@ def overtaken() -> ReadOvertaken:
     )
 
 
-def names_part(state: State, path: str) -> bool:
-    """Say whether a state has a part of that path."""
-    packed = path.encode()
-    return any(packed in batch.packed for batch in state.batches)
+def require_replaced(states: Iterable[State], error: PartMissing) -> None:
+    """Raise an error again where one of the newest states names the missing part still.
+
+    Raises:
+        PartMissing: so it is: the object is lost, and was not replaced by a merge.
+    """
+    path = str(error.facts["path"]).encode()
+    if any(path in batch.packed for state in states for batch in state.batches):
+        raise error
 
 
 def check_readable(state: State, as_of: int) -> None:

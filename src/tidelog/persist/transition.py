@@ -14,9 +14,8 @@ from tidelog.errors import OutcomeUnknown, PartsSwept, UsageError
 from tidelog.frontier import Frontier, meet
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch, make_batch
-from tidelog.persist.part import Part
+from tidelog.persist.part import Part, epoch_of
 from tidelog.persist.state import Diff, Merged, State, Token
-from tidelog.persist.usage import epoch_of
 from tidelog.rowhash import RowSum
 
 

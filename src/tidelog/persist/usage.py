@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.machine.history import History
+from tidelog.persist.part import epoch_of
 from tidelog.persist.state import State
 
-_PART: Final = re.compile(r"/part/([0-9a-f]{8})/[^/]+$")
 _ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")
 
 
@@ -87,12 +87,6 @@ def tell_apart(listed: Iterable[tuple[str, int]], state: State, history: History
             dead.append(key)
         young_parts += use is ObjectUse.YOUNG and epoch_of(key) is not None
     return ShardUsage(objects, sizes, tuple(dead), state.totals.inline_bytes, young_parts)
-
-
-def epoch_of(path: str) -> int | None:
-    """Return the write epoch under which a part was begun; None of what is no part."""
-    found = _PART.search(path)
-    return None if found is None else int(found[1], 16)
 
 
 def _unnamed(key: str, *, epoch: int, rolled_up: int) -> ObjectUse:

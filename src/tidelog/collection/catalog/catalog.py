@@ -67,6 +67,16 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     def data_schema(self) -> ShardSchema:
         return decode_schema(self.schema)
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """Return all shards that belong to it, and what each is for."""
+        found = dict.fromkeys(self.shards, "rows") | dict.fromkeys(self.deletions, "deletions")
+        if self.errors is not None:
+            found[self.errors] = "bad rows"
+        if self.remap is not None:
+            found[self.remap] = "what was taken of the source"
+        return found
+
 
 DAY_MS: Final = 86_400_000
 FILES: Final = "files"  # The kind of a source that reads files.
@@ -218,8 +228,7 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
     for rendition_id in collection.renditions:
         rendition = catalog.renditions[rendition_id]
         changes.append((row_of(rendition), -1))
-        shards = (*rendition.shards, *rendition.deletions, rendition.errors, rendition.remap)
-        changes.extend((("dropped", shard, "{}"), +1) for shard in shards if shard is not None)
+        changes.extend((("dropped", shard, "{}"), +1) for shard in rendition.roles)
     return changes
 
 
@@ -232,11 +241,7 @@ def plan_skip(catalog: Catalog, name: str, path: str, *, now_us: int) -> list[Ch
     source = catalog.source(name)
     if path in source.skipped:
         return []
-    skipped = {**source.skipped, path: now_us}
-    return [
-        (row_of(source), -1),
-        (row_of(msgspec.structs.replace(source, skipped=skipped)), +1),
-    ]
+    return _replaced(source, skipped={**source.skipped, path: now_us})
 
 
 def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Change]:
@@ -246,15 +251,19 @@ def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Chan
         NoSuchCollection: there is no such source.
     """
     source = catalog.source(name)
-    if source.retain_ms == retain_ms:
-        return []
-    changed = msgspec.structs.replace(source, retain_ms=retain_ms)
-    return [(row_of(source), -1), (row_of(changed), +1)]
+    return [] if source.retain_ms == retain_ms else _replaced(source, retain_ms=retain_ms)
 
 
 def plan_forget(catalog: Catalog, shards: Iterable[str]) -> list[Change]:
     """Return the changes by which dropped shards of which nothing is left are listed no more."""
     return [(("dropped", shard, "{}"), -1) for shard in shards if shard in catalog.dropped]
+
+
+def _replaced(source: SourceInfo, **changed: Any) -> list[Change]:
+    return [
+        (row_of(source), -1),
+        (row_of(msgspec.structs.replace(source, **changed)), +1),
+    ]
 
 
 def row_of(item: CollectionInfo | RenditionInfo | SourceInfo) -> Row:

@@ -121,17 +121,9 @@ class Ingester(SourceShards):
             reached = self.upper
             try:
                 done = await self._tick(head, may_idle=may_idle)
-            except AsOfBeforeSince:
-                # Other ingesters went on while we knew no more than an earlier state.
-                await self.refresh()
-                continue
-            except PartMissing as error:
-                # What we know of was merged, and deleted.
-                await self.check_replaced(error)
-                continue
-            except PartsSwept:
-                # What was computed waited through two sweeps: it is computed again.
-                await self.refresh()
+            except (AsOfBeforeSince, PartMissing, PartsSwept) as error:
+                # Others went on, merged or swept while we knew no more than an earlier state.
+                await self.catch_up(error)
                 continue
             except GoneError:
                 # What others have taken already, the source may let go of.
@@ -165,11 +157,8 @@ class Ingester(SourceShards):
                 return
             try:
                 standing = await self.standing(upper.time)
-            except AsOfBeforeSince:
-                await self.refresh()  # Other ingesters went on, as in a tick.
-                continue
-            except PartMissing as error:
-                await self.check_replaced(error)
+            except (AsOfBeforeSince, PartMissing) as error:
+                await self.catch_up(error)  # As in a tick.
                 continue
             await self.source.hold(standing.needed, make=make)
             return

@@ -29,14 +29,14 @@ from tidelog.collection.source.binding import (
 )
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
-from tidelog.errors import DataDiffers, PartMissing, require
+from tidelog.errors import DataDiffers, PartMissing, TidelogError, require
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
 from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_between
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
-from tidelog.persist.snapshot import check_readable, names_part
+from tidelog.persist.snapshot import check_readable, require_replaced
 from tidelog.persist.state import State
 from tidelog.persist.transition import difference
 from tidelog.persist.updates import accumulate, consolidate
@@ -118,12 +118,15 @@ class SourceShards:
             await shard.refresh()
         await check_states(self.written, self.remap)
 
-    async def check_replaced(self, error: PartMissing) -> None:
-        """Read the newest states; raise the error again where one names the missing part still."""
+    async def catch_up(self, error: TidelogError) -> None:
+        """Read the newest states, after an error that an earlier one was the cause of.
+
+        Raises:
+            PartMissing: a part is lost. CorruptionError, LocationError: see `refresh`.
+        """
         await self.refresh()
-        path = str(error.facts["path"])
-        if any(names_part(shard.state, path) for shard in (*self.written, self.remap)):
-            raise error
+        if isinstance(error, PartMissing):
+            require_replaced((shard.state for shard in (*self.written, self.remap)), error)
 
     async def taken(self, upper: int) -> Taken:
         """Return the frontier of the source at an upper that the remap shard has reached."""

@@ -21,7 +21,6 @@ class Tending:
     """The merges of some shards, in the background. ``trouble`` says why one goes on no more."""
 
     shards: Sequence[Shard]
-    done: Compacted = field(default_factory=Compacted)
     trouble: dict[str, str] = field(default_factory=dict)
     _task: asyncio.Task[Compacted] | None = None
     _busy_with: str = ""
@@ -50,7 +49,7 @@ class Tending:
 
     def _finish(self, task: asyncio.Task[Compacted]) -> None:
         try:
-            self.done += task.result()
+            task.result()
         except LocationError:
             return  # The next look tries again.
         except TidelogError as error:
