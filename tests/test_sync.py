@@ -45,7 +45,7 @@ SCHEMA = pa.schema(COLUMNS)
 # What the awaited handles have for engines and other handles of ours, not for callers.
 INNER: dict[str, set[str]] = {
     "Shard": {"commit_parts", "machine", "reader", "refresh", "snapshot_of", "state", "writer",
-              "wait_for_upper", "may_inline", "bury", "check_replaced"},
+              "wait_for_upper", "may_inline", "bury", "check_replaced", "written_schema"},
     "Collection": {"parts_between", "parts_until", "reading", "refresh", "resolve_as_of",
                    "resolve_between", "snapshots", "contents", "changes_of"},
     "Location": {"add_source", "controller", "ingester", "source"},

@@ -116,7 +116,7 @@ def _check_step(before: State, after: State, diff: Diff, seqno: int) -> None:
         for batch in now[len(there) :]:
             demand(batch.lower == before.upper, "a batch does not begin at upper", seqno=seqno)
             demand(batch.upper == after.upper, "a batch does not end at upper", seqno=seqno)
-    held = [Frontier.of(t) for t in after.holds.values()]
+    held = [hold.frontier for hold in after.holds.values()]
     demand(all(after.since_frontier <= hold for hold in held), "since is past a hold", seqno=seqno)
 
 

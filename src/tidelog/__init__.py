@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
-    from tidelog.sync import Collection, Location, Shard, connect
+    from tidelog.sync import Collection, Location, connect
     from tidelog.sync_log import Log
+    from tidelog.sync_shard import Shard
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.gc.cursors import Witness
     from tidelog.wal.gc.deletion import Pace
@@ -42,7 +43,7 @@ _HOMES = {
     "Location": "tidelog.sync",
     "CsvOptions": "tidelog.collection.formats.csv.guess",
     "Log": "tidelog.sync_log",
-    "Shard": "tidelog.sync",
+    "Shard": "tidelog.sync_shard",
     "SourceSpec": "tidelog.collection.create",
     "Batching": "tidelog.wal.append.batching",
     "Keep": "tidelog.wal.gc.plan",

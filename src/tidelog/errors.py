@@ -182,6 +182,14 @@ class Fenced(HandleError):
     """Another writer took over the log."""
 
 
+class HoldFenced(HandleError):
+    """A hold has a newer owner; the message has its token, and where the hold stands."""
+
+
+class HoldExpired(HandleError):
+    """A reader's lease is over: what it held may be gone."""
+
+
 class LocationError(TidelogError):
     """The store failed: retry if NOT_APPLIED, read back if UNKNOWN."""
 

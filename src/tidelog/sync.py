@@ -6,10 +6,10 @@ A connection owns one loop in one thread, from `connect` to its end (`tidelog.po
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -22,22 +22,12 @@ from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress as IngestProgress
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.predicate.selection import RowSelection, repeated
-from tidelog.frontier import Frontier
-from tidelog.persist import shard as aio_shard
-from tidelog.persist import snapshot as aio_snapshot
-from tidelog.persist.reader import Split
-from tidelog.persist.shard import Progress
-from tidelog.persist.state import Token
-from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
 from tidelog.sync_log import Log, documented_as
+from tidelog.sync_shard import Shard
 from tidelog.wal.admin.destroy import Destroyed
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.slot_protocol.shape import Shape
-
-if TYPE_CHECKING:
-    from tidelog.persist.compactor import Compacted
-    from tidelog.persist.sweeper import ShardSwept
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,83 +66,6 @@ class Contents:
     def to_spark(self, spark: Any) -> Any:
         """Return a Spark DataFrame on a session."""
         return spark.createDataFrame(self.to_arrow())
-
-
-class Shard:
-    """One shard; see `tidelog.persist.shard.Shard`, whose methods these are."""
-
-    def __init__(self, portal: Portal, inner: aio_shard.Shard) -> None:
-        self._portal = portal
-        self._inner = inner
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    def upper(self) -> Frontier:
-        return self._portal.run(self._inner.upper())
-
-    def since(self) -> Frontier:
-        return self._portal.run(self._inner.since())
-
-    def compare_and_append(
-        self,
-        updates: pa.Table | None,
-        expected_upper: Frontier | int,
-        upper: Frontier | int | None,
-        *,
-        token: Token | None = None,
-        named: bool = False,
-        holds: Mapping[str, Frontier] | None = None,
-    ) -> Appended:
-        return self._portal.run(
-            self._inner.compare_and_append(
-                updates, expected_upper, upper, token=token, named=named, holds=holds
-            )
-        )
-
-    def append(
-        self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
-    ) -> bool:
-        return self._portal.run(self._inner.append(updates, lower, upper))
-
-    def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
-        found = self._portal.run(self._inner.snapshot(as_of, timeout_us=timeout_us))
-        return ShardSnapshot(self._portal, found)
-
-    def listen(self, as_of: int) -> Iterator[Progress]:
-        return self._portal.iterate(self._inner.listen(as_of))
-
-    def hold(self, name: str, since: Frontier | int | None = None) -> Frontier:
-        return self._portal.run(self._inner.hold(name, since))
-
-    def downgrade_since(self, name: str, since: Frontier | int | None) -> Frontier:
-        return self._portal.run(self._inner.downgrade_since(name, since))
-
-    def release(self, name: str) -> bool:
-        return self._portal.run(self._inner.release(name))
-
-    def compact(self, *, full: bool = False) -> Compacted:
-        return self._portal.run(self._inner.compact(full=full))
-
-    def collect(self, *, after_us: int | None = None) -> int:
-        return self._portal.run(self._inner.collect(after_us=after_us))
-
-    def sweep(self) -> ShardSwept:
-        return self._portal.run(self._inner.sweep())
-
-
-class ShardSnapshot:
-    """A shard's contents at one time; see `tidelog.persist.snapshot.ShardSnapshot`."""
-
-    def __init__(self, portal: Portal, inner: aio_snapshot.ShardSnapshot) -> None:
-        self._portal = portal
-        self._inner = inner
-
-    def splits(self, count: int) -> list[Split]:
-        return self._inner.splits(count)
-
-    def to_arrow(self) -> pa.Table:
-        return self._portal.run(self._inner.to_arrow())
 
 
 class Collection:

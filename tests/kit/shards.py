@@ -15,8 +15,9 @@ from tidelog.consensus.port import Consensus
 from tidelog.consensus.store import StoreConsensus
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
+from tidelog.persist.listening import Progress
 from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Progress, Shard
+from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store

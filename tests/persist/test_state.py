@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 from tidelog.errors import CorruptionError, TidelogError, UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.batch import Batch, make_batch
+from tidelog.persist.holding import decide_downgrade, decide_hold, decide_release
 from tidelog.persist.language import FORMAT, ShardLanguage
 from tidelog.persist.part import Part
 from tidelog.persist.state import COMMITS_KEPT, Commit, Diff, Merged, State, apply_diff
 from tidelog.persist.transition import (
     CompareAndAppend,
     decide_append,
-    decide_downgrade,
-    decide_hold,
-    decide_release,
 )
 from tidelog.rowhash import RowSum
 
@@ -88,7 +86,8 @@ def histories(draw: st.DrawFn) -> list[Diff]:
                 diff = decide_hold(state, name, None, schema=SCHEMA).diff
             case 4 if state.holds:
                 name = draw(st.sampled_from(sorted(state.holds)))
-                since = Frontier.of(draw(st.none() | st.integers(0, 30)))
+                most = 30 if state.upper is None else state.upper
+                since = Frontier.of(draw(st.none() | st.integers(0, most)))
                 diff = decide_downgrade(state, name, since).diff
             case 5 if state.holds:
                 diff = decide_release(state, draw(st.sampled_from(sorted(state.holds)))).diff
@@ -125,7 +124,7 @@ def test_frontiers_never_go_back(history: list[Diff]) -> None:
         after = LANGUAGE.apply(state, diff)
         assert state.since_frontier <= after.since_frontier
         assert state.upper_frontier <= after.upper_frontier
-        assert all(after.since_frontier <= Frontier.of(t) for t in after.holds.values())
+        assert all(after.since_frontier <= hold.frontier for hold in after.holds.values())
         state = after
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tidelog.errors import InvariantError, Outcome, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
+from tidelog.persist.hold import Hold
+from tidelog.persist.holding import decide_downgrade, decide_hold, decide_release
 from tidelog.persist.part import Part
 from tidelog.persist.state import COMMITS_KEPT, Diff, State, apply_diff
 from tidelog.persist.transition import (
@@ -17,9 +19,6 @@ from tidelog.persist.transition import (
     Verdict,
     check_interval,
     decide_append,
-    decide_downgrade,
-    decide_hold,
-    decide_release,
     difference,
 )
 from tidelog.rowhash import RowSum
@@ -214,7 +213,7 @@ def test_the_first_append_brings_schema_and_first_holds_and_no_other_does() -> N
     second = decide_append(walk(1), command(1, 2, ("w", 1), first_holds=holds)).diff
 
     assert first is not None
-    assert (first.schema, first.holds) == (SCHEMA, {"history": 0})
+    assert (first.schema, first.holds) == (SCHEMA, {"history": Hold(0)})
     assert second is not None
     assert (second.schema, second.holds) == (None, {})
 
@@ -223,13 +222,13 @@ def test_holds_move_with_an_append_and_never_back() -> None:
     """An ingester lets go of its past in the commit by which it goes on."""
     state = after(State(), command(0, 5, ("w", 0), holds={"a": Frontier.at(0)}))
     state = after(state, command(5, 9, ("w", 1), holds={"a": Frontier.at(4)}))
-    assert (state.holds, state.since) == ({"a": 4}, 4)
+    assert (state.holds, state.since) == ({"a": Hold(4)}, 4)
 
     state = after(state, command(9, 10, ("w", 2), holds={"a": Frontier.at(1)}))
-    assert (state.holds, state.since) == ({"a": 4}, 4)
+    assert (state.holds, state.since) == ({"a": Hold(4)}, 4)
 
     state = after(state, command(10, 11, ("w", 3), holds={"a": Frontier.empty()}))
-    assert (state.holds, state.since) == ({"a": None}, None)
+    assert (state.holds, state.since) == ({"a": Hold(None)}, None)
 
 
 def test_a_heartbeat_that_moves_a_hold_is_a_change() -> None:
@@ -262,18 +261,18 @@ def test_since_is_the_least_of_all_holds() -> None:
     assert decision.result == Frontier.at(5)
     assert state.since == 5
     do(decide_release(state, "a").diff)
-    assert (state.since, state.holds) == (5, {"b": 8})
+    assert (state.since, state.holds) == (5, {"b": Hold(8)})
     do(decide_release(state, "b").diff)
     assert (state.since, state.holds) == (5, {})
     with pytest.raises(UsageError, match="below since"):
         decide_hold(state, "c", Frontier.at(4), schema=SCHEMA)
     do(decide_hold(state, "c", None, schema=SCHEMA).diff)
-    assert state.holds == {"c": 5}
+    assert state.holds == {"c": Hold(5)}
 
 
 def test_what_is_so_already_is_not_written_again() -> None:
     """Callers repeat themselves after a lost answer: that must be free, and must not undo."""
-    state = State(since=3, schema=SCHEMA, holds={"a": 5}, upper=9)
+    state = State(since=3, schema=SCHEMA, holds={"a": Hold(5)}, upper=9)
 
     assert decide_hold(state, "a", Frontier.at(9), schema=SCHEMA).result == Frontier.at(5)
     assert decide_hold(state, "a", Frontier.at(9), schema=SCHEMA).diff is None
@@ -297,7 +296,7 @@ def test_a_hold_on_a_shard_that_nobody_wrote_makes_it() -> None:
 
 def test_the_last_hold_may_let_go_of_everything() -> None:
     """Then nobody can read any more, and that is what since says."""
-    state = State(schema=SCHEMA, holds={"a": 0, "b": 2}, upper=9)
+    state = State(schema=SCHEMA, holds={"a": Hold(0), "b": Hold(2)}, upper=9)
     diff = decide_downgrade(state, "a", Frontier.empty()).diff
     assert diff is not None
     state = apply_diff(state, diff)

@@ -52,7 +52,7 @@ def _object(one: Inspected) -> dict[str, Any]:
             | {"bytes": b.size_bytes, "parts": len(b.parts)}
             for b in one.batches
         ],
-        "holds": dict(sorted(one.holds.items())),
+        "holds": {name: hold.since for name, hold in sorted(one.holds.items())},
         "objects": {kind.value: count for kind, count in one.usage.objects.items()},
         "bytes": {kind.value: size for kind, size in one.usage.size_bytes.items()},
         "inline_bytes": one.usage.inline_bytes,
@@ -81,7 +81,10 @@ def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
         ("since, upper", f"{when(one.since)}, {when(one.upper)}"),
         ("updates", f"{one.updates:,}"),
         ("batches", batches or "none"),
-        ("holds", [f"{name}: {when(at)}" for name, at in sorted(one.holds.items())] or "none"),
+        (
+            "holds",
+            [f"{name}: {when(hold.since)}" for name, hold in sorted(one.holds.items())] or "none",
+        ),
         ("objects", objects or "none"),
         ("in the state", bytes_text(one.usage.inline_bytes)),
     ]

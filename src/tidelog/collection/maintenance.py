@@ -18,6 +18,7 @@ from tidelog.consensus.port import Consensus
 from tidelog.ids import ShardId
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, compact
+from tidelog.persist.hold import Hold
 from tidelog.persist.shard import Shard
 from tidelog.persist.sweeper import usage_of_shard
 from tidelog.persist.usage import ShardUsage
@@ -56,7 +57,7 @@ class Inspected:
     seqno: int
     updates: int
     batches: tuple[Batch, ...]
-    holds: Mapping[str, int | None]
+    holds: Mapping[str, Hold]
     usage: ShardUsage
 
 

@@ -16,6 +16,7 @@ import msgspec
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.machine.lost import state_of_another
 from tidelog.persist.batch import Batch
+from tidelog.persist.hold import Hold, least_seqno
 from tidelog.persist.spine import Spine
 from tidelog.persist.state import Commit, Diff, Merged, State, Token, Totals, apply_diff
 
@@ -26,7 +27,7 @@ _STATE: Final[dict[str, Any]] = {
     "since": int | None,
     "upper": int | None,
     "batches": tuple[Batch, ...],
-    "holds": dict[str, int | None],
+    "holds": dict[str, Hold],
     "writers": dict[str, tuple[int, int | None]],
     "commits": tuple[Commit, ...],
     "commits_forgotten": bool,
@@ -37,12 +38,13 @@ _DIFF: Final[dict[str, Any]] = {
     "schema": bytes | None,
     "upper": tuple[int | None] | None,
     "since": tuple[int | None] | None,
-    "holds": dict[str, int | None],
+    "holds": dict[str, Hold],
     "released": tuple[str, ...],
     "batch": Batch | None,
     "sum_t": bytes,
     "token": Token | None,
     "named": bool,
+    "dropped_writers": tuple[str, ...],
     "merged": Merged | None,
     "write_epoch": int | None,
 }
@@ -98,7 +100,7 @@ class ShardLanguage:
         return () if diff.merged is None else diff.merged.vanished
 
     def seqno_since(self, state: State) -> int | None:
-        return None
+        return least_seqno(state.holds)
 
 
 _ABSENT: Final[dict[str, Any]] = {name: getattr(Diff(), name) for name in _DIFF}

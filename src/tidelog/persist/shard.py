@@ -7,37 +7,38 @@ Source: persist, "API".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidelog.clock import Clock, backoff_us
+from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     AsOfNotComplete,
-    DeadlineExceeded,
     PartMissing,
-    PartsSwept,
-    UpperMismatch,
     UsageError,
 )
-from tidelog.frontier import TIME_MAX, Frontier, check_time
-from tidelog.ids import ShardId, new_writer_id
+from tidelog.frontier import Frontier, check_time
+from tidelog.ids import ShardId
+from tidelog.machine.language import Decision, R
 from tidelog.machine.machine import Machine
-from tidelog.persist import transition
-from tidelog.persist.covered import compare_covered, from_time
+from tidelog.persist import appending, holding, leasing, listening, transition
+from tidelog.persist.appender import Appender, open_appender
+from tidelog.persist.appending import AppendOptions, Updates
+from tidelog.persist.hold import Beats
 from tidelog.persist.language import ShardLanguage
+from tidelog.persist.leasing import LeasedReader
+from tidelog.persist.listening import Progress
 from tidelog.persist.part import Part
-from tidelog.persist.reader import PartReader, parts_between, parts_until
+from tidelog.persist.reader import PartReader, parts_until
 from tidelog.persist.schema import ShardSchema, decode_schema, encode_schema
 from tidelog.persist.snapshot import ShardSnapshot, check_readable, require_replaced
 from tidelog.persist.state import Diff, State, Token
-from tidelog.persist.transition import Appended, CompareAndAppend, Verdict
-from tidelog.persist.updates import consolidate, prepare_updates
+from tidelog.persist.timeout import in_time
+from tidelog.persist.transition import Appended
 from tidelog.persist.writer import PartWriter
 from tidelog.store.port import Store
 
@@ -46,24 +47,15 @@ if TYPE_CHECKING:
     from tidelog.persist.sweeper import ShardSwept
 
 INLINE_STATE_BYTES_MAX = 256 * 1024
-WRITES_MAX = 3
-POLL_FIRST_US, POLL_MOST_US = 20_000, 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a listener learns: the updates at times in ``[lower, upper)``, and that they are all."""
-
-    updates: pa.Table
-    lower: Frontier
-    upper: Frontier
+LEASE_US = 900_000_000
 
 
 @dataclass(slots=True, kw_only=True)
 class Shard:
     """One shard. Give ``schema`` to write; without it, the shard's own is used once it is written.
 
-    ``first_holds`` are placed by the shard's first write, whoever does it.
+    ``first_holds`` are placed by the shard's first write, whoever does it. Each call ends within
+    ``timeout_us`` microseconds, if told; see `within`.
     """
 
     id: ShardId
@@ -73,6 +65,8 @@ class Shard:
     schema: ShardSchema | None = None
     first_holds: Mapping[str, Frontier] = field(default_factory=dict)
     cache_bytes: int = 0
+    timeout_us: int | None = None
+    beats: Beats = field(init=False, default_factory=Beats)
     machine: Machine[State, Diff] = field(init=False)
     reader: PartReader = field(init=False)
 
@@ -97,7 +91,7 @@ class Shard:
 
     async def refresh(self) -> State:
         """Read the newest state."""
-        return await self.machine.refresh()
+        return await self._in_time(self.machine.refresh())
 
     async def upper(self) -> Frontier:
         return (await self.refresh()).upper_frontier
@@ -105,9 +99,18 @@ class Shard:
     async def since(self) -> Frontier:
         return (await self.refresh()).since_frontier
 
+    def within(self, timeout_us: int | None) -> Shard:
+        """Return the same handle, but that each call of it ends within so many microseconds.
+
+        One that does not ends with DeadlineExceeded; a write's outcome is UNKNOWN then.
+        """
+        limited = copy(self)
+        limited.timeout_us = timeout_us
+        return limited
+
     async def compare_and_append(
         self,
-        updates: pa.Table | None,
+        updates: Updates,
         expected_upper: Frontier | int,
         upper: Frontier | int | None,
         *,
@@ -117,36 +120,20 @@ class Shard:
     ) -> Appended:
         """Append updates for ``[expected_upper, upper)`` if the shard's upper is the expected one.
 
-        Shape: ``updates`` as in `ShardSchema.updates`, or None for none. ``upper`` None finishes
-            the shard.
-        With the ``token`` of an earlier call, a write that landed then is answered ALREADY.
+        Shape: ``updates`` as in `ShardSchema.updates`: a table, or a record batch, a reader or an
+            iterable of them, of any length; or None for none. ``upper`` None finishes the shard.
+        With the ``token`` of an earlier call, a write that landed then is answered ALREADY; that of
+        a ``named`` writer is remembered until `drop_writer`.
 
         Raises:
             UsageError: the updates do not fit the schema or the interval. NOT_APPLIED.
+            PartsSwept: updates that cannot be had again took too long to come. NOT_APPLIED.
             OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
         """
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
-        schema = self._written_schema()
-        rows = 0 if updates is None else updates.num_rows
-        transition.check_interval(lower, until, rows=rows)
-        ready: pa.Table | None = None
-        if updates is not None and rows:
-            ready = await self.clock.offload(
-                lambda: prepare_updates(updates, schema, lower=lower, upper=until)
-            )
-
-        async def write() -> Appended:
-            parts: list[Part] = []
-            if ready is not None:
-                parts = await self.writer().write(ready, inline=self.may_inline)
-            return await self.commit_parts(
-                parts, lower, until, token=token, named=named, holds=holds or {}
-            )
-
-        for _ in range(WRITES_MAX - 1):
-            with suppress(PartsSwept):
-                return await write()
-        return await write()
+        options = AppendOptions(token=token, named=named, holds=holds or {})
+        work = appending.compare_and_append(self, updates, lower, until, options)
+        return await self._in_time(work, writes=True)
 
     async def commit_parts(
         self,
@@ -159,18 +146,9 @@ class Shard:
         holds: Mapping[str, Frontier] | None = None,
     ) -> Appended:
         """Commit parts that were written before, by whomever; see `compare_and_append`."""
-        command = CompareAndAppend(
-            schema=encode_schema(self._written_schema()),
-            parts=parts,
-            expected_upper=lower,
-            upper=upper,
-            token=token or (new_writer_id(self.clock), 0),
-            named=named,
-            fresh=token is None,
-            holds=holds or {},
-            first_holds=self.first_holds,
-        )
-        return await self.machine.commit(lambda state: transition.decide_append(state, command))
+        options = AppendOptions(token=token, named=named, holds=holds or {})
+        work = appending.commit_parts(self, parts, lower, upper, options)
+        return await self._in_time(work, writes=True)
 
     async def append(
         self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
@@ -184,28 +162,20 @@ class Shard:
             UpperMismatch: the shard's upper is below ``lower``: there would be a hole. NOT_APPLIED.
             DataDiffers: others wrote other data for these times. NOT_APPLIED.
         """
-        start, until = Frontier.of(lower), Frontier.of(upper)
-        schema = self._written_schema()
-        transition.check_interval(start, until, rows=updates.num_rows)
-        ready = await self.clock.offload(
-            lambda: prepare_updates(updates, schema, lower=start, upper=until)
-        )
-        checked = True
-        state = await self.refresh()
-        while True:
-            reached = state.upper_frontier
-            if reached < start:
-                raise UpperMismatch("the shard is not written up to lower", upper=reached)
-            covered = min(until, reached)
-            if start < covered:
-                checked &= compare_covered(state, schema, ready, start, covered)
-            if until <= reached:
-                return checked
-            rest = from_time(ready, reached.time)
-            if (await self.compare_and_append(rest, reached, until)).verdict is Verdict.COMMITTED:
-                return checked
-            start, ready = reached, rest
-            state = self.state
+        work = appending.append(self, updates, Frontier.of(lower), Frontier.of(upper))
+        return await self._in_time(work, writes=True)
+
+    async def appender(self, name: str, *, heartbeat_us: int = 0) -> Appender:
+        """Return the writer of a name, which appends one interval after the other.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        return await self._in_time(open_appender(self, name, heartbeat_us=heartbeat_us))
+
+    async def drop_writer(self, name: str) -> bool:
+        """Forget a named writer; gives whether there was one."""
+        return await self._decide(lambda state: transition.decide_drop_writer(state, name))
 
     async def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
         """Return the contents at ``as_of``, once they are complete.
@@ -261,42 +231,70 @@ class Shard:
         Raises:
             AsOfBeforeSince: updates after ``as_of`` may no longer be told apart.
         """
-        reached = check_time(as_of)
-        while True:
-            state = await self.wait_for_upper(reached + 1)
-            check_readable(state, reached)
-            schema = self.schema or decode_schema(state.schema)
-            last = TIME_MAX if state.upper is None else state.upper - 1
-            try:
-                tables = await self.reader.read(parts_between(state, reached, last), schema)
-            except PartMissing as error:
-                await self.check_replaced(error)
-                continue
-            work = partial(consolidate, tables, schema, after=reached, until=last)
-            found = await self.clock.offload(work)
-            yield Progress(found, Frontier.at(reached + 1), state.upper_frontier)
-            if state.upper is None:
-                return
-            reached = last
+        async for progress in listening.listen(self, as_of):
+            yield progress
 
-    async def hold(self, name: str, since: Frontier | int | None = None) -> Frontier:
-        """Place the named hold (at since unless told), or find it; gives where it is."""
+    async def hold(
+        self, name: str, since: Frontier | int | None = None, *, token: int | None = None
+    ) -> Frontier:
+        """Place the critical hold of a name (at since unless told), or find it; gives where it is.
+
+        With a ``token`` greater than the hold's, take it over: who comes with a lesser one after
+        that is refused for good.
+
+        Raises:
+            UsageError: ``since`` is below the shard's, or past upper. HoldFenced: see above.
+        """
         wanted = None if since is None else Frontier.of(since)
-        schema = encode_schema(self._written_schema())
-        return await self.machine.commit(
-            lambda state: transition.decide_hold(state, name, wanted, schema=schema)
+        schema = encode_schema(self.written_schema())
+        return await self._decide(
+            lambda state: holding.decide_hold(state, name, wanted, schema=schema, token=token)
         )
 
-    async def downgrade_since(self, name: str, since: Frontier | int | None) -> Frontier:
-        """Move the named hold up; gives the shard's since, the least of all holds."""
+    async def downgrade_since(
+        self, name: str, since: Frontier | int | None, *, token: int | None = None
+    ) -> Frontier:
+        """Move the named hold up; gives the shard's since, the least of all holds.
+
+        Raises:
+            UsageError: there is no such hold, or ``since`` is past upper. HoldFenced: see `hold`.
+        """
         wanted = Frontier.of(since)
-        return await self.machine.commit(
-            lambda state: transition.decide_downgrade(state, name, wanted)
+        return await self._decide(
+            lambda state: holding.decide_downgrade(state, name, wanted, token=token)
         )
 
-    async def release(self, name: str) -> bool:
-        """Drop the named hold; since moves only with the next downgrade."""
-        return await self.machine.commit(lambda state: transition.decide_release(state, name))
+    async def release(self, name: str, *, token: int | None = None) -> bool:
+        """Drop the named hold; gives whether there was one. Since moves with the next downgrade.
+
+        Raises:
+            HoldFenced: see `hold`.
+        """
+        return await self._decide(lambda state: holding.decide_release(state, name, token=token))
+
+    async def lease(
+        self,
+        since: Frontier | int | None = None,
+        *,
+        lease_us: int = LEASE_US,
+        fixed: bool = False,
+        purpose: str = "",
+    ) -> LeasedReader:
+        """Return a reader for whom nothing that it may read is deleted, while it renews its lease.
+
+        A ``fixed`` one is not renewed, and outlives this process: its time is over when it is over.
+        Close it when it is not needed; others end it else, a while later.
+
+        Raises:
+            UsageError: ``since`` (the shard's unless told) is below the shard's, or past upper.
+        """
+        start = None if since is None else Frontier.of(since)
+        work = leasing.open_lease(self, start, lease_us=lease_us, is_fixed=fixed, purpose=purpose)
+        return await self._in_time(work, writes=True)
+
+    async def end_leases(self) -> int:
+        """End the leases that nobody renews, as far as this handle has seen; return how many."""
+        return await leasing.end_leases(self)
 
     async def compact(self, *, full: bool = False) -> Compacted:
         """Merge batches that are due, or all; see `tidelog.persist.compactor.compact`."""
@@ -307,11 +305,13 @@ class Shard:
     async def collect(self, *, after_us: int | None = None) -> int:
         """Delete objects that merges made vanish ``after_us`` ago, or earlier; return how many.
 
-        Readers who planned before have so long to read; an hour, unless told.
+        Readers who planned before have so long to read; an hour, unless told. What a lease holds
+        stays in any case; leases that nobody renews are ended first.
 
         Raises:
             LocationError: the store failed: what was deleted is named by nothing.
         """
+        await self.end_leases()
         return await self.machine.collect(after_us=after_us)
 
     async def sweep(self) -> ShardSwept:
@@ -325,7 +325,7 @@ class Shard:
 
         They go by `collect`.
         """
-        return await self.machine.commit(transition.decide_tombstone)
+        return await self._decide(transition.decide_tombstone)
 
     def writer(self) -> PartWriter:
         """Return what writes this shard's parts."""
@@ -333,7 +333,7 @@ class Shard:
             store=self.store,
             clock=self.clock,
             shard=self.id,
-            schema=self._written_schema(),
+            schema=self.written_schema(),
             write_epoch=self.state.write_epoch,
         )
 
@@ -343,26 +343,22 @@ class Shard:
 
     async def wait_for_upper(self, time: int, *, timeout_us: int | None = None) -> State:
         """Wait until ``time`` is complete; a poll costs one request, and they grow rarer."""
-        start = self.clock.monotonic_us()
-        attempt = 0
-        while True:
-            state = await self.refresh()
-            if state.upper_frontier.passed(time):
-                return state
-            if timeout_us is not None and self.clock.monotonic_us() - start >= timeout_us:
-                raise DeadlineExceeded(
-                    "the time is not complete yet: ask for an earlier one, or wait longer",
-                    asked=time,
-                    upper=state.upper_frontier,
-                )
-            pause = backoff_us(attempt, self.clock, first_us=POLL_FIRST_US, most_us=POLL_MOST_US)
-            left = pause if timeout_us is None else start + timeout_us - self.clock.monotonic_us()
-            await self.clock.sleep(max(0, min(pause, left)))
-            attempt += 1
+        return await listening.wait_for_upper(self, time, timeout_us=timeout_us)
 
-    def _written_schema(self) -> ShardSchema:
+    def written_schema(self) -> ShardSchema:
+        """Return the schema by which this handle writes.
+
+        Raises:
+            UsageError: it has none.
+        """
         if self.schema is None and self.state.schema:
             self.schema = decode_schema(self.state.schema)
         if self.schema is None:
             raise UsageError("open the shard with its schema to write it", shard=self.id)
         return self.schema
+
+    async def _decide(self, decide: Callable[[State], Decision[Diff, R]]) -> R:
+        return await self._in_time(self.machine.commit(decide), writes=True)
+
+    async def _in_time(self, work: Coroutine[Any, Any, R], *, writes: bool = False) -> R:
+        return await in_time(self.clock, work, self.timeout_us, writes=writes)

@@ -16,6 +16,7 @@ import msgspec
 from tidelog.errors import require
 from tidelog.frontier import Frontier
 from tidelog.persist.batch import Batch
+from tidelog.persist.hold import Hold
 from tidelog.persist.spine import Spine
 from tidelog.rowhash import RowSum
 
@@ -58,7 +59,7 @@ class State:
     since: int | None = 0
     upper: int | None = 0
     batches: Spine = _NONE
-    holds: dict[str, int | None] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
     writers: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     commits: tuple[Commit, ...] = ()
     commits_forgotten: bool = False
@@ -104,12 +105,13 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: bytes | None = None
     upper: tuple[int | None] | None = None
     since: tuple[int | None] | None = None
-    holds: dict[str, int | None] = {}
+    holds: dict[str, Hold] = {}
     released: tuple[str, ...] = ()
     batch: Batch | None = None
     sum_t: bytes = bytes(16)
     token: Token | None = None
     named: bool = False
+    dropped_writers: tuple[str, ...] = ()
     merged: Merged | None = None
     write_epoch: int | None = None
     extra: dict[str, Any] = {}
@@ -127,6 +129,9 @@ def apply_diff(state: State, diff: Diff) -> State:
         changed["since"] = diff.since[0]
     if diff.upper is not None:
         changed |= _advance(state, diff, diff.upper[0])
+    if diff.dropped_writers:
+        left = {n: told for n, told in state.writers.items() if n not in diff.dropped_writers}
+        changed["writers"] = left
     if diff.merged is not None:
         changed |= _merge(state, diff.merged)
     if diff.write_epoch is not None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.errors import OutcomeUnknown, PartsSwept, UsageError
-from tidelog.frontier import Frontier, meet
+from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch, make_batch
+from tidelog.persist.holding import moved_by_append, time_of
 from tidelog.persist.part import Part, epoch_of
 from tidelog.persist.state import Diff, Merged, State, Token
 from tidelog.rowhash import RowSum
@@ -72,7 +73,8 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
-        UsageError: the shard has another schema, or the interval does not hold the parts.
+        UsageError: the shard has another schema, the interval does not hold the parts, or a hold
+        would be past upper.
         PartsSwept: the parts are too old to be told from what nobody will ever name.
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
@@ -85,12 +87,13 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
     if command.expected_upper != state.upper_frontier or state.upper is None:
         return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
     check_epochs(state, command.parts)
-    holds, since = _moved_holds(state, command)
+    first = command.first_holds if not state.schema else {}
+    holds, since = moved_by_append(state, {**first, **command.holds}, command.upper)
     if command.upper == command.expected_upper and not holds:
         return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))
     diff = Diff(
         schema=None if state.schema else command.schema,
-        upper=(_time(command.upper),),
+        upper=(time_of(command.upper),),
         batch=_batch_of(command),
         sum_t=_sum_t(command.parts),
         token=command.token,
@@ -117,7 +120,9 @@ def _check_bounds(command: CompareAndAppend) -> None:
 def _batch_of(command: CompareAndAppend) -> Batch | None:
     if not command.parts:
         return None
-    return make_batch(command.parts, lower=command.expected_upper.time, upper=_time(command.upper))
+    return make_batch(
+        command.parts, lower=command.expected_upper.time, upper=time_of(command.upper)
+    )
 
 
 def _sum_t(parts: Sequence[Part]) -> bytes:
@@ -164,65 +169,6 @@ def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] |
     return None
 
 
-def _moved_holds(
-    state: State, command: CompareAndAppend
-) -> tuple[dict[str, int | None], tuple[int | None] | None]:
-    first = command.first_holds if not state.schema else {}
-    wanted = {n: _time(f) for n, f in {**first, **command.holds}.items()}
-    holds = {
-        n: t
-        for n, t in wanted.items()
-        if n not in state.holds or Frontier.of(state.holds[n]) < Frontier.of(t)
-    }
-    return holds, _since_after(state, state.holds | holds) if holds else None
-
-
-def decide_hold(
-    state: State, name: str, since: Frontier | None, *, schema: bytes
-) -> Decision[Diff, Frontier]:
-    """Decide to place a hold (at the shard's since unless told), or to find the one that stands.
-
-    Raises:
-        UsageError: the time asked for is already given up.
-    """
-    if name in state.holds:
-        return Decision(Frontier.of(state.holds[name]))
-    start = state.since_frontier if since is None else since
-    if not state.since_frontier <= start:
-        raise UsageError(
-            "a hold cannot reach back below since", asked=start, since=state.since_frontier
-        )
-    founding = None if state.schema else schema
-    return Decision(start, Diff(schema=founding, holds={name: _time(start)}))
-
-
-def decide_downgrade(state: State, name: str, since: Frontier) -> Decision[Diff, Frontier]:
-    """Decide to move a hold up, and the shard's since with it if it was the last there.
-
-    Gives the shard's since. A hold that is further already stays.
-
-    Raises:
-        UsageError: there is no such hold.
-    """
-    if name not in state.holds:
-        raise UsageError("there is no such hold: place it first", hold=name)
-    if since <= Frontier.of(state.holds[name]):
-        return Decision(state.since_frontier)
-    moved = {name: _time(since)}
-    after = _since_after(state, state.holds | moved)
-    return Decision(
-        state.since_frontier if after is None else Frontier.of(after[0]),
-        Diff(holds=moved, since=after),
-    )
-
-
-def decide_release(state: State, name: str) -> Decision[Diff, bool]:
-    """Decide to drop a hold. Since stays: it moves only when somebody moves a hold."""
-    if name not in state.holds:
-        return Decision(False)
-    return Decision(True, Diff(released=(name,)))
-
-
 def check_epochs(state: State, parts: Iterable[Part]) -> None:
     """Refuse parts that a sweep may have deleted, or may yet delete.
 
@@ -238,6 +184,13 @@ def check_epochs(state: State, parts: Iterable[Part]) -> None:
                 path=part.path,
                 write_epoch=state.write_epoch,
             )
+
+
+def decide_drop_writer(state: State, name: str) -> Decision[Diff, bool]:
+    """Decide to forget a named writer; gives whether there was one."""
+    if name not in state.writers:
+        return Decision(False)
+    return Decision(True, Diff(dropped_writers=(name,)))
 
 
 def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
@@ -274,16 +227,7 @@ def decide_tombstone(state: State) -> Decision[Diff, int]:
     return Decision(len(vanished), diff)
 
 
-def _since_after(state: State, holds: Mapping[str, int | None]) -> tuple[int | None] | None:
-    least = meet([Frontier.of(t) for t in holds.values()])
-    return (_time(least),) if state.since_frontier < least else None
-
-
 def difference(state: State, lower: Frontier, upper: Frontier) -> RowSum | None:
     """Return T of the updates in ``[lower, upper)`` if both are uppers that are remembered."""
     above, below = state.sum_at(upper), state.sum_at(lower)
     return None if above is None or below is None else above - below
-
-
-def _time(frontier: Frontier) -> int | None:
-    return None if frontier.is_empty else frontier.time

@@ -52,7 +52,8 @@ async def check_states(written: Sequence[Shard], remap: Shard) -> None:
         raise state_lost(remap.id)
     if any(remap.state.upper_frontier < shard.state.upper_frontier for shard in written):
         raise state_set_back(remap.id)
-    held = remap.state.holds.get(INGEST_HOLD) or 0
+    found = remap.state.holds.get(INGEST_HOLD)
+    held = 0 if found is None else found.since or 0
     if held > 0:
         last = len(written)
     for n, shard in enumerate(written):

@@ -1,0 +1,48 @@
+"""Timeouts: a call that takes too long ends with an error that says what is known of its change.
+
+Source: persist, "Errors and Timeouts".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from tidelog.clock import Clock
+from tidelog.errors import DeadlineExceeded, Outcome
+
+T = TypeVar("T")
+
+
+async def in_time(
+    clock: Clock, work: Coroutine[Any, Any, T], timeout_us: int | None, *, writes: bool = False
+) -> T:
+    """Return what ``work`` comes to, if it does within ``timeout_us`` microseconds (None: any).
+
+    Raises:
+        DeadlineExceeded: it did not. If it ``writes``, its change may land yet: UNKNOWN.
+    """
+    if timeout_us is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    timer = asyncio.ensure_future(clock.sleep(timeout_us))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+    if not task.cancelled():
+        return task.result()
+    if writes:
+        raise DeadlineExceeded(
+            "the write did not end in time, and may land yet: do it again with the same token, or "
+            "read the shard",
+            outcome=Outcome.UNKNOWN,
+            timeout_us=timeout_us,
+        )
+    raise DeadlineExceeded(
+        "the call did not end in time: try again, or wait longer", timeout_us=timeout_us
+    )

@@ -1,0 +1,220 @@
+"""The synchronous face of shards: the same names, for notebooks, Spark drivers and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from tidelog.frontier import Frontier
+from tidelog.persist import appender as aio_appender
+from tidelog.persist import leasing as aio_leasing
+from tidelog.persist import shard as aio_shard
+from tidelog.persist import snapshot as aio_snapshot
+from tidelog.persist.appending import Updates
+from tidelog.persist.listening import Progress
+from tidelog.persist.reader import Split
+from tidelog.persist.shard import LEASE_US
+from tidelog.persist.state import Token
+from tidelog.persist.transition import Appended
+from tidelog.portal import Portal
+from tidelog.sync_log import documented_as
+
+if TYPE_CHECKING:
+    from tidelog.persist.compactor import Compacted
+    from tidelog.persist.sweeper import ShardSwept
+
+
+@documented_as(aio_shard.Shard)
+class Shard:
+    """One shard; see `tidelog.persist.shard.Shard`, whose methods these are."""
+
+    def __init__(self, portal: Portal, inner: aio_shard.Shard) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def upper(self) -> Frontier:
+        return self._portal.run(self._inner.upper())
+
+    def since(self) -> Frontier:
+        return self._portal.run(self._inner.since())
+
+    def compare_and_append(
+        self,
+        updates: Updates,
+        expected_upper: Frontier | int,
+        upper: Frontier | int | None,
+        *,
+        token: Token | None = None,
+        named: bool = False,
+        holds: Mapping[str, Frontier] | None = None,
+    ) -> Appended:
+        return self._portal.run(
+            self._inner.compare_and_append(
+                updates, expected_upper, upper, token=token, named=named, holds=holds
+            )
+        )
+
+    def append(
+        self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
+    ) -> bool:
+        return self._portal.run(self._inner.append(updates, lower, upper))
+
+    def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
+        found = self._portal.run(self._inner.snapshot(as_of, timeout_us=timeout_us))
+        return ShardSnapshot(self._portal, found)
+
+    def listen(self, as_of: int) -> Iterator[Progress]:
+        return self._portal.iterate(self._inner.listen(as_of))
+
+    def within(self, timeout_us: int | None) -> Shard:
+        return Shard(self._portal, self._inner.within(timeout_us))
+
+    def appender(self, name: str, *, heartbeat_us: int = 0) -> Appender:
+        found = self._portal.run(self._inner.appender(name, heartbeat_us=heartbeat_us))
+        return Appender(self._portal, found)
+
+    def drop_writer(self, name: str) -> bool:
+        return self._portal.run(self._inner.drop_writer(name))
+
+    def hold(
+        self, name: str, since: Frontier | int | None = None, *, token: int | None = None
+    ) -> Frontier:
+        return self._portal.run(self._inner.hold(name, since, token=token))
+
+    def downgrade_since(
+        self, name: str, since: Frontier | int | None, *, token: int | None = None
+    ) -> Frontier:
+        return self._portal.run(self._inner.downgrade_since(name, since, token=token))
+
+    def release(self, name: str, *, token: int | None = None) -> bool:
+        return self._portal.run(self._inner.release(name, token=token))
+
+    def lease(
+        self,
+        since: Frontier | int | None = None,
+        *,
+        lease_us: int = LEASE_US,
+        fixed: bool = False,
+        purpose: str = "",
+    ) -> LeasedReader:
+        work = self._inner.lease(since, lease_us=lease_us, fixed=fixed, purpose=purpose)
+        return LeasedReader(self._portal, self._portal.run(work))
+
+    def end_leases(self) -> int:
+        return self._portal.run(self._inner.end_leases())
+
+    def compact(self, *, full: bool = False) -> Compacted:
+        return self._portal.run(self._inner.compact(full=full))
+
+    def collect(self, *, after_us: int | None = None) -> int:
+        return self._portal.run(self._inner.collect(after_us=after_us))
+
+    def sweep(self) -> ShardSwept:
+        return self._portal.run(self._inner.sweep())
+
+
+@documented_as(aio_snapshot.ShardSnapshot)
+class ShardSnapshot:
+    """A shard's contents at one time; see `tidelog.persist.snapshot.ShardSnapshot`."""
+
+    def __init__(self, portal: Portal, inner: aio_snapshot.ShardSnapshot) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def splits(self, count: int) -> list[Split]:
+        return self._inner.splits(count)
+
+    def to_arrow(self) -> pa.Table:
+        return self._portal.run(self._inner.to_arrow())
+
+
+@documented_as(aio_appender.Appender)
+class Appender:
+    """A named writer; see `tidelog.persist.appender.Appender`, whose methods these are."""
+
+    def __init__(self, portal: Portal, inner: aio_appender.Appender) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    @property
+    def upper(self) -> Frontier:
+        """Return what it has brought its interval to."""
+        return self._inner.upper
+
+    def append(self, updates: Updates, upper: Frontier | int | None) -> None:
+        self._portal.run(self._inner.append(updates, upper))
+
+    def advance(self, upper: Frontier | int) -> None:
+        self._portal.run(self._inner.advance(upper))
+
+    def downgrade_since(self, hold: str, since: Frontier | int | None) -> None:
+        self._portal.run(self._inner.downgrade_since(hold, since))
+
+    def flush(self) -> None:
+        self._portal.run(self._inner.flush())
+
+    def close(self) -> None:
+        self._portal.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._portal.run(self._inner.__aexit__(kind, error, trace))
+
+
+@documented_as(aio_leasing.LeasedReader)
+class LeasedReader:
+    """A leased reader; see `tidelog.persist.leasing.LeasedReader`, whose methods these are."""
+
+    def __init__(self, portal: Portal, inner: aio_leasing.LeasedReader) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    @property
+    def since(self) -> Frontier:
+        """Return the earliest time that it can read."""
+        return self._inner.since
+
+    @property
+    def until_us(self) -> int | None:
+        """Return the wall time, in microseconds, at which a fixed lease is over."""
+        return self._inner.until_us
+
+    def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
+        found = self._portal.run(self._inner.snapshot(as_of, timeout_us=timeout_us))
+        return ShardSnapshot(self._portal, found)
+
+    def listen(self, as_of: int) -> Iterator[Progress]:
+        return self._portal.iterate(self._inner.listen(as_of))
+
+    def downgrade_since(self, since: Frontier | int) -> Frontier:
+        return self._portal.run(self._inner.downgrade_since(since))
+
+    def renew(self) -> None:
+        self._portal.run(self._inner.renew())
+
+    def stop(self) -> None:
+        self._portal.run(self._inner.stop())
+
+    def close(self) -> None:
+        self._portal.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self.close()
