@@ -85,3 +85,32 @@ class LateClock(SimClock):
     async def settled(self) -> None:
         """Wait until all threads are done."""
         await asyncio.gather(*self._threads)
+
+
+class HandClock(SystemClock):
+    """A clock that stands still until it is put forward by hand."""
+
+    def __init__(self) -> None:
+        self._now_us = 1_700_000_000_000_000
+        self._sleepers: list[tuple[int, asyncio.Future[None]]] = []
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic_us(self) -> int:
+        return self._now_us
+
+    async def sleep(self, duration_us: int) -> None:
+        waker = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._now_us + duration_us, waker))
+        await waker
+
+    async def pass_us(self, duration_us: int) -> None:
+        """Put it forward, and let whoever slept so long do what they would."""
+        self._now_us += duration_us
+        due = [waker for until, waker in self._sleepers if until <= self._now_us]
+        self._sleepers = [one for one in self._sleepers if one[0] > self._now_us]
+        for waker in due:
+            if not waker.done():
+                waker.set_result(None)
+        await asyncio.sleep(0.02)

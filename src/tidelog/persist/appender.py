@@ -118,7 +118,8 @@ class Appender:
 
     async def _later(self, wait_us: int) -> None:
         await self.shard.clock.sleep(wait_us)
-        if self._waits:
+        # An append without an answer is the caller's to repeat: what became of it is his to learn.
+        if self._waits and not (self._unsure is not None and self._unsure[0]):
             await self._write(None, self.upper)
 
     async def _write(self, updates: Updates, upper: Frontier) -> None:

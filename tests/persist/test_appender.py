@@ -1,0 +1,151 @@
+"""Appenders: one interval after the other, each once, and progress in as few requests as may be."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from kit.clocks import HandClock, SwiftClock
+from kit.shards import Place, contents, in_memory, on_store, rows
+from tidelog.errors import DeadlineExceeded, LocationError, Outcome, UpperMismatch, UsageError
+from tidelog.frontier import Frontier
+from tidelog.store.memory import MemoryStore
+from tidelog.testing import Fault, Faulty, Recorded, Request
+from tidelog.testing.delayed import Delayed
+
+
+async def test_an_appender_goes_on_where_its_name_left_off(place: Place) -> None:
+    """Whoever comes back under the name knows what landed."""
+    async with await place.shard().appender("sink") as one:
+        await one.append(rows(("a", 1, 0, 1)), 2)
+        await one.append(None, 5)
+    async with await place.shard().appender("sink") as heir:
+        assert (heir.upper, heir.number) == (Frontier.at(5), 2)
+        await heir.append(rows(("b", 2, 6, 1)), 7)
+    assert await contents(place.shard(), 6) == {("a", 1): 1, ("b", 2): 1}
+    shard = place.shard()
+    assert await shard.drop_writer("sink")
+    assert not await shard.drop_writer("sink")
+    assert (await place.shard().refresh()).writers == {}
+
+
+async def test_another_writer_is_met_with_an_error() -> None:
+    """Two under one name, or of two: the second learns where the shard stands."""
+    place = in_memory()
+    one, two = await place.shard().appender("a"), await place.shard().appender("b")
+    await one.append(rows(("a", 1, 0, 1)), 2)
+    with pytest.raises(UpperMismatch, match="open the appender again") as told:
+        await two.append(rows(("b", 1, 0, 1)), 3)
+    assert told.value.facts["upper"] == Frontier.at(2)
+    assert await contents(place.shard(), 1) == {("a", 1): 1}
+
+
+async def test_progress_waits_for_the_beat_or_for_a_write() -> None:
+    """A thousand frontiers moved are a few requests; a write carries what waits with it."""
+    clock = SwiftClock()
+    recorded = Recorded(MemoryStore())
+    shard = on_store(recorded).shard(clock=clock)
+    await shard.hold("history")
+    async with await shard.appender("ticker", heartbeat_us=10_000_000_000) as ticker:
+        await ticker.append(rows(("a", 1, 0, 1)), 1)
+        recorded.records.clear()
+        for time in range(2, 1_000):
+            await ticker.advance(time)
+            await ticker.downgrade_since("history", time - 2)
+        assert not recorded.records
+        assert ticker.upper == Frontier.at(999)
+        await ticker.append(rows(("b", 1, 999, 1)), 1_000)
+        assert len([r for r in recorded.records if r.op == "put"]) == 1
+        assert (shard.state.upper, shard.state.since) == (1_000, 997)
+        recorded.records.clear()
+        await ticker.advance(2_000)
+        assert not recorded.records
+    assert (await shard.refresh()).upper == 2_000
+
+
+async def test_the_beat_comes_by_itself() -> None:
+    """Who says that nothing came, and then nothing, is believed a beat later."""
+    place = in_memory()
+    ticker = await place.shard().appender("ticker", heartbeat_us=5_000_000)
+    await ticker.append(None, 1)
+    await ticker.advance(7)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert await place.shard().upper() == Frontier.at(7)
+    with pytest.raises(UsageError, match="never goes back"):
+        await ticker.advance(3)
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_each_interval_is_there_once_whatever_becomes_of_the_answers(seed: int) -> None:
+    """T17 to T20: retries, beats and heirs beside lost requests, lost answers and refusals."""
+    dice = random.Random(f"appender {seed}")
+    fates = [Fault(), Fault(), Fault(told=False), Fault(happened=False, told=False)]
+
+    def toss(request: Request) -> Fault:
+        return dice.choice(fates) if request.changes else Fault()
+
+    sound = MemoryStore()
+    shaken = on_store(Faulty(sound, toss=toss))
+    wanted: Counter[tuple[object, ...]] = Counter()
+    time = 0
+    appender = await shaken.shard().appender("w", heartbeat_us=dice.choice([0, 3_000]))
+    while time < 30:
+        step = dice.randrange(1, 4)
+        quiet = dice.random() < 0.4
+        name = f"k{dice.randrange(3)}"
+        for _ in range(200):
+            try:
+                if quiet:
+                    await appender.advance(time + step)
+                else:
+                    await appender.append(rows((name, time, time, 1)), time + step)
+                break
+            except LocationError:
+                continue
+        else:
+            raise AssertionError("the store fails for ever")
+        if not quiet:
+            wanted[name, time] += 1
+        time += step
+    for _ in range(200):
+        try:
+            await appender.close()
+            break
+        except LocationError:
+            continue
+    found = on_store(sound).shard()
+    assert await found.upper() == Frontier.at(time)
+    assert await contents(found, time - 1) == wanted
+
+
+async def test_a_call_ends_in_its_time() -> None:
+    """A store that does not answer holds nobody up for longer than was said."""
+    clock = HandClock()
+    slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda _, __: 50_000_000)
+    shard = on_store(slow).shard(clock=clock)
+    limited = shard.within(1_000_000)
+    calls: list[tuple[Coroutine[Any, Any, object], str, Outcome]] = [
+        (limited.upper(), "did not end in time", Outcome.NOT_APPLIED),
+        (limited.hold("h"), "may land yet", Outcome.UNKNOWN),
+        (
+            limited.compare_and_append(rows(("a", 1, 0, 1)), 0, 1),
+            "may land yet",
+            Outcome.UNKNOWN,
+        ),
+    ]
+    for call, sentence, outcome in calls:
+        task = asyncio.create_task(call)
+        await asyncio.sleep(0.01)
+        await clock.pass_us(1_000_000)
+        with pytest.raises(DeadlineExceeded, match=sentence) as told:
+            await task
+        assert told.value.outcome is outcome
+    for _ in range(20):
+        await clock.pass_us(50_000_000)
+    assert shard.state.upper == 1, "what was under way landed"

@@ -1,0 +1,189 @@
+"""Leased readers: nothing that they may read goes while their lease runs, and they are told after.
+
+The numbers T24 to T36 are those of the anchor notes' conformance scenarios.
+"""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from kit.clocks import HandClock
+from kit.shards import Place, contents, in_memory, rows
+from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, PartMissing, UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.compactor import compact
+from tidelog.persist.reader import read_split
+from tidelog.persist.schema import TIME
+from tidelog.persist.shard import Shard
+from tidelog.testing.models import contents_of
+
+LEASE_US = 60_000_000
+
+
+async def written(place: Place, clock: HandClock | None = None, *, count: int = 12) -> Shard:
+    """Return a shard with a hold, and a batch with a part of its own at each time."""
+    shard = place.shard(clock=clock or HandClock())
+    for time in range(count):
+        many = [(f"k{n}", time, time, 1) for n in range(700)]
+        await shard.compare_and_append(rows(*many), time, time + 1)
+    await shard.hold("history", 0)
+    return shard
+
+
+async def merged_away(place: Place) -> Shard:
+    """Merge all there is, and delete at once what that made vanish."""
+    other = place.shard(clock=HandClock())
+    await other.refresh()
+    await compact(other, full=True)
+    await other.collect(after_us=0)
+    return other
+
+
+async def test_what_a_leased_reader_planned_stays_until_it_lets_go(place: Place) -> None:
+    """T28: merged and collected, however eagerly, its splits are there; and go when it closes."""
+    shard = await written(place)
+    reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
+    splits = (await reader.snapshot(5)).splits(3)
+    before = await contents(shard, 5)
+    await merged_away(place)
+    copies = [pickle.loads(pickle.dumps(split)) for split in splits]
+    found = [await read_split(s, store=place.store, clock=HandClock()) for s in copies]
+    rows_of = [contents_of(table.drop_columns(TIME)) for table in found]
+    assert sum(rows_of, start=type(before)()) == before
+    await reader.close()
+    assert (await shard.refresh()).holds.keys() == {"history"}
+    await shard.collect(after_us=0)
+    with pytest.raises(PartMissing):
+        await read_split(splits[0], store=place.store, clock=HandClock())
+
+
+async def test_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Place) -> None:
+    """T33: within it all is held; after it what it held goes, and critical holds stay."""
+    shard = await written(place)
+    reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
+    planned = await reader.snapshot(5)
+    await reader.stop()
+    clock = HandClock()
+    watcher = place.shard(clock=clock)
+    assert await watcher.end_leases() == 0
+    await clock.pass_us(LEASE_US)
+    assert await watcher.end_leases() == 0
+    await clock.pass_us(1)
+    assert await watcher.end_leases() == 1
+    assert (await shard.refresh()).holds.keys() == {"history"}
+    with pytest.raises(HoldExpired, match="open another reader"):
+        await reader.renew()
+    await merged_away(place)
+    # Nothing is lost by it: the same contents are read by the newest state.
+    assert contents_of(await planned.to_arrow()) == await contents(shard, 5)
+    await shard.downgrade_since("history", 9)
+    await merged_away(place)
+    with pytest.raises(AsOfBeforeSince):
+        await planned.to_arrow()
+
+
+async def test_a_reader_renews_its_lease_while_it_lives() -> None:
+    """In the background: who reads slowly does nothing for it."""
+    place, clock = in_memory(), HandClock()
+    await written(place, count=2)
+    reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
+    watcher = place.shard(clock=clock)
+    for _ in range(10):
+        await clock.pass_us(LEASE_US // 2)
+        assert await watcher.end_leases() == 0
+    assert (await watcher.refresh()).holds[reader.name].beat >= 8
+    await reader.close()
+
+
+async def test_a_reader_whose_lease_was_ended_is_told_at_its_next_step() -> None:
+    """T26: an error of its own, and never fewer rows."""
+    place = in_memory()
+    shard = await written(place, count=2)
+    clock = HandClock()
+    reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
+    assert await shard.release(reader.name)
+    await clock.pass_us(LEASE_US // 2)
+    with pytest.raises(HoldExpired):
+        await reader.snapshot(1)
+    with pytest.raises(HoldExpired):
+        await anext(aiter(reader.listen(0)))
+    with pytest.raises(HoldExpired):
+        await reader.downgrade_since(1)
+
+
+async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
+    """A Spark job's: planned here, read elsewhere, renewed by nobody."""
+    place = in_memory()
+    shard = await written(place)
+    clock = HandClock()
+    reader = await place.shard(clock=clock).lease(lease_us=LEASE_US, fixed=True, purpose="a job")
+    hold = (await shard.refresh()).holds[reader.name]
+    assert (hold.is_fixed, hold.purpose, hold.until_us) == (True, "a job", reader.until_us)
+    splits = (await reader.snapshot(5)).splits(1)
+    await merged_away(place)
+    assert (await read_split(splits[0], store=place.store, clock=HandClock())).num_rows
+    await clock.pass_us(LEASE_US)
+    with pytest.raises(HoldExpired, match="term of this reader is over"):
+        await reader.snapshot(5)
+    watcher = place.shard(clock=clock)
+    await watcher.end_leases()
+    await clock.pass_us(LEASE_US + 1)
+    assert await watcher.end_leases() == 1
+
+
+async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
+    """T26: others downgrade, and what it has still to hear is there; what it has done may go."""
+    place = in_memory()
+    shard = await written(place)
+    async with await place.shard(clock=HandClock()).lease(0, lease_us=LEASE_US) as reader:
+        await shard.downgrade_since("history", 11)
+        assert await shard.since() == Frontier.at(0)
+        await merged_away(place)
+        async for progress in reader.listen(0):
+            assert progress.updates.num_rows == 700 * 11
+            assert await reader.downgrade_since(progress.upper.time - 1) == Frontier.at(11)
+            break
+    assert await shard.since() == Frontier.at(11)
+    with pytest.raises(AsOfBeforeSince, match="earliest is 11"):
+        await place.shard().snapshot(3)
+
+
+async def test_a_lease_cannot_be_placed_where_nothing_is_kept() -> None:
+    """The words say what is."""
+    place = in_memory()
+    shard = await written(place)
+    await shard.downgrade_since("history", 6)
+    with pytest.raises(UsageError, match="below since"):
+        await shard.lease(3)
+    with pytest.raises(UsageError, match="past upper"):
+        await shard.lease(99)
+    with pytest.raises(UsageError, match="at least a millisecond"):
+        await shard.lease(lease_us=0)
+    assert (await shard.refresh()).holds.keys() == {"history"}
+
+
+async def test_a_reader_that_is_cancelled_while_it_waits_holds_nothing() -> None:
+    """T24: a wait that is given up leaves no hold behind."""
+    place = in_memory()
+    shard = await written(place, count=2)
+    with pytest.raises(LocationError):
+        async with await place.shard(clock=HandClock()).lease(lease_us=LEASE_US) as reader:
+            await reader.snapshot(50, timeout_us=0)
+    assert (await shard.refresh()).holds.keys() == {"history"}
+
+
+async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
+    """T36: it is closed from the first, and makes no record."""
+    place = in_memory()
+    shard = await written(place, count=2)
+    await shard.bury()
+    seqno = shard.machine.seqno
+    reader = await place.shard().lease()
+    assert reader.since == Frontier.empty()
+    with pytest.raises(AsOfBeforeSince, match="nobody may read"):
+        await reader.snapshot(1)
+    await reader.close()
+    await shard.refresh()
+    assert shard.machine.seqno == seqno

@@ -1,0 +1,141 @@
+"""Updates of any length: they come bit by bit, and are a few parts and one commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from kit.clocks import SwiftClock
+from kit.shards import COMMITTED, MISMATCH, SCHEMA, Place, contents, in_memory, rows
+from tidelog.errors import UsageError
+from tidelog.persist.shard import Shard
+from tidelog.persist.writer import PartWriter
+from tidelog.store.memory import MemoryStore
+
+COUNT = 40
+
+
+def tables(*, times: int = COUNT) -> Iterator[pa.Table]:
+    for time in range(times):
+        yield rows(*((f"k{n}", n, time, 1) for n in range(100)))
+
+
+async def awaited() -> AsyncIterator[pa.Table]:
+    for table in tables():
+        await asyncio.sleep(0)
+        yield table
+
+
+def reader() -> pa.RecordBatchReader:
+    batches = [batch for table in tables() for batch in table.to_batches()]
+    return pa.RecordBatchReader.from_batches(SCHEMA.updates, batches)
+
+
+def small_parts(shard: Shard, part_bytes: int) -> PartWriter:
+    return PartWriter(
+        store=shard.store,
+        clock=shard.clock,
+        shard=shard.id,
+        schema=SCHEMA,
+        part_bytes=part_bytes,
+    )
+
+
+@pytest.mark.parametrize("kind", ["iterator", "async iterator", "reader", "one batch"])
+async def test_whatever_brings_them_the_updates_are_one_commit(place: Place, kind: str) -> None:
+    """T16: several parts, and one commit."""
+    shard = place.shard()
+    writer = small_parts(shard, 10_000)
+    whole = pa.concat_tables(tables()).combine_chunks().to_batches()[0]
+    streams: dict[str, Any] = {
+        "iterator": tables(),
+        "async iterator": awaited(),
+        "reader": reader(),
+        "one batch": whole,
+    }
+    with patch.object(Shard, "writer", lambda _: writer):
+        done = await shard.compare_and_append(streams[kind], 0, COUNT)
+    assert done.verdict is COMMITTED
+    (batch,) = shard.state.batches
+    assert len(batch.parts) > 5
+    assert batch.rows == 100 * COUNT
+    assert await contents(place.shard(), COUNT - 1) == {(f"k{n}", n): COUNT for n in range(100)}
+
+
+async def test_few_rows_that_come_bit_by_bit_ride_in_the_state() -> None:
+    """No object is made for them, as none is for a table of as many."""
+    store = MemoryStore()
+    shard = Place(store, in_memory()._consensus).shard()
+    await shard.compare_and_append(iter([rows(("a", 1, 0, 1)), rows(("b", 1, 0, 1))]), 0, 1)
+    await shard.compare_and_append(iter([]), 1, 2)
+    assert [entry async for entry in store.list("")] == []
+    assert await contents(shard, 1) == {("a", 1): 1, ("b", 1): 1}
+
+
+async def test_who_brings_more_waits_for_what_is_under_way() -> None:
+    """Memory is that of a few parts, however long the stream and slow the store."""
+    place = in_memory()
+    shard = place.shard()
+    begun = ended = most = 0
+
+    class Slow(MemoryStore):
+        async def put(
+            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+        ) -> str:
+            nonlocal ended
+            await asyncio.sleep(0.002)
+            ended += 1
+            return await super().put(key, data, if_absent=if_absent, if_match=if_match)
+
+    def counted() -> Iterator[pa.Table]:
+        nonlocal begun, most
+        for table in tables():
+            begun += 1
+            most = max(most, begun - ended)
+            yield table
+
+    writer = PartWriter(
+        store=Slow(),
+        clock=SwiftClock(),
+        shard=shard.id,
+        schema=SCHEMA,
+        part_bytes=2 * next(tables()).nbytes,
+    )
+    with patch.object(Shard, "writer", lambda _: writer):
+        await shard.compare_and_append(counted(), 0, COUNT)
+    assert begun == COUNT
+    assert ended >= COUNT // 4
+    assert most <= COUNT // 2
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        (lambda: iter([rows(("a", 1, 5, 1))]), "outside the interval"),
+        (lambda: iter([1, 2]), "updates are a pyarrow table"),
+        (lambda: 7, "updates are a pyarrow table"),
+        (lambda: iter([rows(("a", 1, 0, 1)), pa.table({"x": [1]})]), "different schemas"),
+        (lambda: iter([pa.table({"x": [1]})]), "a column is missing"),
+    ],
+    ids=["time", "numbers", "a number", "mixed", "columns"],
+)
+async def test_what_will_not_do_is_refused_and_nothing_counts(stream: Any, message: str) -> None:
+    """The words are those that a table would have had."""
+    shard = in_memory().shard()
+    with pytest.raises(UsageError, match=message):
+        await shard.compare_and_append(stream(), 0, 3)
+    assert (await shard.refresh()).upper == 0
+
+
+async def test_a_stream_to_another_upper_is_a_mismatch() -> None:
+    """As of a table: whoever was first is told."""
+    place = in_memory()
+    await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
+    done = await place.shard().compare_and_append(tables(times=3), 0, 3)
+    assert (done.verdict, done.upper.time) == (MISMATCH, 3)
+    assert await contents(place.shard(), 2) == {("a", 1): 1}
