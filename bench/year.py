@@ -29,8 +29,7 @@ from tidelog.collection.catalog.retention import HISTORY_HOLD, history_at, parse
 from tidelog.consensus.store import StoreConsensus
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.compactor import Compacted, compact
-from tidelog.persist.merging import plan_merge
+from tidelog.persist.compactor import Compacted, compact, is_due
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.store.memory import MemoryStore
@@ -96,7 +95,7 @@ class Year:
             holds[HISTORY_HOLD] = history_at(upper, self.retain_ms)
         await self.shard.compare_and_append(table, moment, upper, holds=holds)
         self.clock.ticks += 1
-        while plan_merge(self.shard.state) is not None:
+        while is_due(self.shard):
             self.merged += await compact(self.shard, merges_max=1)
 
     def replaced(self, moment: int) -> pa.Table:

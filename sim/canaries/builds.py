@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from sim.canaries.merge import (
+    lease_holds_no_objects,
     merge_advances_past_since,
     merge_deletes_before_it_commits,
     reader_takes_merged_for_lost,
@@ -29,7 +30,7 @@ from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import LocationError
 from tidelog.frontier import Frontier
 from tidelog.machine.upkeep import Upkeep
-from tidelog.persist import reader, shard, transition
+from tidelog.persist import holding, listening, reader, shard, transition
 from tidelog.persist.part import Part
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.state import State
@@ -134,7 +135,7 @@ def listener_skips_split_parts() -> Iterator[None]:
     def after_only(state: State, after: int, until: int) -> list[Part]:
         return [p for p in between(state, after, until) if p.time_min > after + 1]
 
-    with patch.object(shard, "parts_between", after_only):
+    with patch.object(listening, "parts_between", after_only):
         yield
 
 
@@ -142,12 +143,12 @@ def listener_skips_split_parts() -> Iterator[None]:
 def since_follows_the_first_hold() -> Iterator[None]:
     """Since moves with any hold, not with the last of them."""
 
-    def hasty(state: State, holds: Any) -> Any:
-        times = [t for t in holds.values() if t is not None]
-        most = max(times, default=0)
+    def hasty(state: State, moved: Any) -> Any:
+        holds = {**state.holds, **moved}
+        most = max((hold.since for hold in holds.values() if hold.since is not None), default=0)
         return (most,) if state.since is not None and most > state.since else None
 
-    with patch.object(transition, "_since_after", hasty):
+    with patch.object(holding, "since_after", hasty):
         yield
 
 
@@ -283,6 +284,7 @@ FOR_SHARDS: Final[tuple[Canary, ...]] = (
     merge_advances_past_since,
     reader_takes_merged_for_lost,
     sweep_takes_the_young,
+    lease_holds_no_objects,
 )
 FOR_INGEST: Final[tuple[Canary, ...]] = (
     ingester_obeys_itself,

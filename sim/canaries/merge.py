@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from tidelog.errors import PartMissing
 from tidelog.frontier import TIME_MAX
-from tidelog.persist import compactor, shard, usage
+from tidelog.persist import compactor, language, shard, usage
 from tidelog.persist.batch import Batch
 from tidelog.persist.merging import MergeRequest
 from tidelog.persist.shard import Shard
@@ -66,4 +66,11 @@ def sweep_takes_the_young() -> Iterator[None]:
         return ObjectUse.DEAD if found is ObjectUse.YOUNG else found
 
     with patch.object(usage, "_unnamed", hasty):
+        yield
+
+
+@contextmanager
+def lease_holds_no_objects() -> Iterator[None]:
+    """A lease keeps times readable, and what was planned under it is deleted all the same."""
+    with patch.object(language, "least_seqno", lambda _: None):
         yield

@@ -36,6 +36,10 @@ def owned_by(owner: str) -> contextvars.Context:
     return context
 
 
+class Crashed(BaseException):
+    """A client is dead. No `Exception`, so that nothing in it handles this and goes on."""
+
+
 class Deadlock(Exception):
     """Tasks wait, and nothing is left that could wake them."""
 
@@ -261,7 +265,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self._failures.append(context)
+        # What a client that died had begun besides, nobody was to wait for.
+        if not isinstance(context.get("exception"), Crashed):
+            self._failures.append(context)
 
 
 def _place(task: asyncio.Task[Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from sim.kernel.clock import SimClock
 from sim.kernel.fates import Fate, Fates, Request, Told
-from sim.kernel.loop import SimLoop, owned_by
+from sim.kernel.loop import Crashed, SimLoop, owned_by
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
     ContentionError,
@@ -35,10 +35,6 @@ from tidelog.store.port import Entry, Object
 from tidelog.testing.recorded import Recorded
 
 T = TypeVar("T")
-
-
-class Crashed(BaseException):
-    """A client is dead. No `Exception`, so that nothing in it handles this and goes on."""
 
 
 class Watcher(Protocol):

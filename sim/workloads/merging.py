@@ -37,7 +37,7 @@ async def merge_on(
             full = dice.random() < 0.5
             done.merges += (await compact(shard, full=full, merges_max=dice.choice([1, 3]))).merges
             if dice.random() < 0.5:
-                await shard.machine.collect(after_us=dice.choice([0, 0, 300_000]))
+                await shard.collect(after_us=dice.choice([0, 0, 300_000]))
             if dice.random() < 0.3:
                 done.swept += (await sweep(shard)).deleted
         except LocationError:

@@ -1,9 +1,10 @@
 """Shards under fire: writers that contend, readers, listeners, holds, and merges that come between.
 
-Writers have tokens of all kinds. Who merges deletes what that made vanish, at once or later. The
-model is the list of updates that each token carried, in the order in which they were committed.
-What a call said of itself is held against that: told committed is there once, told mismatch is not
-there, told unknown may be either. What readers saw is held against it too.
+Writers have tokens of all kinds. Who merges deletes what that made vanish, at once or later, but
+for what a lease holds. The model is the list of updates that each token carried, in the order in
+which they were committed. What a call said of itself is held against that: told committed is there
+once, told mismatch is not there, told unknown may be either. What readers saw is held against it
+too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sim.kernel.loop import run
 from sim.kernel.small import limited, limits_of
 from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
+from sim.workloads.leasing import Leases, lease_on
 from sim.workloads.merging import Merges, merge_on
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -78,6 +80,7 @@ class Report:
     unknown: int = 0
     reads: int = 0
     merged: Merges = field(default_factory=Merges)
+    leased: Leases = field(default_factory=Leases)
     deaths: int = 0
     requests: int = 0
     unchecked: int = 0
@@ -116,7 +119,7 @@ def simulate_shard(seed: int) -> Report:
         Violated: something does not hold. Anything else: a client failed as it never should.
     """
     dice = random.Random(f"shard {seed}")
-    mortal = frozenset(["w0", "w1", "p", "q", "holder", "m0"])
+    mortal = frozenset(["w0", "w1", "p", "q", "holder", "m0", "l0"])
     dice_of_store = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
     world = World(seed, dice_of_store, attempts=dice.choice([1, 2, 20]))
     watch = Watch(world.store)
@@ -156,6 +159,16 @@ async def _play(plot: Plot) -> None:
                 done=plot.report.merged,
             )
             group.create_task(merger.live(merging), name=name)
+        for name in ("l0", "l1"):
+            lessee = world.client(name)
+            leasing = lease_on(
+                lessee,
+                plot.shard(lessee, RACED),
+                random.Random(f"{name} {world.seed}"),
+                is_over=lambda: not plot.writers_left,
+                done=plot.report.leased,
+            )
+            group.create_task(lessee.live(leasing), name=name)
         for name in (RACED, SHARED):
             ear = world.client(f"listener of {name}")
             group.create_task(_listen_on(plot, ear, name), name=ear.name)
@@ -366,6 +379,7 @@ def _check(plot: Plot, shards: dict[str, Observed]) -> None:
         RACED: _check_raced(plot, shards[RACED]),
         SHARED: _check_shared(plot, shards[SHARED]),
     }
+    plot.snapshots += [(RACED, as_of, found) for as_of, found in plot.report.leased.seen]
     for name, as_of, found in plot.snapshots:
         was = models[name].contents(as_of)
         demand(found == was, "a reader saw what never was", as_of=as_of, saw=found, was=was)

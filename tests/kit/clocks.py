@@ -107,6 +107,7 @@ class HandClock(SystemClock):
 
     async def pass_us(self, duration_us: int) -> None:
         """Put it forward, and let whoever slept so long do what they would."""
+        await asyncio.sleep(0)  # Who was begun just now is to sleep from now on.
         self._now_us += duration_us
         due = [waker for until, waker in self._sleepers if until <= self._now_us]
         self._sleepers = [one for one in self._sleepers if one[0] > self._now_us]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import operator
+from collections import Counter
 from collections.abc import AsyncGenerator
+from functools import reduce
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
 from kit.shard_tables import schemas, updates
-from kit.shards import MISMATCH, SCHEMA, Place, contents, heard, history, in_memory, rows
+from kit.shards import MISMATCH, SCHEMA, Place, contents, heard, history, in_memory, on_store, rows
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -26,14 +29,15 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
-from tidelog.persist import merge_rows, part
+from tidelog.persist import compactor, merge_rows, part
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, common_bucket, compact, merge
 from tidelog.persist.merging import MergeRequest, plan_full_merge
 from tidelog.persist.rereading import reread
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.store.memory import MemoryStore
+from tidelog.testing import Fault, Faulty, Recorded, Request
 from tidelog.testing.models import ShardModel, consolidate, updates_of
 
 OUT_OF_LINE = patch.object(part, "INLINE_BYTES", 0)
@@ -396,3 +400,18 @@ async def test_a_reader_that_has_begun_is_told_that_it_was_overtaken() -> None:
     with pytest.raises(PartMissing):
         [n async for n in reread(lambda: read(0), lost)]
     assert len(tries) == 1
+
+
+async def test_of_two_that_merge_the_same_only_one_reads_it() -> None:
+    """P124: a large merge is claimed, and whoever comes beside it finds nothing to do."""
+    recorded = Recorded(MemoryStore())
+    place = on_store(recorded)
+    with OUT_OF_LINE:
+        await grown(place, 8)
+        with patch.object(compactor, "CLAIMED_BYTES", 1):
+            found = await asyncio.gather(*(compact(place.shard()) for _ in range(3)))
+    done = reduce(operator.add, found)
+    assert (done.merges, done.rows_read) == (1, 15)
+    assert (await place.shard().refresh()).claims == ()
+    reads = Counter(r.key for r in recorded.records if r.op == "get" and "/part/" in r.key)
+    assert set(reads.values()) == {1}

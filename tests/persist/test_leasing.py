@@ -5,6 +5,7 @@ The numbers T24 to T36 are those of the anchor notes' conformance scenarios.
 
 from __future__ import annotations
 
+import gc
 import pickle
 
 import pytest
@@ -187,3 +188,23 @@ async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
     await reader.close()
     await shard.refresh()
     assert shard.machine.seqno == seqno
+
+
+async def test_a_reader_that_nobody_has_any_more_renews_nothing() -> None:
+    """P137: who forgets to close it holds nothing for ever."""
+    place, clock = in_memory(), HandClock()
+    shard = await written(place, clock, count=2)
+
+    async def forgetful() -> str:
+        reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
+        await clock.pass_us(LEASE_US // 2)
+        return reader.name
+
+    name = await forgetful()
+    gc.collect()
+    assert (await shard.refresh()).holds[name].beat == 1
+    await clock.pass_us(LEASE_US // 2)
+    assert (await shard.refresh()).holds[name].beat == 1
+    await shard.end_leases()
+    await clock.pass_us(LEASE_US + 1)
+    assert await shard.end_leases() == 1

@@ -16,6 +16,7 @@ from tidelog.persist.merging import (
     FANOUT,
     MergeRequest,
     MergeVerdict,
+    decide_claim,
     decide_merge,
     level_of,
     plan_full_merge,
@@ -202,3 +203,40 @@ def test_other_rows_than_went_in_change_nothing() -> None:
     ahead = MergeRequest(tuple(batches), 1)
     with pytest.raises(InvariantError, match="ahead of since"):
         decide_merge(state, ahead, merged_of(ahead))
+
+
+def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
+    """T42, P124: two would read and write the same; and who died over it does not stop the work."""
+    batches = [batch_of(n, n + 1, rows=8**4) for n in range(10)]
+    state = state_of(batches)
+    request = plan_merge(state)
+    assert request is not None
+    decision = decide_claim(state, request, who="one", now_us=1_000)
+    assert decision.result
+    assert decision.diff is not None
+    claimed = apply_diff(state, decision.diff)
+    until_us = claimed.claims[0].until_us
+    assert not decide_claim(claimed, request, who="two", now_us=1_000).result
+    assert plan_merge(claimed, now_us=until_us - 1) is None
+    assert plan_merge(claimed, now_us=until_us) == request
+    taken = decide_claim(claimed, request, who="two", now_us=until_us)
+    assert taken.diff is not None
+    assert [one.who for one in apply_diff(claimed, taken.diff).claims] == ["two"]
+    assert plan_full_merge(claimed) is not None
+    done = decide_merge(claimed, request, merged_of(request))
+    assert done.diff is not None
+    assert apply_diff(claimed, done.diff).claims == ()
+
+
+def test_beside_a_claim_the_others_are_merged() -> None:
+    """A large merge that takes long holds up none of the small ones that are due meanwhile."""
+    large = [batch_of(n, n + 1, rows=8**4) for n in range(8)]
+    small = [batch_of(n, n + 1, rows=1) for n in range(8, 16)]
+    state = state_of([*large, *small])
+    first = plan_merge(replace(state, batches=Spine.of(large)))
+    assert first is not None
+    decision = decide_claim(state, first, who="one", now_us=0)
+    assert decision.diff is not None
+    beside = plan_merge(apply_diff(state, decision.diff))
+    assert beside is not None
+    assert beside.batches == tuple(small)

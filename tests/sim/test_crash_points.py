@@ -11,10 +11,12 @@ from sim.canaries import builds as canaries
 from sim.canaries.log import log_opens_without_looking
 from sim.crash.points import FAILED, KILLED, VICTIM, visit
 from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
+from sim.crash.stories_shard import UpkeepStory
 from sim.kernel.fates import Script
 from sim.workloads.log import LogStory
 
-BY_NAME = {story.name: story for story in STORIES}
+ALL: tuple[StoryOf | UpkeepStory, ...] = (*STORIES, UpkeepStory())
+BY_NAME = {story.name: story for story in ALL}
 
 
 @pytest.mark.parametrize("name", BY_NAME)

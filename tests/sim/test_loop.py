@@ -9,9 +9,9 @@ import random
 import pytest
 
 from sim.kernel.fates import Dice, Fate, Script
-from sim.kernel.loop import Deadlock, Livelock, SimLoop, run
+from sim.kernel.loop import Crashed, Deadlock, Livelock, SimLoop, run
 from sim.kernel.weather import Rates
-from sim.kernel.world import Client, Crashed, World
+from sim.kernel.world import Client, World
 from tidelog.errors import LocationError, ObjectNotFound, Outcome
 
 

@@ -47,6 +47,7 @@ class StoreConsensus:
     store: Store
     clock: Clock
     attempts: int = 20
+    _spilled: dict[str, tuple[boxes.BoxEntry, ...]] = field(default_factory=dict)
     _held: dict[str, _Held] = field(default_factory=dict)
 
     async def head(self, key: str) -> Versioned | None:
@@ -214,9 +215,13 @@ class StoreConsensus:
         return writer == write_id
 
     async def _load_spills(self, box: Box, start: SeqNo) -> list[boxes.BoxEntry]:
-        found: list[boxes.BoxEntry] = []
-        for spill in box.spills:
-            if spill.last >= start:
-                data = (await self.store.get(spill.path)).data
-                found.extend(boxes.decode_spill(data, path=spill.path))
+        wanted = [spill.path for spill in box.spills if spill.last >= start]
+        for path in wanted:
+            # Those that an earlier try has read stay: else a long history, of which each try reads
+            # some, would never be read by a network that fails now and then.
+            if path not in self._spilled:
+                data = (await self.store.get(path)).data
+                self._spilled[path] = boxes.decode_spill(data, path=path)
+        found = [entry for path in wanted for entry in self._spilled[path]]
+        self._spilled.clear()
         return found

@@ -8,7 +8,6 @@ Source: persist, "Compaction".
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import reduce
@@ -17,19 +16,22 @@ from typing import Final
 
 import msgspec
 
+from tidelog.clock import wall_us
 from tidelog.errors import LocationError, PartMissing, PartsSwept
+from tidelog.ids import new_writer_id
 from tidelog.persist.batch import Batch, make_batch
+from tidelog.persist.claim import CLAIMED_BYTES
 from tidelog.persist.merge_rows import RowMerger
 from tidelog.persist.merging import (
     MergeRequest,
     MergeVerdict,
+    decide_claim,
     decide_merge,
     plan_full_merge,
     plan_merge,
 )
 from tidelog.persist.part import Part
 from tidelog.persist.shard import Shard
-from tidelog.persist.state import State
 from tidelog.persist.updates import is_sortable
 
 MERGES_MAX: Final = 10_000
@@ -61,16 +63,33 @@ async def compact(shard: Shard, *, full: bool = False, merges_max: int = MERGES_
         CorruptionError: a part is missing, or not what was written: that merge changed nothing.
         LocationError: the store failed.
     """
-    plan: Callable[[State], MergeRequest | None] = plan_full_merge if full else plan_merge
     done = Compacted()
     state = await shard.refresh()
     while done.merges + done.overtaken < merges_max:
-        request = plan(state)
+        now_us = wall_us(shard.clock)
+        request = plan_full_merge(state) if full else plan_merge(state, now_us=now_us)
         if request is None:
             break
-        done += await merge(shard, request)
+        if request.size_bytes >= CLAIMED_BYTES and not full and not await _claim(shard, request):
+            done += Compacted(overtaken=1)
+        else:
+            done += await merge(shard, request)
         state = shard.state
     return done
+
+
+def is_due(shard: Shard) -> bool:
+    """Say whether there is something to merge, by what a handle knows: no request."""
+    return plan_merge(shard.state, now_us=wall_us(shard.clock)) is not None
+
+
+async def _claim(shard: Shard, request: MergeRequest) -> bool:
+    """Tell others of a large merge, so that they leave it alone; False if it is another's."""
+    who = new_writer_id(shard.clock)
+    now_us = wall_us(shard.clock)
+    return await shard.machine.commit(
+        lambda state: decide_claim(state, request, who=who, now_us=now_us)
+    )
 
 
 async def merge(shard: Shard, request: MergeRequest) -> Compacted:

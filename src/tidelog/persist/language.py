@@ -16,6 +16,7 @@ import msgspec
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.machine.lost import state_of_another
 from tidelog.persist.batch import Batch
+from tidelog.persist.claim import Claim
 from tidelog.persist.hold import Hold, least_seqno
 from tidelog.persist.spine import Spine
 from tidelog.persist.state import Commit, Diff, Merged, State, Token, Totals, apply_diff
@@ -33,6 +34,7 @@ _STATE: Final[dict[str, Any]] = {
     "commits_forgotten": bool,
     "totals": Totals,
     "write_epoch": int,
+    "claims": tuple[Claim, ...],
 }
 _DIFF: Final[dict[str, Any]] = {
     "schema": bytes | None,
@@ -47,6 +49,7 @@ _DIFF: Final[dict[str, Any]] = {
     "dropped_writers": tuple[str, ...],
     "merged": Merged | None,
     "write_epoch": int | None,
+    "claims": tuple[Claim, ...] | None,
 }
 _Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
 _STATE_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _STATE.items()}

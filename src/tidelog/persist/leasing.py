@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
+from weakref import ref
 
-from tidelog.clock import wall_us
+from tidelog.clock import Clock, wall_us
 from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
@@ -32,7 +33,7 @@ RENEWALS: Final = 3  # In the time of a lease.
 LEASE_LEAST_US: Final = 1_000
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class LeasedReader:
     """A reader whose times, and whose snapshots' and listeners' parts, nobody deletes.
 
@@ -116,7 +117,8 @@ class LeasedReader:
 
     def begin(self) -> None:
         """Renew the lease from now on, in the background."""
-        self._beating = asyncio.create_task(self._beat(), name=f"lease {self.name}")
+        work = _beat(ref(self), self.shard.clock, self.lease_us // RENEWALS)
+        self._beating = asyncio.create_task(work, name=f"lease {self.name}")
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -128,16 +130,16 @@ class LeasedReader:
                 hold=self.name,
             )
 
-    async def _beat(self) -> None:
-        while True:
-            await self.shard.clock.sleep(self.lease_us // RENEWALS)
-            try:
-                await self._renew(None)
-            except HoldExpired as error:
-                self._failed = error
-                return
-            except TidelogError:
-                continue  # The store may be back before the lease is over.
+    async def beat(self) -> bool:
+        """Renew the lease, as is due; False once there is nothing more to renew."""
+        try:
+            await self._renew(None)
+        except HoldExpired as error:
+            self._failed = error
+            return False
+        except TidelogError:
+            return True  # The store may be back before the lease is over.
+        return True
 
     async def _renew(self, since: Frontier | None) -> Frontier:
         self._check()
@@ -149,6 +151,16 @@ class LeasedReader:
             return decide_renew(state, self.name, at_us=now_us, seqno=seqno, since=since)
 
         return await machine.commit(decide)
+
+
+async def _beat(reader_of: ref[LeasedReader], clock: Clock, every_us: int) -> None:
+    """Renew a lease each so often, until nobody has its reader any more."""
+    while True:
+        await clock.sleep(every_us)
+        reader = reader_of()
+        if reader is None or not await reader.beat():
+            return
+        del reader
 
 
 async def open_lease(

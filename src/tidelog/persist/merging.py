@@ -19,6 +19,7 @@ from tidelog.errors import CorruptionError, require
 from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch
+from tidelog.persist.claim import CLAIM_US, Claim, live_claims, stretches
 from tidelog.persist.state import Diff, Merged, State
 from tidelog.persist.transition import check_epochs
 from tidelog.rowhash import RowSum
@@ -66,17 +67,26 @@ class MergeVerdict(enum.Enum):
     OVERTAKEN = "overtaken"
 
 
-def plan_merge(state: State) -> MergeRequest | None:
-    """Return the merge that is most due; None if none is."""
+def plan_merge(state: State, *, now_us: int = 0) -> MergeRequest | None:
+    """Return the merge that is most due; None if none is.
+
+    What others have claimed for longer than until ``now_us``, of the wall clock, is theirs.
+    """
     if state.since is None:
         return None
-    batches = tuple(state.batches)
-    found = _wasted(batches, state.since) or next(_by_size(batches), None)
-    return None if found is None else MergeRequest(found[:TOGETHER_MAX], state.since)
+    claims = live_claims(state.claims, now_us=now_us)
+    for batches in stretches(tuple(state.batches), claims):
+        found = _wasted(batches, state.since) or next(_by_size(batches), None)
+        if found is not None:
+            return MergeRequest(found[:TOGETHER_MAX], state.since)
+    return None
 
 
 def plan_full_merge(state: State) -> MergeRequest | None:
-    """Return the merge that leaves one batch; None if that is what there is, as it would be."""
+    """Return the merge that leaves one batch; None if that is what there is, as it would be.
+
+    Whoever asks for it does not wait for others' claims.
+    """
     if state.since is None or not len(state.batches):
         return None
     batches = tuple(state.batches)
@@ -127,6 +137,24 @@ def _groups(levels: Sequence[int], level: int) -> Iterator[tuple[int, int]]:
             if at > first:
                 yield first, at
             first = at + 1
+
+
+def decide_claim(
+    state: State, request: MergeRequest, *, who: str, now_us: int
+) -> Decision[Diff, bool]:
+    """Decide to claim a merge; gives whether it is theirs who ask.
+
+    It is not if another has claimed some of it, or its batches stand no more.
+    """
+    others = live_claims(state.claims, now_us=now_us, but=who)
+    there = state.batches.within(request.lower, request.upper)
+    if [b.digest for b in there] != [b.digest for b in request.batches] or any(
+        one.covers(request.lower, request.upper) for one in others
+    ):
+        return Decision(False)
+    until_us = now_us + CLAIM_US + request.size_bytes
+    mine = Claim(request.lower, request.upper, who, until_us)
+    return Decision(True, Diff(claims=(*others, mine)))
 
 
 def decide_merge(

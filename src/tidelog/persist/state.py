@@ -16,6 +16,7 @@ import msgspec
 from tidelog.errors import require
 from tidelog.frontier import Frontier
 from tidelog.persist.batch import Batch
+from tidelog.persist.claim import Claim, without_claims
 from tidelog.persist.hold import Hold
 from tidelog.persist.spine import Spine
 from tidelog.rowhash import RowSum
@@ -65,6 +66,7 @@ class State:
     commits_forgotten: bool = False
     totals: Totals = _NOTHING
     write_epoch: int = 0
+    claims: tuple[Claim, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -114,6 +116,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped_writers: tuple[str, ...] = ()
     merged: Merged | None = None
     write_epoch: int | None = None
+    claims: tuple[Claim, ...] | None = None
     extra: dict[str, Any] = {}
 
 
@@ -136,6 +139,8 @@ def apply_diff(state: State, diff: Diff) -> State:
         changed |= _merge(state, diff.merged)
     if diff.write_epoch is not None:
         changed["write_epoch"] = diff.write_epoch
+    if diff.claims is not None:
+        changed["claims"] = diff.claims
     return _replace(state, changed)
 
 
@@ -165,6 +170,7 @@ def _merge(state: State, merged: Merged) -> dict[str, Any]:
     new = () if merged.batch is None else (merged.batch,)
     return {
         "batches": state.batches.replace(old, merged.batch),
+        "claims": without_claims(state.claims, merged.lower, merged.upper),
         "totals": _counted(state.totals, tuple(old), new, sum_t=state.totals.sum_t),
     }
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.errors import LocationError, TidelogError
-from tidelog.persist.compactor import Compacted, compact
-from tidelog.persist.merging import plan_merge
+from tidelog.persist.compactor import Compacted, compact, is_due
 from tidelog.persist.shard import Shard
 
 
@@ -33,7 +32,7 @@ class Tending:
             self._finish(self._task)
             self._task = None
         due = (one for one in self.shards if one.id not in self.trouble)
-        shard = next((one for one in due if plan_merge(one.state) is not None), None)
+        shard = next((one for one in due if is_due(one)), None)
         if shard is not None:
             self._busy_with = shard.id
             self._task = asyncio.create_task(compact(shard, merges_max=1), name="merge")

@@ -1,0 +1,133 @@
+"""The story of a shard that lives long: named writes, leases, retention, merges, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from sim.checkers.invariants import Observed, demand
+from sim.crash.points import VICTIM
+from sim.crash.stories import SMALL, persist, told
+from sim.kernel.fates import Script
+from sim.kernel.small import Limits
+from sim.kernel.world import Client, World
+from sim.workloads.ingest import demand_same
+from sim.workloads.shard import SCHEMA, table_of
+from tidelog.errors import AsOfBeforeSince, HoldExpired, PartMissing
+from tidelog.frontier import Frontier
+from tidelog.ids import ShardId
+from tidelog.persist.compactor import compact
+from tidelog.persist.shard import Shard
+from tidelog.persist.sweeper import sweep
+from tidelog.persist.updates import accumulate
+from tidelog.testing.models import Update, contents_of
+from tidelog.testing.models import accumulate as accumulated
+
+UPDATES: Final = (
+    (Update(("a", 1, 0.0), 0, 1), Update(("b", None, 1.5), 1, 2)),
+    (Update(("a", 1, 0.0), 2, -1), Update(("a", 2, None), 3, 1)),
+    (Update(("b", None, 1.5), 4, -1), Update(("c", 0, 0.0), 5, 1)),
+)
+STEP: Final = 2
+END: Final = STEP * len(UPDATES)
+KEPT: Final = 4  # What retention leaves begins here.
+LEASE_US: Final = 60_000_000
+
+
+@dataclass(slots=True)
+class UpkeepStory:
+    """A named writer, a reader under a lease, retention, merges, sweeps, and the tombstone."""
+
+    name: str = "shard, for years"
+    limits: Limits = SMALL
+
+    def tell(self, fates: Script, *, seed: int) -> int:
+        return told(fates, seed, self.limits, self._play, self._check)
+
+    async def _play(self, world: World) -> None:
+        victim, other = world.client(VICTIM), world.client("other")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._merge(other), name="other")
+            await victim.live(self._live(victim))
+            await self._live(world.client("heir"))
+
+    def _shard(self, client: Client) -> Shard:
+        return Shard(
+            id=ShardId("s"),
+            store=client.store,
+            consensus=client.consensus,
+            clock=client.clock,
+            schema=SCHEMA,
+        )
+
+    async def _live(self, client: Client) -> None:
+        """All of it can be done again by an heir, and comes to the same."""
+        shard = self._shard(client)
+        if await persist(client, shard.upper) == Frontier.empty():
+            await self._bury(client, shard)
+            return
+        if shard.state.since == 0:
+            await persist(client, partial(shard.hold, "history", 0))
+        await self._append(client, shard)
+        await self._read(client, shard)
+        if "history" in shard.state.holds:
+            await persist(client, partial(shard.downgrade_since, "history", KEPT))
+        await persist(client, partial(compact, shard, full=True))
+        await persist(client, partial(shard.collect, after_us=0))
+        await persist(client, partial(sweep, shard))
+        snapshot = await persist(client, partial(shard.snapshot, END - 1))
+        found = contents_of(await persist(client, snapshot.to_arrow))
+        everything = [update for step in UPDATES for update in step]
+        demand(found == accumulated(everything, END - 1), "a snapshot is wrong", saw=found)
+        await persist(client, partial(shard.drop_writer, "w"))
+        await self._bury(client, shard)
+
+    async def _append(self, client: Client, shard: Shard) -> None:
+        writer = await persist(client, partial(shard.appender, "w"))
+        for number, updates in enumerate(UPDATES):
+            upper = STEP * (number + 1)
+            if writer.upper < Frontier.at(upper):
+                await persist(client, partial(writer.append, table_of(list(updates)), upper))
+
+    async def _read(self, client: Client, shard: Shard) -> None:
+        """What was planned under a lease is there, whatever is merged and deleted meanwhile."""
+        reader = await persist(client, partial(shard.lease, lease_us=LEASE_US))
+        as_of = max(reader.since.time, 3)
+        planned = await persist(client, partial(reader.snapshot, as_of))
+        await client.clock.sleep(50_000)
+        try:
+            tables = await persist(client, partial(shard.reader.read, planned.parts, SCHEMA))
+        except PartMissing as error:
+            demand(False, "what a lease holds is gone", error=str(error))
+            raise
+        found = contents_of(accumulate(tables, SCHEMA, as_of=as_of))
+        everything = [update for step in UPDATES for update in step]
+        demand(found == accumulated(everything, as_of), "a reader saw something else", saw=found)
+        await reader.close()
+
+    async def _bury(self, client: Client, shard: Shard) -> None:
+        await persist(client, shard.bury)
+        await persist(client, partial(shard.collect, after_us=0))
+        await persist(client, partial(sweep, shard))
+
+    async def _merge(self, client: Client) -> None:
+        """Merge and delete beside the victim, and end what leases nobody renews."""
+        shard = self._shard(client)
+        while await persist(client, shard.upper) != Frontier.empty():
+            try:
+                await persist(client, partial(compact, shard, full=True))
+                await persist(client, partial(shard.collect, after_us=0))
+                await persist(client, partial(sweep, shard))
+            except (AsOfBeforeSince, HoldExpired):
+                continue
+            await client.clock.sleep(15_000)
+
+    def _check(self, shards: dict[str, Observed]) -> None:
+        found = shards["s"]
+        everything = [update for step in UPDATES for update in step]
+        demand_same(found.updates, everything, "the shard held something else")
+        demand((found.upper, found.state.since) == (None, None), "the shard is not at its end")
+        demand(not len(found.state.batches), "a batch is left")
+        demand(not found.state.writers, "a writer is remembered")

@@ -1,0 +1,79 @@
+"""Who reads under a lease, beside others that merge, and delete at once what that made vanish.
+
+While a lease stands, each part that was planned under it is there. Who dies leaves a lease that
+others end; who stands still for longer than his, loses it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sim.checkers.invariants import demand
+from sim.kernel.world import Client
+from tidelog.errors import (
+    AsOfBeforeSince,
+    DeadlineExceeded,
+    HoldExpired,
+    LocationError,
+    PartMissing,
+)
+from tidelog.persist.leasing import LeasedReader
+from tidelog.persist.shard import Shard
+from tidelog.persist.updates import accumulate
+from tidelog.testing.models import Row, contents_of
+
+
+@dataclass(slots=True)
+class Leases:
+    """What was read under leases in a run, and how many of them were over too early."""
+
+    seen: list[tuple[int, Counter[Row]]] = field(default_factory=list)
+    over: int = 0
+
+
+async def lease_on(
+    client: Client,
+    shard: Shard,
+    dice: random.Random,
+    *,
+    is_over: Callable[[], bool],
+    done: Leases,
+) -> None:
+    """Take a lease, plan, read what was planned a while later, and let go or not."""
+    while not is_over():
+        await client.clock.sleep(dice.randrange(300_000))
+        try:
+            reader = await shard.lease(
+                lease_us=dice.choice([600_000, 3_000_000, 60_000_000]), fixed=dice.random() < 0.2
+            )
+            if reader.since.is_empty:
+                return
+            try:
+                await _read(client, shard, reader, dice, done)
+            finally:
+                await (reader.close() if dice.random() < 0.7 else reader.stop())
+        except (HoldExpired, DeadlineExceeded, AsOfBeforeSince, LocationError):
+            continue
+
+
+async def _read(
+    client: Client, shard: Shard, reader: LeasedReader, dice: random.Random, done: Leases
+) -> None:
+    upper = shard.state.upper_frontier
+    newest = reader.since.time + 5 if upper.is_empty else upper.time - 1
+    as_of = max(reader.since.time, newest - dice.randrange(3))
+    planned = await reader.snapshot(as_of, timeout_us=1_000_000)
+    await client.clock.sleep(dice.randrange(700_000))
+    try:
+        tables = await shard.reader.read(planned.parts, planned.schema)
+    except PartMissing as error:
+        state = await shard.refresh()
+        demand(reader.name not in state.holds, "what a lease holds is gone", error=str(error))
+        done.over += 1
+        return
+    done.seen.append((as_of, contents_of(accumulate(tables, planned.schema, as_of=as_of))))
+    if reader.until_us is None and dice.random() < 0.5:
+        await reader.downgrade_since(as_of)
