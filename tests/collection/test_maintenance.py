@@ -207,7 +207,7 @@ async def test_who_follows_merges_beside(tmp_path: Path) -> None:
 
 async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
     """A part that is damaged is told of by who ingests, and rows come in all the same."""
-    location = await fed(tmp_path, 10)
+    location = await fed(tmp_path, 20)
     ingester: Ingester = await location.ingester("c")
     shard = ingester.errors
     lost = next(p.path for b in shard.state.batches for p in b.parts)
@@ -222,7 +222,7 @@ async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
     assert "missing" in tending.trouble[shard.id]
     tending.look()
     await tending.stop()
-    await feed(tmp_path / "in-c", 10)
+    await feed(tmp_path / "in-c", 20)
     assert (await run_once(ingester)).rows == 1
 
 

@@ -32,7 +32,7 @@ from tidelog.ids import SeqNo
 from tidelog.persist import compactor, merge_rows, part
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, common_bucket, compact, merge
-from tidelog.persist.merging import MergeRequest, plan_full_merge
+from tidelog.persist.merging import FANOUT, MergeRequest, plan_full_merge
 from tidelog.persist.rereading import reread
 from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
@@ -407,11 +407,11 @@ async def test_of_two_that_merge_the_same_only_one_reads_it() -> None:
     recorded = Recorded(MemoryStore())
     place = on_store(recorded)
     with OUT_OF_LINE:
-        await grown(place, 8)
+        await grown(place, FANOUT)
         with patch.object(compactor, "CLAIMED_BYTES", 1):
             found = await asyncio.gather(*(compact(place.shard()) for _ in range(3)))
     done = reduce(operator.add, found)
-    assert (done.merges, done.rows_read) == (1, 15)
+    assert (done.merges, done.rows_read) == (1, 2 * FANOUT - 1)
     assert (await place.shard().refresh()).claims == ()
     reads = Counter(r.key for r in recorded.records if r.op == "get" and "/part/" in r.key)
     assert set(reads.values()) == {1}

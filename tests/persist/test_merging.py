@@ -14,6 +14,8 @@ from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.language import ShardLanguage
 from tidelog.persist.merging import (
     FANOUT,
+    SPAN,
+    WASTE,
     MergeRequest,
     MergeVerdict,
     decide_claim,
@@ -121,11 +123,36 @@ def test_few_batches_are_left_however_they_came(sizes: list[int], every: int) ->
 
 
 @given(
+    sizes=st.lists(st.integers(1, 40) | st.integers(1, 5_000), min_size=1, max_size=300),
+    steps=st.lists(st.integers(1, 3) | st.integers(1, 200), min_size=1, max_size=7),
+    lag=st.integers(1, 400),
+)
+def test_with_since_behind_there_are_few_batches_too(
+    sizes: list[int], steps: list[int], lag: int
+) -> None:
+    """None reaches over more than a share of what comes after since, and they stay few."""
+    state = state_of([])
+    for number, rows in enumerate(sizes):
+        lower = state.upper or 0
+        upper = lower + steps[number % len(steps)]
+        since = max(state.since or 0, upper - 1 - lag)
+        diff = Diff(
+            upper=(upper,),
+            since=(since,),
+            batch=batch_of(lower, upper, rows),
+            token=("w", number),
+        )
+        state, _ = settle(apply_diff(state, diff))
+        levels = 1 + level_of(batch_of(0, 1, state.totals.rows))
+        assert len(state.batches) < 2 * (FANOUT + SPAN) * (levels + 1)
+
+
+@given(
     diffs=st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=2, max_size=40),
     share=st.floats(0, 1),
 )
 def test_what_is_taken_back_goes(diffs: list[tuple[int, bool]], share: float) -> None:
-    """Once since has passed it: at most some tenth is kept of what nobody can tell apart."""
+    """Once since has passed it: at most a share is kept of what nobody can tell apart."""
     batches = []
     for time, (rows, takes_back) in enumerate(diffs):
         net = 0 if takes_back and time else rows
@@ -134,7 +161,7 @@ def test_what_is_taken_back_goes(diffs: list[tuple[int, bool]], share: float) ->
     state, _ = settle(state_of(batches, since=since))
     old = [b for b in state.batches if b.upper is not None and b.upper <= since + 1]
     rows, net = sum(b.rows for b in old), sum(b.diffs for b in old)
-    assert rows - net <= 0.1 * rows
+    assert rows - net <= WASTE * state.totals.rows
     assert state.totals.diffs == sum(b.diffs for b in batches), "a merge changes no contents"
 
 
@@ -207,7 +234,7 @@ def test_other_rows_than_went_in_change_nothing() -> None:
 
 def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
     """T42, P124: two would read and write the same; and who died over it does not stop the work."""
-    batches = [batch_of(n, n + 1, rows=8**4) for n in range(10)]
+    batches = [batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)]
     state = state_of(batches)
     request = plan_merge(state)
     assert request is not None
@@ -230,8 +257,8 @@ def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
 
 def test_beside_a_claim_the_others_are_merged() -> None:
     """A large merge that takes long holds up none of the small ones that are due meanwhile."""
-    large = [batch_of(n, n + 1, rows=8**4) for n in range(8)]
-    small = [batch_of(n, n + 1, rows=1) for n in range(8, 16)]
+    large = [batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)]
+    small = [batch_of(n, n + 1, rows=1) for n in range(FANOUT, 2 * FANOUT)]
     state = state_of([*large, *small])
     first = plan_merge(replace(state, batches=Spine.of(large)))
     assert first is not None

@@ -3,8 +3,9 @@
 Pure. A merge changes no contents: times at or below ``since`` cannot be told apart any more, so
 they are advanced to it, and updates that then cancel are dropped; V is the same before and after.
 Batches are merged by size, so that there are few (less than ``2 * FANOUT`` of a size) and a row is
-written again about once for each time that its batch grows ``FANOUT`` times; and where much of what
-is old has been taken back, however large it is.
+written again about once for each time that its batch grows ``FANOUT`` times; and where much was
+taken back of what since has passed, however large it is. So that since passes batches soon, none
+comes to reach over more than a share of the times after it.
 Source: persist, "Compaction"; design page 4, "Compaction and collection".
 """
 
@@ -24,8 +25,9 @@ from tidelog.persist.state import Diff, Merged, State
 from tidelog.persist.transition import check_epochs
 from tidelog.rowhash import RowSum
 
-FANOUT: Final = 8
-WASTE: Final = 0.1  # The share of rows that are taken back, from which on what is old is merged.
+FANOUT: Final = 16
+WASTE: Final = 0.12  # The share of all rows from which on those that are taken back are merged.
+SPAN: Final = 8  # Into how many batches at least the times after since are cut.
 TOGETHER_MAX: Final = 1_024
 
 
@@ -76,7 +78,7 @@ def plan_merge(state: State, *, now_us: int = 0) -> MergeRequest | None:
         return None
     claims = live_claims(state.claims, now_us=now_us)
     for batches in stretches(tuple(state.batches), claims):
-        found = _wasted(batches, state.since) or next(_by_size(batches), None)
+        found = _wasted(batches, state) or next(_by_size(batches, state), None)
         if found is not None:
             return MergeRequest(found[:TOGETHER_MAX], state.since)
     return None
@@ -106,27 +108,47 @@ def level_of(batch: Batch) -> int:
     return (max(1, batch.rows).bit_length() - 1) // (FANOUT.bit_length() - 1)
 
 
-def _wasted(batches: Sequence[Batch], since: int) -> tuple[Batch, ...] | None:
+def _wasted(batches: Sequence[Batch], state: State) -> tuple[Batch, ...] | None:
     """Return what lies at or before since, if much of it was taken back."""
+    since = state.since or 0
     old = [b for b in batches if b.upper is not None and b.upper <= since + 1]
     if not old or (len(old) == 1 and is_advanced(old[0], since)):
         return None
     # What was merged to since holds no row twice; what came after it may take back as many.
     fresh = [b for b in old if not is_advanced(b, since) or b is not old[0]]
     taken_back = sum(max(0, b.rows - b.diffs) for b in fresh)
-    rows = sum(b.rows for b in old)
-    return tuple(old) if taken_back > WASTE * rows else None
+    return tuple(old) if taken_back > WASTE * state.totals.rows else None
 
 
-def _by_size(batches: Sequence[Batch]) -> Iterator[tuple[Batch, ...]]:
+def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ...]]:
     """Yield groups that are due by their size: smallest first."""
     levels = [level_of(b) for b in batches]
     for level in sorted(set(levels)):
         for first, last in _groups(levels, level):
-            group = batches[first:last]
-            follows = last < len(batches) and len(group) > 1
-            if follows or levels[first:last].count(level) >= FANOUT:
-                yield tuple(group)
+            is_followed = last < len(batches)
+            for group in _cut(batches[first:last], state):
+                count = sum(level_of(b) == level for b in group)
+                if (is_followed and len(group) > 1) or count >= FANOUT:
+                    yield tuple(group)
+
+
+def _cut(batches: Sequence[Batch], state: State) -> Iterator[list[Batch]]:
+    """Yield batches in groups, none of which reaches over much of the times after since."""
+    since = state.since or 0
+    if not since or state.upper is None:
+        yield list(batches)
+        return
+    span = max(1, state.upper - since) // SPAN
+    group: list[Batch] = []
+    for batch in batches:
+        upper = state.upper if batch.upper is None else batch.upper
+        is_old = upper <= since + 1
+        if group and not is_old and upper - max(group[0].lower, since) > span:
+            yield group
+            group = []
+        group.append(batch)
+    if group:
+        yield group
 
 
 def _groups(levels: Sequence[int], level: int) -> Iterator[tuple[int, int]]:
