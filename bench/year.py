@@ -8,7 +8,11 @@ batches, how quickly the state is open and read; how often a row was written, by
 came; how many rows are stored for one that can be told apart from all others by who reads (each
 update after since, and each row that is there at since).
 
-    python bench/year.py [--hours N] [--rows N] [--keys N] [--retain forever|1h]
+What a year comes to is told by the law that the doublings follow: a straight line over the
+logarithm of the ticks, fitted to the figures from the first hour on. With several shards each has
+its share of the rows and keys, and is written each second: what all come to is told.
+
+    python bench/year.py [--hours N] [--rows N] [--keys N] [--retain forever|1h] [--shards N]
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ SCHEMA = shard_schema(pa.schema(FIELDS), key=["k"])
 AIM_AMPLIFICATION, AIM_SPACE = "1 + log2(batches)", 1.1
 TICK_US = 1_000_000
 HOUR_TICKS = 3_600
+YEAR_TICKS = 365 * 86_400
 
 
 class MadeUpClock(SystemClock):
@@ -58,17 +63,19 @@ class Year:
     rows: int
     keys: int
     retain_ms: int | None
+    number: int = 0
     clock: MadeUpClock = field(default_factory=MadeUpClock)
     merged: Compacted = field(default_factory=Compacted)
     appended: int = 0
     memory: MemoryStore = field(default_factory=MemoryStore)
     by_tick: list[int] = field(default_factory=list)
-    dice: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    dice: np.random.Generator = field(init=False)
     newest: np.ndarray[Any, np.dtype[np.int64]] = field(init=False)
     store: Metered = field(init=False)
     shard: Shard = field(init=False)
 
     def __post_init__(self) -> None:
+        self.dice = np.random.default_rng(7 + self.number)
         self.store = Metered(self.memory, clock=self.clock)
         self.shard = self.handle()
         self.newest = np.full(self.keys, -1, np.int64)
@@ -120,7 +127,7 @@ class Year:
         # What was there at since is about what is there now: keys come, and none goes.
         return int((self.newest >= 0).sum()) + sum(self.by_tick[since // 1_000 + 1 :])
 
-    async def figures(self, hours: float) -> list[str]:
+    async def measured(self) -> Figures:
         before = self.store.usage()
         start = time.perf_counter()
         newcomer = self.handle()
@@ -131,32 +138,67 @@ class Year:
         upper = state.upper or 1
         found = await newcomer.snapshot_of(state, upper - 1).to_arrow()
         read_s = time.perf_counter() - start
+        reads = (self.store.usage() - before).requests_count - requests
         assert found.num_rows == int((self.newest >= 0).sum()), "rows are missing"
         usage = self.store.usage()
         batches = len(state.batches)
-        amplification = (self.merged.rows_written + self.appended) / self.appended
+        return Figures(
+            ticks=self.clock.ticks,
+            updates=self.appended,
+            batches=batches,
+            open_requests=requests,
+            open_ms=1e3 * opened_s,
+            read_requests=reads,
+            read_ms=1e3 * read_s,
+            written=(self.merged.rows_written + self.appended) / self.appended,
+            written_aim=1 + math.log2(max(1, batches)),
+            stored=state.totals.rows / self.told_apart(),
+            objects=len(self.memory.objects),
+            requests_a_tick=usage.requests_count / self.clock.ticks,
+            dollars_a_year=usage.dollars / self.clock.ticks * YEAR_TICKS,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one shard has come to, or several: the mean of what each is, the sum of costs."""
+
+    ticks: int
+    updates: int
+    batches: float
+    open_requests: float
+    open_ms: float
+    read_requests: float
+    read_ms: float
+    written: float
+    written_aim: float
+    stored: float
+    objects: int
+    requests_a_tick: float
+    dollars_a_year: float
+
+    def row(self) -> list[str]:
         return [
-            f"{hours:g} h",
-            f"{self.clock.ticks:,}",
-            f"{self.appended:,}",
-            f"{batches}",
-            f"{requests} in {1e3 * opened_s:.0f} ms",
-            f"{1e3 * read_s:.0f} ms",
-            f"{amplification:.2f} ({1 + math.log2(max(1, batches)):.2f})",
-            f"{state.totals.rows / self.told_apart():.2f}",
-            f"{len(self.memory.objects):,}",
-            f"{usage.requests_count / self.clock.ticks:.2f}",
-            f"{usage.dollars / self.clock.ticks * 86_400 * 365:,.0f}",
+            f"{self.ticks / HOUR_TICKS:g} h",
+            f"{self.updates:,}",
+            f"{self.batches:.0f}",
+            f"{self.open_requests:.0f} in {self.open_ms:.0f} ms",
+            f"{self.read_requests:.0f} in {self.read_ms:.0f} ms",
+            f"{self.written:.2f} ({self.written_aim:.2f})",
+            f"{self.stored:.2f}",
+            f"{self.objects:,}",
+            f"{self.requests_a_tick:.2f}",
+            f"{self.dollars_a_year:,.0f}",
         ]
 
 
+SUMMED = ("updates", "objects", "requests_a_tick", "dollars_a_year")
 COLUMNS = (
     "after",
-    "ticks",
     "updates",
     "batches",
-    "requests to open",
-    "read as of now",
+    "opened by",
+    "read as of now by",
     f"written a row (aim {AIM_AMPLIFICATION})",
     f"rows stored a row (aim {AIM_SPACE})",
     "objects",
@@ -165,17 +207,45 @@ COLUMNS = (
 )
 
 
-async def main(hours: int, rows: int, keys: int, retain: str) -> None:
-    year = Year(rows, keys, parse_retention_ms(retain, what="--retain"))
+def together(found: list[Figures]) -> Figures:
+    """Return what several shards come to, side by side."""
+    total: dict[str, Any] = {}
+    for name in Figures.__dataclass_fields__:
+        values = [getattr(one, name) for one in found]
+        total[name] = sum(values) if name in SUMMED else sum(values) / len(values)
+    return Figures(**total)
+
+
+def after_a_year(told: list[Figures]) -> str:
+    """Say what a year comes to, by the line that fits what was told over the ticks' logarithm."""
+    fitted = [one for one in told if one.ticks >= HOUR_TICKS]
+    if len(fitted) < 3:
+        return "for the law of a year, more hours are needed"
+    logs = np.log2([one.ticks for one in fitted])
+    lines = []
+    for name in ("batches", "written", "stored", "objects", "open_requests", "read_requests"):
+        slope, start = np.polyfit(logs, [getattr(one, name) for one in fitted], 1)
+        year = start + slope * math.log2(YEAR_TICKS)
+        lines.append(f"{name} {year:.2f} ({slope:+.2f} a doubling)")
+    return f"after a year, by the law of {len(fitted)} figures: {', '.join(lines)}"
+
+
+async def main(hours: int, rows: int, keys: int, retain: str, shards: int) -> None:
+    retain_ms = parse_retention_ms(retain, what="--retain")
+    years = [Year(rows // shards, keys // shards, retain_ms, number) for number in range(shards)]
     told, due = [], HOUR_TICKS // 4
     start = time.perf_counter()
-    while year.clock.ticks < hours * HOUR_TICKS:
-        await year.tick()
-        if year.clock.ticks == due or year.clock.ticks == hours * HOUR_TICKS:
-            told.append(await year.figures(year.clock.ticks / HOUR_TICKS))
+    while years[0].clock.ticks < hours * HOUR_TICKS:
+        for year in years:
+            await year.tick()
+        if years[0].clock.ticks == due or years[0].clock.ticks == hours * HOUR_TICKS:
+            told.append(together([await year.measured() for year in years]))
             due *= 2
-    print_table(COLUMNS, told)
-    print(f"retention {retain}; {time.perf_counter() - start:.0f} s for {year.clock.ticks:,} ticks")
+    print_table(COLUMNS, [one.row() for one in told])
+    print(f"{shards} shards, " if shards > 1 else "", end="")
+    ticks = years[0].clock.ticks
+    print(f"retention {retain}; {time.perf_counter() - start:.0f} s for {ticks:,} ticks")
+    print(after_a_year(told))
 
 
 if __name__ == "__main__":
@@ -184,5 +254,6 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=10, help="rows that a tick replaces")
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--retain", default="1h")
+    parser.add_argument("--shards", type=int, default=1)
     given = parser.parse_args()
-    asyncio.run(main(given.hours, given.rows, given.keys, given.retain))
+    asyncio.run(main(given.hours, given.rows, given.keys, given.retain, given.shards))
