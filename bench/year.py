@@ -9,7 +9,7 @@ came; how many rows are stored for one that can be told apart from all others by
 update after since, and each row that is there at since).
 
 What a year comes to is told by the law that the doublings follow: a straight line over the
-logarithm of the ticks, fitted to the figures from the first hour on. With several shards each has
+logarithm of the ticks, fitted to the figures from the fourth hour on. With several shards each has
 its share of the rows and keys, and is written each second: what all come to is told.
 
     python bench/year.py [--hours N] [--rows N] [--keys N] [--retain forever|1h] [--shards N]
@@ -218,7 +218,7 @@ def together(found: list[Figures]) -> Figures:
 
 def after_a_year(told: list[Figures]) -> str:
     """Say what a year comes to, by the line that fits what was told over the ticks' logarithm."""
-    fitted = [one for one in told if one.ticks >= HOUR_TICKS]
+    fitted = [one for one in told if one.ticks >= 4 * HOUR_TICKS]
     if len(fitted) < 3:
         return "for the law of a year, more hours are needed"
     logs = np.log2([one.ticks for one in fitted])

@@ -26,8 +26,8 @@ from tidelog.persist.transition import check_epochs
 from tidelog.rowhash import RowSum
 
 FANOUT: Final = 16
-WASTE: Final = 0.12  # The share of all rows from which on those that are taken back are merged.
-SPAN: Final = 8  # Into how many batches at least the times after since are cut.
+WASTE: Final = 0.08  # The share of all rows from which on those that are taken back are merged.
+SPAN: Final = 16  # Into how many batches at least the times after since are cut.
 TOGETHER_MAX: Final = 1_024
 
 
@@ -126,29 +126,41 @@ def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ..
     for level in sorted(set(levels)):
         for first, last in _groups(levels, level):
             is_followed = last < len(batches)
-            for group in _cut(batches[first:last], state):
+            groups = _cut(batches[first:last], state)
+            for number, group in enumerate(groups):
                 count = sum(level_of(b) == level for b in group)
-                if (is_followed and len(group) > 1) or count >= FANOUT:
+                is_cut = number + 1 < len(groups)
+                if (
+                    (is_followed and len(group) > 1)
+                    or count >= FANOUT
+                    or (is_cut and _is_cut_small(group))
+                ):
                     yield tuple(group)
 
 
-def _cut(batches: Sequence[Batch], state: State) -> Iterator[list[Batch]]:
-    """Yield batches in groups, none of which reaches over much of the times after since."""
+def _cut(batches: Sequence[Batch], state: State) -> list[list[Batch]]:
+    """Cut batches into groups none of which reaches over much of the times after since."""
     since = state.since or 0
     if not since or state.upper is None:
-        yield list(batches)
-        return
+        return [list(batches)]
     span = max(1, state.upper - since) // SPAN
-    group: list[Batch] = []
+    groups: list[list[Batch]] = [[]]
     for batch in batches:
         upper = state.upper if batch.upper is None else batch.upper
         is_old = upper <= since + 1
-        if group and not is_old and upper - max(group[0].lower, since) > span:
-            yield group
-            group = []
-        group.append(batch)
-    if group:
-        yield group
+        if groups[-1] and not is_old and upper - max(groups[-1][0].lower, since) > span:
+            groups.append([])
+        groups[-1].append(batch)
+    return groups
+
+
+def _is_cut_small(group: Sequence[Batch]) -> bool:
+    """Say whether a group, which no more will be added to, is of batches that are all small."""
+    lower, upper = group[0].lower, group[-1].upper
+    if len(group) < 2 or upper is None:
+        return False
+    most = max((upper if b.upper is None else b.upper) - b.lower for b in group)
+    return 2 * most <= upper - lower
 
 
 def _groups(levels: Sequence[int], level: int) -> Iterator[tuple[int, int]]:
