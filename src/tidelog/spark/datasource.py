@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.clock import SystemClock
-from tidelog.errors import UsageError
+from tidelog.errors import PartMissing, UsageError
 from tidelog.persist.schema import decode_schema
 from tidelog.spark.filters import Bound, box_of_filters, is_asked_for_filters
 from tidelog.spark.log_options import check_for_batch, check_for_stream, read_log_settings
@@ -46,7 +46,13 @@ from tidelog.spark.scan import (
     contents,
     pack_scans,
 )
-from tidelog.spark.scan_plan import PinnedRead, choose_pin, load_tables, plan_scans
+from tidelog.spark.scan_plan import (
+    PinnedRead,
+    choose_pin,
+    load_tables,
+    plan_scans,
+    why_missing,
+)
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
 from tidelog.store.urls import open_store
@@ -163,7 +169,10 @@ class TidelogReader(DataSourceReader):
         store = open_store(self._pin.location_url, clock=SystemClock())
         with told_as_spark_tells():
             for scan in msgspec.msgpack.decode(partition.value, type=list[Scan]):
-                tables = asyncio.run(load_tables(scan, store))
+                try:
+                    tables = asyncio.run(load_tables(scan, store))
+                except PartMissing as error:
+                    raise asyncio.run(why_missing(self._pin, error)) from error
                 if scan.after is not None:
                     yield from batches_of_changes(changes_of(tables, scan), target)
                     continue

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.collection.formats.times import parse_time
+from tidelog.collection.formats.times import parse_duration_ms, parse_time
 from tidelog.errors import TidelogError, UsageError
 
 KIND: Final = "kind"
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "collection": ("location", "asOf", "columns", KIND),
-    "changes": ("location", "since", "until", "columns", KIND),
+    "collection": ("location", "asOf", "columns", "hold", KIND),
+    "changes": ("location", "since", "until", "columns", "hold", KIND),
     "log": ("location", "start", "limit", "maxRecordsPerBatch", KIND),
 }
 NAMED: Final = {"collection": "collection", "changes": "collection", "log": "log"}
@@ -40,7 +40,7 @@ class ReadSettings:
 
     Shape: ``as_of`` is in milliseconds since 1970, or None for the newest time that is complete;
         ``since`` is one where changes are to be read, which go up to ``as_of``. ``columns`` is None
-        for all.
+        for all. ``hold_ms`` says for how long it must stay readable; None for what is always kept.
     """
 
     location_url: str
@@ -48,6 +48,7 @@ class ReadSettings:
     as_of: int | None = None
     since: int | None = None
     columns: tuple[str, ...] | None = None
+    hold_ms: int | None = None
 
 
 def read_kind(options: Mapping[str, str]) -> str:
@@ -120,6 +121,7 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
         as_of=_time(told, "until" if kind == "changes" else "asOf"),
         since=_time(told, "since"),
         columns=_columns(told["columns"]) if "columns" in told else None,
+        hold_ms=parse_duration_ms(told["hold"], what="hold") if "hold" in told else None,
     )
 
 

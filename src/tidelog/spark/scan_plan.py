@@ -13,15 +13,23 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.clock import run_all
+from tidelog.clock import SystemClock, run_all, wall_us
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
-from tidelog.errors import NoSuchCollection, ObjectNotFound
+from tidelog.errors import (
+    HoldExpired,
+    NoSuchCollection,
+    ObjectNotFound,
+    PartMissing,
+    ReadOvertaken,
+    TidelogError,
+)
 from tidelog.location import open_location
 from tidelog.persist.bounds import Box, part_reaches
 from tidelog.persist.part import Part, missing_part
 from tidelog.persist.pieces import parts_by_time
 from tidelog.persist.schema import DIFF, TIME, decode_schema, encode_schema
+from tidelog.persist.snapshot import require_replaced
 from tidelog.spark.options import ReadSettings, check_columns
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.scan import (
@@ -44,7 +52,8 @@ READS_MAX: Final = 8
 class PinnedRead:
     """What a DataFrame stands for, decided once: columns of one rendition, as of a time.
 
-    With ``after``, they are the changes since that time, up to ``as_of``.
+    With ``after``, they are the changes since that time, up to ``as_of``. With ``until_us``, all of
+    it is held until then, of the wall clock.
     """
 
     location_url: str
@@ -55,6 +64,7 @@ class PinnedRead:
     columns: tuple[str, ...]
     appended: bool
     after: int | None = None
+    until_us: int | None = None
 
     @property
     def shown(self) -> pa.Schema:
@@ -82,6 +92,9 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         _, as_of = await collection.resolve_between(after, settings.as_of)
     columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
     check_columns(columns, collection.schema.names)
+    until_us = None
+    if settings.hold_ms is not None:
+        until_us = await _hold(collection, as_of if after is None else after, settings.hold_ms)
     return PinnedRead(
         location_url=url_for_executors(settings.location_url, location.store),
         name=settings.name,
@@ -91,6 +104,34 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         columns=columns,
         appended=collection.appended,
         after=after,
+        until_us=until_us,
+    )
+
+
+async def _hold(collection: Collection, time: int, hold_ms: int) -> int:
+    """Hold a collection as of a time, for a term that nobody need renew; return its end."""
+    ends = []
+    for shard in collection.shards:
+        # A shard that was finished, or holds nothing yet, may be at a later time than the others.
+        reader = await shard.lease(
+            time, lease_us=1_000 * hold_ms, fixed=True, purpose="a Spark DataFrame"
+        )
+        ends.append(reader.until_us or 0)
+    return min(ends)
+
+
+async def why_missing(pin: PinnedRead, error: PartMissing) -> TidelogError:
+    """Return what to say of a part that is missing: it is lost, or was merged meanwhile."""
+    location = await open_location(pin.location_url)
+    collection = await location.collection(pin.name)
+    await collection.refresh()
+    try:
+        require_replaced((shard.state for shard in collection.shards), error)
+    except PartMissing:
+        return error
+    return ReadOvertaken(
+        "what was still to be read was merged and deleted since it was planned, as it is an hour "
+        "later: load it again, with option('hold', '6h') if it takes that long"
     )
 
 
@@ -99,8 +140,13 @@ async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
 
     Raises:
         NoSuchCollection: it was dropped, or made anew, since it was loaded.
-        AsOfBeforeSince: its time is no longer kept.
+        AsOfBeforeSince: its time is no longer kept. HoldExpired: it was held, and is no more.
     """
+    if pin.until_us is not None and wall_us(SystemClock()) >= pin.until_us:
+        raise HoldExpired(
+            f"the time for which {pin.name!r} was held is over: load it again, with a longer "
+            "option 'hold'"
+        )
     location = await open_location(pin.location_url)
     collection = await location.collection(pin.name)
     if collection.rendition.id != pin.rendition:
