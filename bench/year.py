@@ -9,8 +9,9 @@ came; how many rows are stored for one that can be told apart from all others by
 update after since, and each row that is there at since).
 
 What a year comes to is told by the law that the doublings follow: a straight line over the
-logarithm of the ticks, fitted to the figures from the fourth hour on. With several shards each has
-its share of the rows and keys, and is written each second: what all come to is told.
+logarithm of the ticks, or over their inverse, fitted to the figures from the fourth hour on. With
+several shards each has its share of the rows and keys, and is written each second: what all come to
+is told.
 
     python bench/year.py [--hours N] [--rows N] [--keys N] [--retain forever|1h] [--shards N]
 """
@@ -193,6 +194,7 @@ class Figures:
 
 
 SUMMED = ("updates", "objects", "requests_a_tick", "dollars_a_year")
+COMPARED_TICKS = (20, 10_000)
 COLUMNS = (
     "after",
     "updates",
@@ -217,16 +219,25 @@ def together(found: list[Figures]) -> Figures:
 
 
 def after_a_year(told: list[Figures]) -> str:
-    """Say what a year comes to, by the line that fits what was told over the ticks' logarithm."""
+    """Say what a year comes to, by the line that fits best what was told from the fourth hour on.
+
+    That is one over the logarithm of the ticks, or one over their inverse: what settles.
+    """
     fitted = [one for one in told if one.ticks >= 4 * HOUR_TICKS]
     if len(fitted) < 3:
         return "for the law of a year, more hours are needed"
-    logs = np.log2([one.ticks for one in fitted])
+    ticks = np.array([one.ticks for one in fitted], np.float64)
+    laws = {"log2(ticks)": np.log2, "1 / ticks": np.reciprocal}
     lines = []
     for name in ("batches", "written", "stored", "objects", "open_requests", "read_requests"):
-        slope, start = np.polyfit(logs, [getattr(one, name) for one in fitted], 1)
-        year = start + slope * math.log2(YEAR_TICKS)
-        lines.append(f"{name} {year:.2f} ({slope:+.2f} a doubling)")
+        values = np.array([getattr(one, name) for one in fitted])
+        found = []
+        for law, of in laws.items():
+            slope, start = np.polyfit(of(ticks), values, 1)
+            rest = float(np.abs(values - start - slope * of(ticks)).max())
+            found.append((rest, start + slope * of(np.float64(YEAR_TICKS)), law))
+        rest, year, law = min(found)
+        lines.append(f"{name} {year:.2f} (by {law}, within {rest:.2f})")
     return f"after a year, by the law of {len(fitted)} figures: {', '.join(lines)}"
 
 
@@ -234,10 +245,14 @@ async def main(hours: int, rows: int, keys: int, retain: str, shards: int) -> No
     retain_ms = parse_retention_ms(retain, what="--retain")
     years = [Year(rows // shards, keys // shards, retain_ms, number) for number in range(shards)]
     told, due = [], HOUR_TICKS // 4
+    compared = {}
     start = time.perf_counter()
     while years[0].clock.ticks < hours * HOUR_TICKS:
         for year in years:
             await year.tick()
+        if years[0].clock.ticks in COMPARED_TICKS:
+            few = [await year.measured() for year in years for _ in range(5)]
+            compared[years[0].clock.ticks] = sorted(few, key=lambda one: one.read_ms)[len(few) // 2]
         if years[0].clock.ticks == due or years[0].clock.ticks == hours * HOUR_TICKS:
             told.append(together([await year.measured() for year in years]))
             due *= 2
@@ -246,6 +261,15 @@ async def main(hours: int, rows: int, keys: int, retain: str, shards: int) -> No
     ticks = years[0].clock.ticks
     print(f"retention {retain}; {time.perf_counter() - start:.0f} s for {ticks:,} ticks")
     print(after_a_year(told))
+    if len(compared) == 2:
+        early, late = compared.values()
+        requests = [one.open_requests + one.read_requests for one in (early, late)]
+        times = [one.open_ms + one.read_ms for one in (early, late)]
+        print(
+            f"to open and read as of now: {requests[0]:.0f} requests and {times[0]:.1f} ms after "
+            f"{early.ticks:,} ticks, {requests[1]:.0f} and {times[1]:.1f} ms after {late.ticks:,}: "
+            f"{requests[1] / requests[0]:.2f} and {times[1] / times[0]:.2f} times (aim 2)"
+        )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from tidelog.rowhash import RowSum
 FANOUT: Final = 16
 WASTE: Final = 0.08  # The share of all rows from which on those that are taken back are merged.
 SPAN: Final = 16  # Into how many batches at least the times after since are cut.
+SMALL_ROWS: Final = 4_096  # Up to which it is not worth an object more.
 TOGETHER_MAX: Final = 1_024
 
 
@@ -145,13 +146,21 @@ def _cut(batches: Sequence[Batch], state: State) -> list[list[Batch]]:
         return [list(batches)]
     span = max(1, state.upper - since) // SPAN
     groups: list[list[Batch]] = [[]]
+    rows = 0
     for batch in batches:
         upper = state.upper if batch.upper is None else batch.upper
         is_old = upper <= since + 1
-        if groups[-1] and not is_old and upper - max(groups[-1][0].lower, since) > span:
+        is_small = rows + batch.rows <= SMALL_ROWS
+        if groups[-1] and not (is_old or is_small) and _reaches(groups[-1], upper, since) > span:
             groups.append([])
+            rows = 0
         groups[-1].append(batch)
+        rows += batch.rows
     return groups
+
+
+def _reaches(group: Sequence[Batch], upper: int, since: int) -> int:
+    return upper - max(group[0].lower, since)
 
 
 def _is_cut_small(group: Sequence[Batch]) -> bool:
