@@ -13,6 +13,7 @@ from tidelog.errors import PartMissing
 from tidelog.frontier import TIME_MAX
 from tidelog.persist import compactor, language, shard, usage
 from tidelog.persist.batch import Batch
+from tidelog.persist.merge_rows import RowMerger
 from tidelog.persist.merging import MergeRequest
 from tidelog.persist.shard import Shard
 from tidelog.persist.state import State
@@ -24,8 +25,8 @@ def merge_deletes_before_it_commits() -> Iterator[None]:
     """What was merged goes as soon as its merge is written."""
     write = compactor._write
 
-    async def hasty(shard: Shard, request: MergeRequest) -> Batch | None:
-        found = await write(shard, request)
+    async def hasty(shard: Shard, request: MergeRequest, merger: RowMerger) -> Batch | None:
+        found = await write(shard, request, merger)
         for batch in request.batches:
             await compactor._drop(shard, batch)
         return found

@@ -70,6 +70,10 @@ class AsOfNotComplete(UsageError):
     """The time asked for is not complete yet, and the caller chose not to wait."""
 
 
+class SchemaIncompatible(UsageError):
+    """A shard's schema cannot become this one; the message says what it can become."""
+
+
 class ExpressionTooSlow(UsageError):
     """A condition took longer on some rows than it may; nothing is known of these rows."""
 
@@ -176,6 +180,10 @@ class HandleError(TidelogError):
     """This handle is over: open another."""
 
     kind = "handle"
+
+
+class SchemaEvolved(HandleError):
+    """The shard's schema is another by now, by which this handle cannot go on."""
 
 
 class Fenced(HandleError):

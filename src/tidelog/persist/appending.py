@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from tidelog.ids import new_writer_id
 from tidelog.persist import transition
 from tidelog.persist.covered import compare_covered, from_time
 from tidelog.persist.part import Part
-from tidelog.persist.schema import encode_schema
+from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.persist.state import Token
 from tidelog.persist.streaming import Stream, gathered, write_each
 from tidelog.persist.transition import Appended, CompareAndAppend, Verdict
@@ -39,6 +39,7 @@ class AppendOptions:
     token: Token | None = None
     named: bool = False
     holds: Mapping[str, Frontier] = field(default_factory=dict)
+    schema: ShardSchema | None = None  # By which the parts were written; the handle's, if not told.
 
 
 async def compare_and_append(
@@ -46,9 +47,10 @@ async def compare_and_append(
 ) -> Appended:
     """Append updates at times in ``[lower, upper)``; see `Shard.compare_and_append`."""
     schema = shard.written_schema()
+    options = replace(options, schema=schema)
     if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
         transition.check_interval(lower, upper, rows=0)
-        parts = await _write_stream(shard, updates, lower, upper)
+        parts = await _write_stream(shard, updates, schema, lower, upper)
         return await commit_parts(shard, parts, lower, upper, options)
     rows = 0 if updates is None else updates.num_rows
     transition.check_interval(lower, upper, rows=rows)
@@ -61,7 +63,7 @@ async def compare_and_append(
     async def write() -> Appended:
         parts: list[Part] = []
         if ready is not None:
-            parts = await shard.writer().write(ready, inline=shard.may_inline)
+            parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
         return await commit_parts(shard, parts, lower, upper, options)
 
     for _ in range(WRITES_MAX - 1):
@@ -75,7 +77,7 @@ async def commit_parts(
 ) -> Appended:
     """Commit parts that were written before, by whomever; see `Shard.compare_and_append`."""
     command = CompareAndAppend(
-        schema=encode_schema(shard.written_schema()),
+        schema=encode_schema(options.schema or shard.written_schema()),
         parts=parts,
         expected_upper=lower,
         upper=upper,
@@ -115,10 +117,10 @@ async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Fronti
 
 
 async def _write_stream(
-    shard: Shard, updates: Stream, lower: Frontier, upper: Frontier
+    shard: Shard, updates: Stream, schema: ShardSchema, lower: Frontier, upper: Frontier
 ) -> list[Part]:
     """Write updates as they come, a part's worth of them at a time."""
-    schema, writer = shard.written_schema(), shard.writer()
+    writer = shard.writer(schema)
 
     async def ready() -> AsyncGenerator[pa.Table, None]:
         async with aclosing(gathered(updates, writer.part_bytes, shard.clock)) as tables:

@@ -95,13 +95,16 @@ async def _claim(shard: Shard, request: MergeRequest) -> bool:
 async def merge(shard: Shard, request: MergeRequest) -> Compacted:
     """Make one batch of several; see `compact`."""
     merged: Batch | None = None
+    merger = merger_of(shard)
     try:
-        merged = await _write(shard, request)
+        merged = await _write(shard, request, merger)
     except PartMissing as error:
         await shard.check_replaced(error)
         return Compacted(overtaken=1)
     try:
-        verdict = await shard.machine.commit(lambda state: decide_merge(state, request, merged))
+        verdict = await shard.machine.commit(
+            lambda state: decide_merge(state, request, merged, merger.restated)
+        )
     except PartsSwept:
         return Compacted(overtaken=1)
     if verdict is MergeVerdict.OVERTAKEN and merged is not None:
@@ -117,9 +120,14 @@ async def merge(shard: Shard, request: MergeRequest) -> Compacted:
     )
 
 
-async def _write(shard: Shard, request: MergeRequest) -> Batch | None:
+def merger_of(shard: Shard) -> RowMerger:
+    """Return what merges rows into the columns of the shard's newest schema."""
     writer = shard.writer()
-    merger = RowMerger(schema=writer.schema, reader=shard.reader, out_bytes=writer.part_bytes)
+    return RowMerger(schema=writer.schema, reader=shard.reader, out_bytes=writer.part_bytes)
+
+
+async def _write(shard: Shard, request: MergeRequest, merger: RowMerger) -> Batch | None:
+    writer = shard.writer()
     parts: list[Part] = []
     async with aclosing(merger.merge(request)) as tables:
         async for table in tables:
@@ -127,8 +135,9 @@ async def _write(shard: Shard, request: MergeRequest) -> Batch | None:
     if not parts:
         return None
     bucket = common_bucket([part.bucket for batch in request.batches for part in batch.parts])
+    schema_id = merger.schema.newest_id
     return make_batch(
-        [msgspec.structs.replace(part, bucket=bucket) for part in parts],
+        [msgspec.structs.replace(part, bucket=bucket, schema_id=schema_id) for part in parts],
         lower=request.lower,
         upper=request.upper,
         since=request.advanced_to,

@@ -19,12 +19,13 @@ from tidelog.persist.batch import Batch
 from tidelog.persist.claim import Claim
 from tidelog.persist.hold import Hold, least_seqno
 from tidelog.persist.spine import Spine
-from tidelog.persist.state import Commit, Diff, Merged, State, Token, Totals, apply_diff
+from tidelog.persist.state import Commit, Diff, Merged, Retired, State, Token, Totals, apply_diff
 
 FORMAT: Final = 2
 _STATE: Final[dict[str, Any]] = {
     "format": int,
     "schema": bytes,
+    "retired": tuple[Retired, ...],
     "since": int | None,
     "upper": int | None,
     "batches": tuple[Batch, ...],

@@ -15,8 +15,8 @@ import pyarrow as pa
 from tidelog.clock import backoff_us
 from tidelog.errors import DeadlineExceeded, PartMissing
 from tidelog.frontier import TIME_MAX, Frontier, check_time
+from tidelog.persist.evolution import served_schema
 from tidelog.persist.reader import parts_between
-from tidelog.persist.schema import decode_schema
 from tidelog.persist.snapshot import check_readable
 from tidelog.persist.updates import consolidate
 
@@ -43,7 +43,7 @@ async def listen(shard: Shard, as_of: int) -> AsyncGenerator[Progress, None]:
     while True:
         state = await wait_for_upper(shard, reached + 1, timeout_us=shard.timeout_us)
         check_readable(state, reached)
-        schema = shard.schema or decode_schema(state.schema)
+        schema = served_schema(state, shard.schema)
         last = TIME_MAX if state.upper is None else state.upper - 1
         try:
             tables = await shard.reader.read(parts_between(state, reached, last), schema)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,27 +21,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
+from tidelog.clock import run_all
+from tidelog.errors import CorruptionError
 from tidelog.persist.duck import duck, quoted
 from tidelog.persist.merging import MergeRequest
-from tidelog.persist.part import Part, int64_array, int64_of
+from tidelog.persist.part import Part, int64_array, int64_of, sums_of
 from tidelog.persist.reader import PartReader
-from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.persist.updates import is_sortable
+from tidelog.rowhash import RowSum
 
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
 BATCH_ROWS: Final = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RowMerger:
-    """Merges the rows of a shard's parts.
+    """Merges the rows of a shard's parts, in the columns of ``schema``, the newest.
 
+    A part of an earlier schema is summed twice: as it was written, which must come to what its
+    descriptor says, and as it is now, which is what the merged rows must come to. ``restated`` is
+    how much that changes V of all that was read.
     Units: tables come of about ``out_bytes`` of Arrow data each.
     """
 
     schema: ShardSchema
     reader: PartReader
     out_bytes: int
+    restated: RowSum = field(init=False, default_factory=RowSum.zero)
 
     async def merge(self, request: MergeRequest) -> AsyncGenerator[pa.Table, None]:
         """Yield the updates of batches, their times advanced, those that cancel left out.
@@ -68,7 +75,7 @@ class RowMerger:
         held: list[pa.Table] = []
         size = 0
         for part in parts:
-            (table,) = await self.reader.read([part], self.schema)
+            table = await self._load(part)
             held.append(_advanced(table, self.schema, request.advanced_to))
             size += table.nbytes
             if size >= self.out_bytes:
@@ -86,9 +93,35 @@ class RowMerger:
             async for table in tables:
                 yield table
 
+    async def _load(self, part: Part) -> pa.Table:
+        """Read a part as the newest schema has it.
+
+        Raises:
+            CorruptionError: it is missing, or is not what was written. LocationError: the store
+                failed.
+        """
+        own = self.schema.of_part(part.schema_id)
+        (table,) = await self.reader.read([part], own)
+        if own.data.equals(self.schema.data):
+            return table
+        now = fitted(table, self.schema.updates.names, self.schema.updates)
+
+        def sums() -> tuple[RowSum, RowSum]:
+            return sums_of(table, own)[0], sums_of(now, self.schema)[0]
+
+        as_written, as_now = await self.reader.clock.offload(sums)
+        if as_written != part.v:
+            raise CorruptionError(
+                "a part's rows are not those that its descriptor tells: restore the object",
+                path=part.path or "inline",
+            )
+        self.restated = self.restated + as_now - as_written
+        return now
+
     @asynccontextmanager
     async def _in_memory(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
-        found = await self.reader.read(parts, self.schema)
+        work = [partial(self._load, part) for part in parts]
+        found = await run_all(work, at_once=self.reader.reads)
         yield pa.concat_tables([self.schema.updates.empty_table(), *found])
 
     @asynccontextmanager
@@ -99,7 +132,7 @@ class RowMerger:
 
     async def _copied(self, part: Part, path: Path) -> str:
         """Copy a part that was read and checked to a file; return its path."""
-        (table,) = await self.reader.read([part], self.schema)
+        table = await self._load(part)
 
         def write() -> None:
             options = pa.ipc.IpcWriteOptions(compression="lz4")

@@ -201,16 +201,18 @@ def decide_claim(
 
 
 def decide_merge(
-    state: State, request: MergeRequest, merged: Batch | None
+    state: State, request: MergeRequest, merged: Batch | None, restated: RowSum | None = None
 ) -> Decision[Diff, MergeVerdict]:
     """Decide whether what came of a merge takes the place of its inputs.
 
-    It may come late, or twice: then they stand no more, or it stands already.
+    It may come late, or twice: then they stand no more, or it stands already. ``restated`` is what
+    V of the inputs gains in the columns of the output, where some were of an earlier schema: see
+    `RowMerger`.
 
     Raises:
         CorruptionError: its rows are not those of its inputs. PartsSwept: it took too long.
     """
-    _check_merged(state, request, merged)
+    _check_merged(state, request, merged, restated)
     check_epochs(state, () if merged is None else merged.parts)
     there = state.batches.within(request.lower, request.upper)
     wanted = tuple(batch.digest for batch in request.batches)
@@ -229,9 +231,12 @@ def decide_merge(
     return Decision(MergeVerdict.APPLIED, Diff(merged=found))
 
 
-def _check_merged(state: State, request: MergeRequest, merged: Batch | None) -> None:
+def _check_merged(
+    state: State, request: MergeRequest, merged: Batch | None, restated: RowSum | None
+) -> None:
     require(Frontier.at(request.since) <= state.since_frontier, "a merge cannot be ahead of since")
     before = _total(request.batches)
+    before = before if restated is None else before + restated
     after = RowSum.zero() if merged is None else merged.v
     diffs = sum(batch.diffs for batch in request.batches)
     if before != after or diffs != (0 if merged is None else merged.diffs):

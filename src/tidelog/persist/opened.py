@@ -20,7 +20,7 @@ from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
 from tidelog.persist.part import Part, check_bytes, decode_part, missing_part
-from tidelog.persist.schema import TIME, ShardSchema
+from tidelog.persist.schema import TIME, ShardSchema, fitted
 from tidelog.store.port import Store
 
 
@@ -66,14 +66,16 @@ class OpenPart:
         return table.select(list(names))
 
     def _decode(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        schema = pa.schema([self.schema.updates.field(name) for name in names])
+        updates = self.schema.updates
+        own = self.schema.of_part(self.part.schema_id).updates
+        there = [name for name in names if name in own.names]
+        schema = pa.schema([own.field(name) for name in there])
         if isinstance(self.source, pa.Table):
-            return self.source.select(names) if groups else pa.Table.from_batches([], schema)
+            some = self.source if groups else self.source.slice(0, 0)
+            return fitted(some, names, updates)
         try:
-            found = self.source.read_row_groups(
-                list(groups), columns=list(names), use_threads=False
-            )
-            return cast_but_dictionaries(found.select(names), schema)
+            found = self.source.read_row_groups(list(groups), columns=there, use_threads=False)
+            return fitted(cast_but_dictionaries(found.select(there), schema), names, updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptionError("a part cannot be decoded", path=self.part.path) from error
 

@@ -26,7 +26,7 @@ import xxhash
 from tidelog.errors import CorruptionError, PartMissing, require
 from tidelog.ids import ShardId
 from tidelog.persist.parquet import decode_parquet, encode_parquet
-from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weighted_sum
 
 FORMAT: Final = 1
@@ -164,17 +164,23 @@ def large_rows(table: pa.Table, bytes_max: int) -> list[int]:
 
 
 def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
-    """Return the updates of a part whose bytes were read whole.
+    """Return the updates of a part whose bytes were read whole, in the columns of ``schema``.
 
     Raises:
         CorruptionError: the bytes are not those that were written.
     """
+    table = decode_own(part, data, schema.of_part(part.schema_id))
+    return fitted(table, schema.updates.names, schema.updates)
+
+
+def decode_own(part: Part, data: bytes, own: ShardSchema) -> pa.Table:
+    """Return the updates of a part in the columns that it was written with; see `decode_part`."""
     check_bytes(part, data)
     try:
         if part.inline is not None:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema.updates)
-            return pa.Table.from_batches([batch], schema=schema.updates)
-        return decode_parquet(data).select(schema.updates.names).cast(schema.updates)
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), own.updates)
+            return pa.Table.from_batches([batch], schema=own.updates)
+        return decode_parquet(data).select(own.updates.names).cast(own.updates)
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, OSError) as error:
         raise CorruptionError("a part cannot be decoded", path=part.path or "inline") from error
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import ObjectNotFound
-from tidelog.persist.part import Part, decode_part, missing_part
-from tidelog.persist.schema import TIME, ShardSchema, decode_schema, encode_schema
+from tidelog.persist.part import Part, decode_own, missing_part
+from tidelog.persist.schema import TIME, ShardSchema, decode_schema, encode_with_known, fitted
 from tidelog.persist.state import State
 from tidelog.store.port import Store
 
@@ -50,7 +50,7 @@ class PartReader:
     _kept_bytes: int = 0
 
     async def read(self, parts: Sequence[Part], schema: ShardSchema) -> list[pa.Table]:
-        """Return the updates of each part.
+        """Return the updates of each part, in the columns of ``schema``.
 
         Raises:
             PartMissing: an object is not there. CorruptionError: bytes are not those written.
@@ -60,8 +60,13 @@ class PartReader:
         return await run_all(work, at_once=self.reads)
 
     async def _read(self, part: Part, schema: ShardSchema) -> pa.Table:
+        own = schema.of_part(part.schema_id)
+        table = await self._read_own(part, own)
+        return fitted(table, schema.updates.names, schema.updates)
+
+    async def _read_own(self, part: Part, own: ShardSchema) -> pa.Table:
         if part.path is None:
-            return decode_part(part, part.inline or b"", schema)
+            return decode_own(part, part.inline or b"", own)
         kept = self._kept.get(part.path)
         if kept is not None:
             self._kept.move_to_end(part.path)
@@ -70,7 +75,7 @@ class PartReader:
             data = (await self.store.get(part.path)).data
         except ObjectNotFound as error:
             raise missing_part(part.path) from error
-        table = await self.clock.offload(lambda: decode_part(part, data, schema))
+        table = await self.clock.offload(lambda: decode_own(part, data, own))
         self._keep(part.path, table)
         return table
 
@@ -105,7 +110,7 @@ def plan_splits(
         least = sizes.index(min(sizes))
         shares[least].append(part)
         sizes[least] += part.size_bytes
-    encoded = encode_schema(schema)
+    encoded = encode_with_known(schema)
     return [Split(shard=shard, schema=encoded, as_of=as_of, parts=tuple(share)) for share in shares]
 
 

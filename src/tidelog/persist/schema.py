@@ -7,9 +7,12 @@ Source: persist, "Codec"; design page 4, "What a shard is".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from tidelog.errors import CorruptionError, UsageError
@@ -20,14 +23,21 @@ DIFF: Final = "_diff"
 OWN_PREFIX: Final = "_tidelog_"  # Of columns that tables have on the way to a shard.
 MEANING: Final = b"tidelog.meaning"  # In a field's metadata: what its values stand for.
 _RESERVED: Final = frozenset({TIME, DIFF})
+_KEY_COLUMNS: Final = b"tidelog.key_columns"
+_KNOWN: Final = b"tidelog.schemas"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSchema:
-    """Data columns in order, and how many of them, from the first, are the key."""
+    """Data columns in order, and how many of them, from the first, are the key.
+
+    ``known`` are the data columns of all schemas that the shard has had, by their ids: parts are
+    read by the one that they were written with. It is empty where nobody has told.
+    """
 
     data: pa.Schema
     key_columns: int
+    known: tuple[pa.Schema, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def key(self) -> list[str]:
@@ -36,6 +46,27 @@ class ShardSchema:
     @property
     def names(self) -> list[str]:
         return list(self.data.names)
+
+    @property
+    def newest_id(self) -> int:
+        """Return the id of the newest schema that is known."""
+        return max(0, len(self.known) - 1)
+
+    def of_part(self, schema_id: int) -> ShardSchema:
+        """Return the schema that a part was written with.
+
+        Raises:
+            CorruptionError: nobody has told of it.
+        """
+        if not self.known and not schema_id:
+            return self
+        if schema_id >= len(self.known):
+            raise CorruptionError(
+                "a part was written with a schema that its reader was not told of: open the shard "
+                "again",
+                schema_id=schema_id,
+            )
+        return replace(self, data=self.known[schema_id])
 
     @property
     def updates(self) -> pa.Schema:
@@ -145,10 +176,22 @@ def canonical_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def encode_schema(schema: ShardSchema) -> bytes:
-    marked = schema.data.with_metadata({b"tidelog.key_columns": str(schema.key_columns).encode()})
+    """Return the bytes of a schema's columns, which are the same for the same columns."""
+    marked = schema.data.with_metadata({_KEY_COLUMNS: str(schema.key_columns).encode()})
     return marked.serialize().to_pybytes()
 
 
+def encode_with_known(schema: ShardSchema) -> bytes:
+    """Return a schema with all that is known besides, for whoever reads parts by it."""
+    if len(schema.known) < 2:
+        return encode_schema(schema)
+    known = msgspec.msgpack.encode([one.serialize().to_pybytes() for one in schema.known])
+    count = str(schema.key_columns).encode()
+    marked = schema.data.with_metadata({_KEY_COLUMNS: count, _KNOWN: known})
+    return marked.serialize().to_pybytes()
+
+
+@lru_cache(maxsize=1_024)
 def decode_schema(data: bytes) -> ShardSchema:
     """Read a schema.
 
@@ -157,7 +200,23 @@ def decode_schema(data: bytes) -> ShardSchema:
     """
     try:
         marked = pa.ipc.read_schema(pa.py_buffer(data))
-        count = int((marked.metadata or {})[b"tidelog.key_columns"])
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        metadata = marked.metadata or {}
+        count = int(metadata[_KEY_COLUMNS])
+        packed = msgspec.msgpack.decode(metadata.get(_KNOWN, b"\x90"), type=tuple[bytes, ...])
+        known = tuple(pa.ipc.read_schema(pa.py_buffer(one)) for one in packed)
+    except (pa.ArrowException, msgspec.MsgspecError, KeyError, ValueError, OSError) as error:
         raise CorruptionError("a shard's schema cannot be read") from error
-    return ShardSchema(marked.remove_metadata(), count)
+    return ShardSchema(marked.remove_metadata(), count, known)
+
+
+def fitted(table: pa.Table, names: Iterable[str], schema: pa.Schema) -> pa.Table:
+    """Return the named columns; of a schema's that the table does not have, nulls."""
+    wanted = list(names)
+    there = set(table.column_names)
+    if there.issuperset(wanted):
+        return table.select(wanted)
+    for name in wanted:
+        if name not in there:
+            nulls = pa.nulls(table.num_rows, schema.field(name).type)
+            table = table.append_column(schema.field(name), nulls)
+    return table.select(wanted)

@@ -28,13 +28,21 @@ from tidelog.machine.machine import Machine
 from tidelog.persist import appending, holding, leasing, listening, transition
 from tidelog.persist.appender import Appender, open_appender
 from tidelog.persist.appending import AppendOptions, Updates
+from tidelog.persist.evolution import (
+    Evolved,
+    EvolveVerdict,
+    decide_evolve,
+    newest_schema,
+    schema_to_write,
+    served_schema,
+)
 from tidelog.persist.hold import Beats
 from tidelog.persist.language import ShardLanguage
 from tidelog.persist.leasing import LeasedReader
 from tidelog.persist.listening import Progress
 from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader, parts_until
-from tidelog.persist.schema import ShardSchema, decode_schema, encode_schema
+from tidelog.persist.schema import ShardSchema, encode_schema
 from tidelog.persist.snapshot import ShardSnapshot, check_readable, require_replaced
 from tidelog.persist.state import Diff, State, Token
 from tidelog.persist.timeout import in_time
@@ -199,7 +207,7 @@ class Shard:
             raise AsOfNotComplete(
                 "the time is not complete yet: ask for an earlier one", upper=state.upper_frontier
             )
-        schema = self.schema or decode_schema(state.schema)
+        schema = served_schema(state, self.schema)
 
         async def again(error: PartMissing) -> ShardSnapshot:
             return self.snapshot_of(await self.check_replaced(error), as_of)
@@ -246,7 +254,8 @@ class Shard:
             UsageError: ``since`` is below the shard's, or past upper. HoldFenced: see above.
         """
         wanted = None if since is None else Frontier.of(since)
-        schema = encode_schema(self.written_schema())
+        # Whoever only reads may be of an earlier schema: it is needed where there is none.
+        schema = self.state.schema or encode_schema(self.written_schema())
         return await self._decide(
             lambda state: holding.decide_hold(state, name, wanted, schema=schema, token=token)
         )
@@ -296,6 +305,26 @@ class Shard:
         """End the leases that nobody renews, as far as this handle has seen; return how many."""
         return await leasing.end_leases(self)
 
+    async def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> Evolved:
+        """Make ``schema`` the shard's, if the id of the one it has is ``expected``.
+
+        Columns are dropped, or added at the end: nothing that is stored is written again. Handles
+        of an earlier schema write no more; they read, unless a column of theirs was dropped.
+
+        Raises:
+            SchemaIncompatible: it cannot become that; the message says what it can become.
+            UsageError: nothing was written yet, or the shard is finished.
+        """
+        done = await self._decide(lambda state: decide_evolve(state, schema, expected))
+        if self.schema is not None and done.verdict is not EvolveVerdict.MISMATCH:
+            self.schema = newest_schema(self.state)
+        return done
+
+    async def schemas(self) -> list[pa.Schema]:
+        """Return the columns of each schema that the shard has had, by their ids."""
+        state = await self.refresh()
+        return list(newest_schema(state).known) if state.schema else []
+
     async def compact(self, *, full: bool = False) -> Compacted:
         """Merge batches that are due, or all; see `tidelog.persist.compactor.compact`."""
         from tidelog.persist.compactor import compact
@@ -327,13 +356,13 @@ class Shard:
         """
         return await self._decide(transition.decide_tombstone)
 
-    def writer(self) -> PartWriter:
-        """Return what writes this shard's parts."""
+    def writer(self, schema: ShardSchema | None = None) -> PartWriter:
+        """Return what writes this shard's parts, by the handle's schema unless told."""
         return PartWriter(
             store=self.store,
             clock=self.clock,
             shard=self.id,
-            schema=self.written_schema(),
+            schema=schema or self.written_schema(),
             write_epoch=self.state.write_epoch,
         )
 
@@ -349,13 +378,12 @@ class Shard:
         """Return the schema by which this handle writes.
 
         Raises:
-            UsageError: it has none.
+            UsageError: it has none. SchemaEvolved: it has one that is not the newest any more.
         """
-        if self.schema is None and self.state.schema:
-            self.schema = decode_schema(self.state.schema)
-        if self.schema is None:
+        schema = schema_to_write(self.state, self.schema)
+        if schema is None:
             raise UsageError("open the shard with its schema to write it", shard=self.id)
-        return self.schema
+        return schema
 
     async def _decide(self, decide: Callable[[State], Decision[Diff, R]]) -> R:
         return await self._in_time(self.machine.commit(decide), writes=True)

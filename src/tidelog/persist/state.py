@@ -37,6 +37,14 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
 
+class Retired(msgspec.Struct, frozen=True, array_like=True):
+    """A schema that the shard had until its upper was ``upper``: what is before was written so."""
+
+    schema: bytes
+    upper: int
+    extra: dict[str, Any] = {}
+
+
 class Totals(msgspec.Struct, frozen=True, array_like=True):
     """What all batches come to. T is that of all updates as they were appended."""
 
@@ -54,9 +62,14 @@ _NOTHING: Final = Totals()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that is known of a shard. ``schema`` is empty until the shard is first written."""
+    """All that is known of a shard.
+
+    Shape: ``schema`` is the newest, and empty until the shard is first written; ``retired`` are
+        those before it. A schema's id is its place among them all, from 0.
+    """
 
     schema: bytes = b""
+    retired: tuple[Retired, ...] = ()
     since: int | None = 0
     upper: int | None = 0
     batches: Spine = _NONE
@@ -76,6 +89,10 @@ class State:
     @property
     def upper_frontier(self) -> Frontier:
         return Frontier.of(self.upper)
+
+    @property
+    def schema_id(self) -> int:
+        return len(self.retired)
 
     def sum_at(self, frontier: Frontier) -> RowSum | None:
         """Return T of all updates before an upper this shard had, if it is still remembered."""
@@ -125,6 +142,8 @@ def apply_diff(state: State, diff: Diff) -> State:
     changed: dict[str, Any] = {}
     if diff.schema is not None:
         changed["schema"] = diff.schema
+        if state.schema:
+            changed["retired"] = (*state.retired, Retired(state.schema, state.upper or 0))
     if diff.holds or diff.released:
         held = {**state.holds, **diff.holds}
         changed["holds"] = {name: at for name, at in held.items() if name not in diff.released}

@@ -10,10 +10,13 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tidelog.errors import OutcomeUnknown, PartsSwept, UsageError
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch, make_batch
+from tidelog.persist.evolution import check_newest
 from tidelog.persist.holding import moved_by_append, time_of
 from tidelog.persist.part import Part, epoch_of
 from tidelog.persist.state import Diff, Merged, State, Token
@@ -73,14 +76,14 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
+        SchemaEvolved: the parts are of an earlier schema of the shard.
         UsageError: the shard has another schema, the interval does not hold the parts, or a hold
         would be past upper.
         PartsSwept: the parts are too old to be told from what nobody will ever name.
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
     _check_bounds(command)
-    if state.schema and state.schema != command.schema:
-        raise UsageError("the shard has another schema: open it without one to see which")
+    check_newest(state, command.schema)
     told = _told_before(state, command)
     if told is not None:
         return Decision(Appended(Verdict.ALREADY, Frontier.of(told[0])))
@@ -94,7 +97,7 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
     diff = Diff(
         schema=None if state.schema else command.schema,
         upper=(time_of(command.upper),),
-        batch=_batch_of(command),
+        batch=_batch_of(command, state.schema_id),
         sum_t=_sum_t(command.parts),
         token=command.token,
         named=command.named,
@@ -117,12 +120,12 @@ def _check_bounds(command: CompareAndAppend) -> None:
             )
 
 
-def _batch_of(command: CompareAndAppend) -> Batch | None:
+def _batch_of(command: CompareAndAppend, schema_id: int) -> Batch | None:
     if not command.parts:
         return None
-    return make_batch(
-        command.parts, lower=command.expected_upper.time, upper=time_of(command.upper)
-    )
+    # Whoever wrote the parts knew their schema, and perhaps not which of the shard's it is.
+    parts = [msgspec.structs.replace(part, schema_id=schema_id) for part in command.parts]
+    return make_batch(parts, lower=command.expected_upper.time, upper=time_of(command.upper))
 
 
 def _sum_t(parts: Sequence[Part]) -> bytes:

@@ -33,7 +33,7 @@ from tidelog.persist.bounds import (
     scalar_of,
 )
 from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
 from tidelog.persist.updates import accumulate, consolidate
 
 PARTITION_BYTES: Final = 8 * 1024 * 1024
@@ -155,8 +155,11 @@ def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
                 for index in _groups_within(file.metadata, bounds)
                 if _may_hold(file.metadata.row_group(index), scan.box)
             ]
-            table = file.read_row_groups(groups, columns=wanted, use_threads=False)
-            table = table.cast(pa.schema([schema.updates.field(n) for n in table.column_names]))
+            own = schema.of_part(part.schema_id).updates
+            there = [name for name in wanted if name in own.names]
+            table = file.read_row_groups(groups, columns=there, use_threads=False)
+            table = table.cast(pa.schema([own.field(n) for n in table.column_names]))
+            table = fitted(table, wanted, schema.updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptionError("a part cannot be decoded", path=part.path) from error
     if part.time_max > scan.as_of:

@@ -28,7 +28,7 @@ from tidelog.location import open_location
 from tidelog.persist.bounds import Box, part_reaches
 from tidelog.persist.part import Part, missing_part
 from tidelog.persist.pieces import parts_by_time
-from tidelog.persist.schema import DIFF, TIME, decode_schema, encode_schema
+from tidelog.persist.schema import DIFF, TIME, decode_schema, encode_with_known
 from tidelog.persist.snapshot import require_replaced
 from tidelog.spark.options import ReadSettings, check_columns
 from tidelog.spark.place import url_for_executors
@@ -100,7 +100,7 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         name=settings.name,
         rendition=collection.rendition.id,
         as_of=as_of,
-        schema=encode_schema(collection.schema),
+        schema=encode_with_known(collection.schema),
         columns=columns,
         appended=collection.appended,
         after=after,

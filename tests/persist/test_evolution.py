@@ -1,0 +1,308 @@
+"""Schemas that evolve: what may follow, who is served, and what old parts are read as (T64)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.clocks import SwiftClock
+from kit.shards import Place, in_memory
+from tidelog.errors import CorruptionError, SchemaEvolved, SchemaIncompatible, UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.compactor import merger_of
+from tidelog.persist.evolution import Evolved, EvolveVerdict
+from tidelog.persist.merging import decide_merge, plan_full_merge
+from tidelog.persist.opened import PartOpener
+from tidelog.persist.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
+from tidelog.persist.reader import read_split
+from tidelog.persist.schema import ShardSchema, shard_schema
+from tidelog.persist.shard import Shard
+from tidelog.persist.transition import Verdict
+
+TYPES: dict[str, pa.DataType] = {
+    "k": pa.int64(), "a": pa.string(), "b": pa.int64(), "c": pa.float64(),
+    "d": pa.timestamp("us"), "e": pa.list_(pa.field("item", pa.int64())),
+}  # fmt: skip
+VALUES: dict[str, list[Any]] = {
+    "a": [None, "x", "y"], "b": [None, 1, 2], "c": [None, 0.5], "e": [None, [1]],
+}  # fmt: skip
+
+
+def columns(names: str) -> pa.Schema:
+    return pa.schema([(name, TYPES[name]) for name in names])
+
+
+def shaped(names: str) -> ShardSchema:
+    return shard_schema(columns(names), key=["k"])
+
+
+def rows(names: str, *found: tuple[Any, ...]) -> pa.Table:
+    """Return updates: the columns, then time and diff."""
+    named = [*names, "_time", "_diff"]
+    data = [dict(zip(named, row, strict=True)) for row in found]
+    return pa.Table.from_pylist(data, schema=shaped(names).updates)
+
+
+async def read(shard: Shard, as_of: int) -> list[tuple[Any, ...]]:
+    table = await (await shard.snapshot(as_of)).to_arrow()
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+
+async def grown(place: Place, *, inline: bool = True) -> Shard:
+    """Return a shard of k, a that has become k, a, b, with a part of each schema."""
+    shard = place.shard(schema=shaped("ka"))
+    many = [(n, "x", 0, 1) for n in range(1 if inline else 3_000)]
+    await shard.compare_and_append(rows("ka", *many), 0, 1)
+    await shard.evolve_schema(columns("kab"))
+    later = place.shard(schema=None)
+    await later.refresh()
+    await later.compare_and_append(rows("kab", (7_000, "y", 1, 1, 1)), 1, 2)
+    return later
+
+
+async def test_t64_a_schema_evolves_from_the_one_that_was_expected(place: Place) -> None:
+    """Two who evolve at once must not both believe that theirs followed what they saw."""
+    shard = place.shard(schema=shaped("ka"))
+    await shard.compare_and_append(rows("ka", (1, "x", 0, 1)), 0, 1)
+    other = place.shard(schema=None)
+
+    first = await shard.evolve_schema(columns("kab"), expected=0)
+    second = await other.evolve_schema(columns("kac"), expected=0)
+    again = await other.evolve_schema(columns("kab"), expected=0)
+
+    assert first == Evolved(EvolveVerdict.EVOLVED, 1)
+    assert second == Evolved(EvolveVerdict.MISMATCH, 1)
+    assert again == Evolved(EvolveVerdict.ALREADY, 1)
+    assert [schema.names for schema in await other.schemas()] == [["k", "a"], ["k", "a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (columns("a"), "of the key would be dropped"),
+        (columns("kba"), "another order"),
+        (pa.schema([("k", pa.int64()), ("a", pa.int64())]), "another type"),
+        (pa.schema([*columns("ka"), pa.field("n", pa.int64(), nullable=False)]), "not be null"),
+        (pa.schema([*columns("ka"), ("B", pa.int64())]), "was there before"),
+    ],
+)
+async def test_t64_what_a_schema_cannot_become_is_refused_with_what_it_can(
+    wanted: pa.Schema, why: str
+) -> None:
+    """Anything else would give another meaning to rows that are stored."""
+    shard = in_memory().shard(schema=shaped("kab"))
+    await shard.compare_and_append(rows("kab", (1, "x", 1, 0, 1)), 0, 1)
+    await shard.evolve_schema(columns("ka"))
+
+    with pytest.raises(SchemaIncompatible, match=why) as caught:
+        await shard.evolve_schema(wanted)
+
+    assert "may drop columns that are not of the key" in str(caught.value)
+    assert (await shard.refresh()).schema_id == 1
+
+
+async def test_t64_a_shard_without_a_schema_or_an_end_does_not_evolve() -> None:
+    """There is nothing to follow, and nobody to write by it."""
+    shard = in_memory().shard(schema=shaped("ka"))
+
+    with pytest.raises(UsageError, match="has no schema yet"):
+        await shard.evolve_schema(columns("kab"))
+    await shard.compare_and_append(None, 0, None)
+    with pytest.raises(UsageError, match="is finished"):
+        await shard.evolve_schema(columns("kab"))
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_t64_old_parts_are_read_with_nulls_by_every_path(place: Place, inline: bool) -> None:
+    """Rows that are stored are not written again, and no reader may tell that they were not."""
+    shard = await grown(place, inline=inline)
+    count = 1 if inline else 3_000
+    snapshot = await shard.snapshot(1)
+    schema = snapshot.schema
+    opener = PartOpener(
+        store=shard.store, clock=SwiftClock(), schema=schema, names=opener_names(schema, ["b"])
+    )
+    wanted = Wanted(as_of=1, columns=("k", "a", "b"), box={})
+    boxed = Wanted(as_of=1, columns=("a",), box={"b": (1, 1)})
+
+    contents = await read(shard, 1)
+    split = await read_split(snapshot.splits(1)[0], store=shard.store, clock=SwiftClock())
+    pieces = [t async for t in pieces_by_key(snapshot.parts, wanted, opener)]
+    ones = [t async for t in pieces_by_key(snapshot.parts, boxed, opener)]
+    changes = [t async for t in changes_in_pieces(snapshot.parts, wanted, opener)]
+    heard = await anext(shard.listen(0))
+
+    assert len(contents) == count + 1
+    assert (0, "x", None, 1) in contents
+    assert (7_000, "y", 1, 1) in contents
+    assert split.column("b").null_count == count
+    assert sum(t.column("b").null_count for t in pieces) == count
+    assert [t.column("a").to_pylist() for t in ones if t.num_rows] == [["y"]]
+    assert sum(t.column("b").null_count for t in changes) == count
+    assert heard.updates.column("b").to_pylist() == [1]
+
+
+async def test_t64_a_reader_is_served_or_told_that_its_column_is_gone(place: Place) -> None:
+    """Rows without a column that somebody counts on would be other rows."""
+    shard = await grown(place)
+    old, new = place.shard(schema=shaped("ka")), place.shard(schema=shaped("kab"))
+    early = await old.snapshot(1)
+
+    assert await read(old, 1) == [(0, "x", 1), (7_000, "y", 1)]
+    await shard.evolve_schema(columns("kb"))
+    with pytest.raises(SchemaEvolved, match="column 'a' was dropped"):
+        await old.snapshot(1)
+    with pytest.raises(SchemaEvolved, match="column 'a' was dropped"):
+        await anext(new.listen(0))
+    assert (await early.to_arrow()).num_rows == 2
+    with pytest.raises(UsageError, match="no column 'c' of type double"):
+        await place.shard(schema=shaped("kc")).snapshot(1)
+
+
+async def test_t64_a_snapshot_that_is_planned_again_is_told_too(place: Place) -> None:
+    """A merge has left the dropped column out: there is nothing to read it from."""
+    shard = await grown(place, inline=False)
+    early = await place.shard(schema=shaped("ka")).snapshot(1)
+    await shard.evolve_schema(columns("kb"))
+    await shard.hold("h")
+    await shard.compact(full=True)
+    await shard.collect(after_us=0)
+
+    with pytest.raises(SchemaEvolved, match="column 'a' was dropped"):
+        await early.to_arrow()
+
+
+async def test_t64_a_writer_of_an_earlier_schema_is_refused(place: Place) -> None:
+    """What it takes back by the columns it knows would take back nothing."""
+    shard = await grown(place)
+    old = place.shard(schema=shaped("ka"))
+
+    with pytest.raises(SchemaEvolved, match="open the shard without a schema"):
+        await old.compare_and_append(rows("ka", (0, "x", 2, -1)), 2, 3)
+    assert (await shard.refresh()).upper == 2
+    await old.refresh()
+    with pytest.raises(SchemaEvolved):
+        await old.append(rows("ka", (0, "x", 2, -1)), 2, 3)
+    assert await old.hold("reads only") == Frontier.at(0)
+
+
+async def test_t64_handles_follow_without_a_schema_or_when_they_evolve() -> None:
+    """Whoever evolves a shard goes on writing it; a commit by a stale state learns of it."""
+    place = in_memory()
+    stale = await grown(place)
+    evolving = place.shard(schema=shaped("kab"))
+    await evolving.evolve_schema(columns("kb"))
+
+    with pytest.raises(SchemaEvolved):
+        await stale.compare_and_append(rows("kab", (9, "z", 9, 2, 1)), 2, 3)
+    done = await evolving.compare_and_append(rows("kb", (8, 8, 2, 1)), 2, 3)
+    again = await stale.compare_and_append(rows("kb", (9, 9, 3, 1)), 3, 4)
+
+    assert (done.verdict, again.verdict) == (Verdict.COMMITTED, Verdict.COMMITTED)
+    assert [p.schema_id for b in stale.state.batches for p in b.parts] == [0, 1, 2, 2]
+
+
+async def test_t64_merges_across_a_change_keep_contents_and_sums(place: Place) -> None:
+    """Old rows are written again by merges, in the newest columns, and each is accounted for."""
+    shard = await grown(place, inline=False)
+    await shard.evolve_schema(columns("kb"))
+    before = await read(shard, 1)
+
+    done = await shard.compact(full=True)
+
+    (batch,) = shard.state.batches
+    assert (done.merges, [p.schema_id for p in batch.parts]) == (1, [2])
+    assert await read(shard, 1) == before
+    assert shard.state.totals.sum_v == batch.sum_v
+
+
+async def test_a_merge_across_a_change_tells_rows_that_are_not_those_that_were_written() -> None:
+    """A part of an earlier schema is proven under that one: its sum is what its writer made it."""
+    shard = await grown(in_memory())
+    request = plan_full_merge(await shard.refresh())
+    assert request is not None
+    merger = merger_of(shard)
+    found = [table async for table in merger.merge(request)]
+    parts = await shard.writer().write(pa.concat_tables(found)[:1])
+    short = msgspec.structs.replace(request.batches[0], packed=msgspec.msgpack.encode(parts))
+    forged = msgspec.structs.replace(
+        request.batches[0].parts[0], sum_v=bytes(15) + b"\1", schema_id=0
+    )
+
+    with pytest.raises(CorruptionError, match="not those that went in"):
+        decide_merge(shard.state, request, short, merger.restated)
+    with pytest.raises(CorruptionError, match="not those that its descriptor tells"):
+        await merger._load(forged)
+
+
+async def test_replicas_are_compared_from_the_change_on() -> None:
+    """Sums of rows by another schema are other sums, of rows that may well be the same."""
+    shard = await grown(in_memory())
+    everything = rows("kab", (0, "x", None, 0, 1), (7_000, "y", 1, 1, 1))
+
+    assert not await shard.append(everything, 0, 2)
+    assert await shard.append(everything.slice(1), 1, 2)
+    with pytest.raises(CorruptionError, match="other data was written"):
+        await shard.append(rows("kab", (7_000, "y", 2, 1, 1)), 0, 2)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from("abce")),
+        st.tuples(st.just("drop"), st.sampled_from("abce")),
+        st.tuples(st.just("write"), st.integers(0, 2**16)),
+        st.tuples(st.just("merge"), st.booleans()),
+        st.tuples(st.just("hold"), st.integers(0, 3)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+async def test_t64_any_evolution_reads_as_rows_that_always_had_the_newest_columns(
+    steps: list[tuple[str, Any]],
+) -> None:
+    """The model keeps each row as a mapping, and knows nothing of schemas, parts or merges."""
+    place = in_memory()
+    shard = place.shard(schema=shaped("k"))
+    names, used, time = "k", set("k"), 1
+    model: list[tuple[dict[str, Any], int, int]] = [({"k": 0}, 0, 1)]
+    await shard.compare_and_append(rows("k", (0, 0, 1)), 0, 1)
+    await shard.hold("h")
+    for kind, given_ in steps:
+        if kind == "add" and given_ not in used:
+            names, used = names + given_, {*used, given_}
+            await shard.evolve_schema(columns(names))
+        elif kind == "drop" and given_ in names:
+            names = names.replace(given_, "")
+            await shard.evolve_schema(columns(names))
+        elif kind == "write":
+            row = {n: VALUES[n][given_ % len(VALUES[n])] for n in names if n != "k"}
+            row["k"] = given_ % 3
+            diff = -1 if given_ % 5 == 0 else 1
+            await shard.compare_and_append(
+                rows(names, (*(row[n] for n in names), time, diff)), time, time + 1
+            )
+            model.append((row, time, diff))
+            time += 1
+        elif kind == "merge":
+            await shard.compact(full=given_)
+        elif kind == "hold":
+            await shard.downgrade_since("h", max(0, time - 1 - given_))
+        since = shard.state.since or 0
+        for as_of in {since, time - 1}:
+            wanted: Counter[str] = Counter()
+            for row, at, diff in model:
+                if at <= as_of:
+                    wanted[repr([row.get(n) for n in names])] += diff
+            found = (await (await place.shard(schema=None).snapshot(as_of)).to_arrow()).to_pylist()
+            told = {repr([r[n] for n in names]): r["_diff"] for r in found}
+            assert told == {row: count for row, count in wanted.items() if count}
+            assert len(told) == len(found)
