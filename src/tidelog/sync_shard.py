@@ -14,6 +14,7 @@ from tidelog.persist import leasing as aio_leasing
 from tidelog.persist import shard as aio_shard
 from tidelog.persist import snapshot as aio_snapshot
 from tidelog.persist.appending import Updates
+from tidelog.persist.evolution import Evolved
 from tidelog.persist.listening import Progress
 from tidelog.persist.reader import Split
 from tidelog.persist.shard import LEASE_US
@@ -108,6 +109,12 @@ class Shard:
 
     def end_leases(self) -> int:
         return self._portal.run(self._inner.end_leases())
+
+    def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> Evolved:
+        return self._portal.run(self._inner.evolve_schema(schema, expected=expected))
+
+    def schemas(self) -> list[pa.Schema]:
+        return self._portal.run(self._inner.schemas())
 
     def compact(self, *, full: bool = False) -> Compacted:
         return self._portal.run(self._inner.compact(full=full))

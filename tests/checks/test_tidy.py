@@ -100,6 +100,7 @@ PURE = frozenset(
         "record",
     }
     | {"schema", "spine", "state", "times", "transition", "transitions", "types"}
+    | {"evolution"}
     | {"admission", "bloom", "bucket", "held", "limits", "selection", "streams"}
 )
 NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "misc"})

@@ -15,6 +15,7 @@ from kit.clocks import SwiftClock
 from kit.shards import Place, in_memory
 from tidelog.errors import CorruptionError, SchemaEvolved, SchemaIncompatible, UsageError
 from tidelog.frontier import Frontier
+from tidelog.persist.batch import make_batch
 from tidelog.persist.compactor import merger_of
 from tidelog.persist.evolution import Evolved, EvolveVerdict
 from tidelog.persist.merging import decide_merge, plan_full_merge
@@ -229,14 +230,15 @@ async def test_a_merge_across_a_change_tells_rows_that_are_not_those_that_were_w
     assert request is not None
     merger = merger_of(shard)
     found = [table async for table in merger.merge(request)]
-    parts = await shard.writer().write(pa.concat_tables(found)[:1])
-    short = msgspec.structs.replace(request.batches[0], packed=msgspec.msgpack.encode(parts))
+    filled = rows("kab", (0, "x", 5, 0, 1), (7_000, "y", 1, 1, 1))
+    assert pa.concat_tables(found).num_rows == filled.num_rows
+    other = make_batch(await shard.writer().write(filled), lower=0, upper=2)
     forged = msgspec.structs.replace(
         request.batches[0].parts[0], sum_v=bytes(15) + b"\1", schema_id=0
     )
 
     with pytest.raises(CorruptionError, match="not those that went in"):
-        decide_merge(shard.state, request, short, merger.restated)
+        decide_merge(shard.state, request, other, merger.restated)
     with pytest.raises(CorruptionError, match="not those that its descriptor tells"):
         await merger._load(forged)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,14 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError
 from tidelog.persist.part import Part, encode_part
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, encode_schema, shard_schema
+from tidelog.persist.schema import (
+    DIFF,
+    TIME,
+    ShardSchema,
+    encode_schema,
+    encode_with_known,
+    shard_schema,
+)
 from tidelog.persist.updates import sort_updates
 from tidelog.spark import scan as scans
 from tidelog.spark.scan import (
@@ -93,6 +101,22 @@ def model(updates: Sequence[Update], *, as_of: int = 9) -> Counter[tuple[Any, ..
         if time <= as_of:
             found[k, v] += diff
     return Counter({row: count for row, count in found.items() if count})
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_t64_a_part_of_an_earlier_schema_gives_nulls_for_what_it_has_not(inline: bool) -> None:
+    """A task is told the schemas with its scan, and knows nothing else of the shard."""
+    newest = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.date32())])
+    schema = ShardSchema(newest, 1, known=(KEYED.data, newest))
+    part, data = part_of([(1, "a", 0, 1), (2, "b", 0, 1)], inline=inline)
+    scan = Scan(schema=encode_with_known(schema), columns=("w", "k"), as_of=9, parts=(part,))
+    boxed = msgspec.structs.replace(scan, box={"w": (0, 9)})
+
+    assert decode_share(part, data, scan).select(["w", "k"]).to_pylist() == [
+        {"w": None, "k": 1},
+        {"w": None, "k": 2},
+    ]
+    assert decode_share(part, data, boxed).num_rows == 0
 
 
 def histories() -> st.SearchStrategy[list[list[Update]]]:
