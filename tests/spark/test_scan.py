@@ -106,7 +106,8 @@ def model(updates: Sequence[Update], *, as_of: int = 9) -> Counter[tuple[Any, ..
 @pytest.mark.parametrize("inline", [True, False])
 def test_t64_a_part_of_an_earlier_schema_gives_nulls_for_what_it_has_not(inline: bool) -> None:
     """A task is told the schemas with its scan, and knows nothing else of the shard."""
-    newest = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.date32())])
+    types: dict[str, pa.DataType] = {"k": pa.int64(), "w": pa.date32()}
+    newest = pa.schema(types)
     schema = ShardSchema(newest, 1, known=(KEYED.data, newest))
     part, data = part_of([(1, "a", 0, 1), (2, "b", 0, 1)], inline=inline)
     scan = Scan(schema=encode_with_known(schema), columns=("w", "k"), as_of=9, parts=(part,))
