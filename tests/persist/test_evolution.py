@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -207,6 +208,20 @@ async def test_t64_handles_follow_without_a_schema_or_when_they_evolve() -> None
 
     assert (done.verdict, again.verdict) == (Verdict.COMMITTED, Verdict.COMMITTED)
     assert [p.schema_id for b in stale.state.batches for p in b.parts] == [0, 1, 2, 2]
+
+
+async def test_t64_rows_are_of_the_schema_that_their_writing_began_with() -> None:
+    """The handle learns of the change while rows come: by the new names they would be others."""
+    place = in_memory()
+    shard, other = await grown(place), place.shard(schema=None)
+
+    async def slowly() -> AsyncIterator[pa.Table]:
+        await other.evolve_schema(columns("kb"))
+        await shard.refresh()
+        yield rows("kab", (5, "z", 5, 2, 1))
+
+    with pytest.raises(SchemaEvolved):
+        await shard.compare_and_append(slowly(), 2, 3)
 
 
 async def test_t64_merges_across_a_change_keep_contents_and_sums(place: Place) -> None:
