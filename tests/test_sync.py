@@ -50,6 +50,7 @@ INNER: dict[str, set[str]] = {
                    "resolve_between", "snapshots", "contents", "changes_of"},
     "Location": {"add_source", "controller", "ingester", "source"},
     "Log": set(),
+    "Transactions": {"catch_up", "raise_epoch", "refresh", "shard"},
 }  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def updates(*rows: tuple[str, int, int, int]) -> pa.Table:
     return pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-@pytest.mark.parametrize("name", ["Shard", "Collection", "Location", "Log"])
+@pytest.mark.parametrize("name", ["Shard", "Collection", "Location", "Log", "Transactions"])
 def test_the_sync_face_has_the_methods_and_parameters_of_the_awaited_one(name: str) -> None:
     """Who knows one face knows the other."""
     theirs, ours = getattr(aio, name), getattr(tidelog, name)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidelog.sync import Collection, Location, connect
     from tidelog.sync_log import Log
     from tidelog.sync_shard import Shard
+    from tidelog.sync_transactions import Transactions
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.gc.cursors import Witness
     from tidelog.wal.gc.deletion import Pace
@@ -34,6 +35,7 @@ __all__ = [
     "Shape",
     "Shard",
     "SourceSpec",
+    "Transactions",
     "Witness",
     "connect",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "CsvOptions": "tidelog.collection.formats.csv.guess",
     "Log": "tidelog.sync_log",
     "Shard": "tidelog.sync_shard",
+    "Transactions": "tidelog.sync_transactions",
     "SourceSpec": "tidelog.collection.create",
     "Batching": "tidelog.wal.append.batching",
     "Keep": "tidelog.wal.gc.plan",

@@ -13,6 +13,7 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.location import Location, open_location
 from tidelog.persist.shard import Shard
+from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.gc.cursors import Witness
@@ -34,6 +35,7 @@ __all__ = [
     "Shape",
     "Shard",
     "SourceSpec",
+    "Transactions",
     "Witness",
     "connect",
 ]

@@ -70,6 +70,14 @@ class AsOfNotComplete(UsageError):
     """The time asked for is not complete yet, and the caller chose not to wait."""
 
 
+class ShardRegistered(UsageError):
+    """The shard is written by transactions alone."""
+
+
+class NotRegistered(UsageError):
+    """The shard is not, or not any more, one of those that the transactions write."""
+
+
 class SchemaIncompatible(UsageError):
     """A shard's schema cannot become this one; the message says what it can become."""
 

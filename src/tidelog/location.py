@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidelog.collection.ingest.engine import Engine
     from tidelog.collection.ingest.ingest import Ingester
     from tidelog.collection.maintenance import Maintenance
+    from tidelog.persist.transactions.transactions import Transactions
     from tidelog.wal.admin.destroy import Destroyed
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.log import Log
@@ -82,6 +83,21 @@ class Location:
             consensus=self.consensus,
             clock=self.clock,
             schema=shaped,
+        )
+
+    def transactions(self, name: str) -> Transactions:
+        """Return the handle of transactions, by which several shards are written at one time.
+
+        Raises:
+            UsageError: the name will not do.
+        """
+        from tidelog.persist.transactions.transactions import Transactions
+
+        return Transactions(
+            name=check_name(name, of="name of transactions"),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
         )
 
     @property

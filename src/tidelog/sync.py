@@ -25,6 +25,7 @@ from tidelog.collection.predicate.selection import RowSelection, repeated
 from tidelog.portal import Portal
 from tidelog.sync_log import Log, documented_as
 from tidelog.sync_shard import Shard
+from tidelog.sync_transactions import Transactions
 from tidelog.wal.admin.destroy import Destroyed
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.slot_protocol.shape import Shape
@@ -154,6 +155,9 @@ class Location:
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
     ) -> Shard:
         return Shard(self._portal, self._inner.shard(name, schema=schema, key=key))
+
+    def transactions(self, name: str) -> Transactions:
+        return Transactions(self._portal, self._inner.transactions(name))
 
     def log(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None

@@ -36,6 +36,7 @@ ROOMS = (
     ("location",),
     ("sync_log",),
     ("sync_shard",),
+    ("sync_transactions",),
     ("sync", "aio"),
     ("demo", "spark", "server"),
     ("cli",),
@@ -100,7 +101,7 @@ PURE = frozenset(
         "record",
     }
     | {"schema", "spine", "state", "times", "transition", "transitions", "types"}
-    | {"evolution"}
+    | {"applying", "evolution", "registered"}
     | {"admission", "bloom", "bucket", "held", "limits", "selection", "streams"}
 )
 NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "misc"})
@@ -271,7 +272,7 @@ def a_class_name_means_one_thing(root: Path) -> Iterator[str]:
         for node in module.tree.body:
             if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
                 continue
-            if module.path.stem in {"sync", "sync_log", "sync_shard"}:
+            if module.path.stem in {"sync", "sync_log", "sync_shard", "sync_transactions"}:
                 continue
             if (other := seen.setdefault(node.name, module.path)) != module.path:
                 yield f"{module.path}:{node.lineno}: {other} has another {node.name}"

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from tidelog.errors import SchemaEvolved, SchemaIncompatible, UsageError
+from tidelog.errors import SchemaEvolved, SchemaIncompatible, ShardRegistered, UsageError
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.schema import ShardSchema, decode_schema, encode_schema, shard_schema
@@ -59,6 +59,12 @@ def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Deci
         return Decision(Evolved(EvolveVerdict.MISMATCH, state.schema_id))
     if state.upper is None:
         raise UsageError("the shard is finished: nothing will be written by another schema")
+    if state.registered.name:
+        # A transaction that is not applied yet has rows of the schema that it was begun with.
+        raise ShardRegistered(
+            "a registered shard keeps its schema: forget it, evolve it, and register it again",
+            transactions=state.registered.name,
+        )
     check_successor(newest, new)
     after = Evolved(EvolveVerdict.EVOLVED, state.schema_id + 1)
     return Decision(after, Diff(schema=encode_schema(new)))

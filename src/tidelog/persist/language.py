@@ -19,7 +19,17 @@ from tidelog.persist.batch import Batch
 from tidelog.persist.claim import Claim
 from tidelog.persist.hold import Hold, least_seqno
 from tidelog.persist.spine import Spine
-from tidelog.persist.state import Commit, Diff, Merged, Retired, State, Token, Totals, apply_diff
+from tidelog.persist.state import (
+    Commit,
+    Diff,
+    Merged,
+    Registered,
+    Retired,
+    State,
+    Token,
+    Totals,
+    apply_diff,
+)
 
 FORMAT: Final = 2
 _STATE: Final[dict[str, Any]] = {
@@ -36,6 +46,7 @@ _STATE: Final[dict[str, Any]] = {
     "totals": Totals,
     "write_epoch": int,
     "claims": tuple[Claim, ...],
+    "registered": Registered,
 }
 _DIFF: Final[dict[str, Any]] = {
     "schema": bytes | None,
@@ -51,6 +62,7 @@ _DIFF: Final[dict[str, Any]] = {
     "merged": Merged | None,
     "write_epoch": int | None,
     "claims": tuple[Claim, ...] | None,
+    "registered": Registered | None,
 }
 _Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
 _STATE_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _STATE.items()}
@@ -77,8 +89,8 @@ class ShardLanguage:
         return msgspec.msgpack.encode({**diff.extra, **fields})
 
     def decode_diff(self, data: bytes) -> Diff:
-        found, extra = _fields(data, _DIFF_FIELDS)
-        diff = _made(Diff, {**found, "extra": extra})
+        found, extra = fields_of(data, _DIFF_FIELDS)
+        diff = made_of(Diff, {**found, "extra": extra})
         if self.shard and diff.batch is not None:
             for part in diff.batch.parts:
                 if part.path is not None and not part.path.startswith(f"shard/{self.shard}/"):
@@ -91,14 +103,14 @@ class ShardLanguage:
         return msgspec.msgpack.encode({**state.extra, "format": FORMAT, **fields})
 
     def decode_state(self, data: bytes) -> State:
-        found, extra = _fields(data, _STATE_FIELDS)
+        found, extra = fields_of(data, _STATE_FIELDS)
         form = found.pop("format", 0)
         if form > FORMAT:
             raise UsageError(
                 "a newer tidelog wrote this shard: upgrade tidelog to use it", format=form
             )
         found["batches"] = Spine.of(found.get("batches", ()))
-        return _made(State, {**found, "extra": extra})
+        return made_of(State, {**found, "extra": extra})
 
     def vanished(self, diff: Diff) -> Sequence[str]:
         return () if diff.merged is None else diff.merged.vanished
@@ -108,10 +120,10 @@ class ShardLanguage:
 
 
 _ABSENT: Final[dict[str, Any]] = {name: getattr(Diff(), name) for name in _DIFF}
-_T = TypeVar("_T", State, Diff)
+_T = TypeVar("_T")
 
 
-def _fields(data: bytes, known: _Decoders) -> tuple[dict[str, Any], dict[str, Any]]:
+def fields_of(data: bytes, known: _Decoders) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields that this version knows, and the others."""
     try:
         raw = _MAP.decode(data)
@@ -122,7 +134,7 @@ def _fields(data: bytes, known: _Decoders) -> tuple[dict[str, Any], dict[str, An
     return found, extra
 
 
-def _made(kind: type[_T], fields: dict[str, Any]) -> _T:
+def made_of(kind: type[_T], fields: dict[str, Any]) -> _T:
     try:
         return kind(**fields)
     except TypeError as error:

@@ -69,6 +69,8 @@ async def wait_for_upper(shard: Shard, time: int, *, timeout_us: int | None) -> 
     attempt = 0
     while True:
         state = await shard.refresh()
+        if state.registered.name and not state.upper_frontier.passed(time):
+            state = await _caught_up(shard, time)
         if state.upper_frontier.passed(time):
             return state
         if timeout_us is not None and clock.monotonic_us() - start >= timeout_us:
@@ -81,3 +83,11 @@ async def wait_for_upper(shard: Shard, time: int, *, timeout_us: int | None) -> 
         left = pause if timeout_us is None else start + timeout_us - clock.monotonic_us()
         await clock.sleep(max(0, min(pause, left)))
         attempt += 1
+
+
+async def _caught_up(shard: Shard, time: int) -> State:
+    """Return the state of a registered shard after what transactions have for it was applied."""
+    from tidelog.persist.transactions.transactions import transactions_of
+
+    await transactions_of(shard).catch_up(shard, time)
+    return await shard.refresh()

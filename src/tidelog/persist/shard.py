@@ -196,21 +196,26 @@ class Shard:
         state = await self.wait_for_upper(as_of, timeout_us=timeout_us)
         return self.snapshot_of(state, as_of)
 
-    def snapshot_of(self, state: State, as_of: int) -> ShardSnapshot:
+    def snapshot_of(
+        self, state: State, as_of: int, *, upper: Frontier | None = None
+    ) -> ShardSnapshot:
         """Return the contents at a time that ``state``, read before, is complete for: no request.
+
+        ``upper`` is the state's own, unless it is known to have all up to another.
 
         Raises:
             AsOfBeforeSince: see `snapshot`. AsOfNotComplete: the state does not reach so far.
         """
         check_readable(state, as_of)
-        if not state.upper_frontier.passed(as_of):
+        reached = upper or state.upper_frontier
+        if not reached.passed(as_of):
             raise AsOfNotComplete(
-                "the time is not complete yet: ask for an earlier one", upper=state.upper_frontier
+                "the time is not complete yet: ask for an earlier one", upper=reached
             )
         schema = served_schema(state, self.schema)
 
         async def again(error: PartMissing) -> ShardSnapshot:
-            return self.snapshot_of(await self.check_replaced(error), as_of)
+            return self.snapshot_of(await self.check_replaced(error), as_of, upper=upper)
 
         return ShardSnapshot(
             shard=self.id,

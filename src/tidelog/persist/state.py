@@ -45,6 +45,14 @@ class Retired(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
 
+class Registered(msgspec.Struct, frozen=True, array_like=True):
+    """The transaction shard that a shard belongs to ("" for none), and which time it does so."""
+
+    name: str = ""
+    number: int = 0
+    extra: dict[str, Any] = {}
+
+
 class Totals(msgspec.Struct, frozen=True, array_like=True):
     """What all batches come to. T is that of all updates as they were appended."""
 
@@ -58,6 +66,7 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
 
 _NONE: Final = Spine()
 _NOTHING: Final = Totals()
+_UNREGISTERED: Final = Registered()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,7 @@ class State:
     totals: Totals = _NOTHING
     write_epoch: int = 0
     claims: tuple[Claim, ...] = ()
+    registered: Registered = _UNREGISTERED
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -134,6 +144,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     merged: Merged | None = None
     write_epoch: int | None = None
     claims: tuple[Claim, ...] | None = None
+    registered: Registered | None = None
     extra: dict[str, Any] = {}
 
 
@@ -160,6 +171,8 @@ def apply_diff(state: State, diff: Diff) -> State:
         changed["write_epoch"] = diff.write_epoch
     if diff.claims is not None:
         changed["claims"] = diff.claims
+    if diff.registered is not None:
+        changed["registered"] = diff.registered
     return _replace(state, changed)
 
 

@@ -46,6 +46,15 @@ async def sweep(shard: Shard) -> ShardSwept:
     if found.dead:
         await shard.store.delete(list(found.dead))
     if found.young_parts:
-        known = shard.state.write_epoch
-        await shard.machine.commit(lambda state: decide_epoch(state, known))
+        await _raise_epoch(shard)
     return ShardSwept(found, len(found.dead))
+
+
+async def _raise_epoch(shard: Shard) -> None:
+    if shard.state.registered.name:
+        from tidelog.persist.transactions.transactions import transactions_of
+
+        await transactions_of(shard).raise_epoch(shard)
+        return
+    known = shard.state.write_epoch
+    await shard.machine.commit(lambda state: decide_epoch(state, known))

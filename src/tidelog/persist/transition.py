@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tidelog.errors import OutcomeUnknown, PartsSwept, UsageError
+from tidelog.errors import OutcomeUnknown, PartsSwept, ShardRegistered, UsageError
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.evolution import check_newest
 from tidelog.persist.holding import moved_by_append, time_of
 from tidelog.persist.part import Part, epoch_of
-from tidelog.persist.state import Diff, Merged, State, Token
+from tidelog.persist.state import Diff, Merged, Registered, State, Token
 from tidelog.rowhash import RowSum
 
 
@@ -71,11 +71,14 @@ def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
         raise UsageError("an empty interval cannot hold updates", lower=lower, upper=upper)
 
 
-def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, Appended]:
-    """Decide a compare_and_append.
+def decide_append(
+    state: State, command: CompareAndAppend, *, by: Registered | None = None
+) -> Decision[Diff, Appended]:
+    """Decide a compare_and_append; ``by`` which transaction shard it is made, if by any.
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
+        ShardRegistered: it belongs to a transaction shard, and that does not ask for this.
         SchemaEvolved: the parts are of an earlier schema of the shard.
         UsageError: the shard has another schema, the interval does not hold the parts, or a hold
         would be past upper.
@@ -87,6 +90,8 @@ def decide_append(state: State, command: CompareAndAppend) -> Decision[Diff, App
     told = _told_before(state, command)
     if told is not None:
         return Decision(Appended(Verdict.ALREADY, Frontier.of(told[0])))
+    if by is None:
+        check_unregistered(state)
     if command.expected_upper != state.upper_frontier or state.upper is None:
         return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
     check_epochs(state, command.parts)
@@ -172,6 +177,21 @@ def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] |
     return None
 
 
+def check_unregistered(state: State) -> None:
+    """Refuse who comes past the transaction shard that a shard is registered in.
+
+    Raises:
+        ShardRegistered: there is one.
+    """
+    name = state.registered.name
+    if name:
+        raise ShardRegistered(
+            f"the shard is registered in the transactions {name!r}: write it there, or forget it "
+            "there first",
+            transactions=name,
+        )
+
+
 def check_epochs(state: State, parts: Iterable[Part]) -> None:
     """Refuse parts that a sweep may have deleted, or may yet delete.
 
@@ -197,8 +217,11 @@ def decide_drop_writer(state: State, name: str) -> Decision[Diff, bool]:
 
 
 def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
-    """Decide to raise the write epoch from the one that is known; gives the newest."""
-    if state.write_epoch != known or state.upper is None:
+    """Decide to raise the write epoch from the one that is known; gives the newest.
+
+    That of a registered shard stays: see `tidelog.persist.transactions`.
+    """
+    if state.write_epoch != known or state.upper is None or state.registered.name:
         return Decision(state.write_epoch)
     return Decision(known + 1, Diff(write_epoch=known + 1))
 
@@ -210,6 +233,7 @@ def decide_tombstone(state: State) -> Decision[Diff, int]:
     """
     if state.upper is None and state.since is None and not len(state.batches):
         return Decision(0)
+    check_unregistered(state)
     batches = list(state.batches)
     paths = [part.path for batch in batches for part in batch.parts]
     vanished = tuple(path for path in paths if path is not None)

@@ -1,0 +1,82 @@
+"""A transaction that was begun: what it reads is as of one time, what it writes is at the next.
+
+Nothing is written before it is committed. If others have committed meanwhile, it is refused, and
+begins anew: so transactions are as if they had come one after the other.
+Source: design page 4, "Several shards at one time".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import AsOfNotComplete, UsageError
+from tidelog.ids import new_writer_id
+from tidelog.persist.part import int64_array
+from tidelog.persist.schema import DIFF, TIME
+from tidelog.persist.snapshot import ShardSnapshot
+from tidelog.persist.transition import Appended
+
+if TYPE_CHECKING:
+    from tidelog.persist.state import Token
+    from tidelog.persist.transactions.transactions import Transactions
+
+
+@dataclass(slots=True, kw_only=True)
+class Transaction:
+    """See the module. It reads as of ``at - 1``, and writes at ``at``."""
+
+    transactions: Transactions
+    at: int
+    token: Token = field(init=False)
+    writes: dict[str, list[pa.Table]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.token = new_writer_id(self.transactions.clock), 0
+
+    async def snapshot(self, name: str) -> ShardSnapshot:
+        """Return the contents of a shard before this transaction.
+
+        Raises:
+            AsOfNotComplete: there was no time before it. NotRegistered: the shard is not one of
+                those that are written by it.
+        """
+        if not self.at:
+            raise AsOfNotComplete("nothing was before this transaction: there is nothing to read")
+        return await self.transactions.snapshot(name, self.at - 1)
+
+    def write(self, name: str, rows: pa.Table) -> None:
+        """Have rows put into a shard: of ``_diff`` -1, taken out; without a ``_diff``, 1 each.
+
+        Raises:
+            UsageError: the rows have times of their own.
+        """
+        if TIME in rows.column_names:
+            raise UsageError("rows of a transaction have its time: leave out the column _time")
+        rows = rows.append_column(pa.field(TIME, pa.int64()), _all(self.at, rows.num_rows))
+        if DIFF not in rows.column_names:
+            rows = rows.append_column(pa.field(DIFF, pa.int64()), _all(1, rows.num_rows))
+        self.writes.setdefault(name, []).append(rows)
+
+    async def commit(self) -> Appended:
+        """Commit what was written, all of it or nothing; a MISMATCH says that others were first.
+
+        Called again after an error, it is committed once.
+
+        Raises:
+            See `Transactions.compare_and_append`.
+        """
+        updates = {
+            name: pa.concat_tables([table.select(tables[0].column_names) for table in tables])
+            for name, tables in self.writes.items()
+        }
+        return await self.transactions.compare_and_append(
+            updates, self.at, self.at + 1, token=self.token
+        )
+
+
+def _all(value: int, rows: int) -> pa.Array[pa.Int64Scalar]:
+    return int64_array(np.full(rows, value, np.int64))

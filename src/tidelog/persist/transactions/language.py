@@ -1,0 +1,87 @@
+"""The bytes of transaction shards' states and changes: a machine's `Language`.
+
+Shape: as of shards (`tidelog.persist.language`): msgpack maps; fields that this version does not
+    know survive a round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.errors import UsageError
+from tidelog.persist.language import fields_of, made_of
+from tidelog.persist.state import Token
+from tidelog.persist.transactions.state import (
+    Committed,
+    Forgotten,
+    Pending,
+    Table,
+    TransactionDiff,
+    TransactionState,
+    Write,
+    apply_diff,
+)
+
+FORMAT: Final = 1
+_STATE: Final[dict[str, Any]] = {
+    "format": int,
+    "upper": int,
+    "tables": dict[str, Table],
+    "forgotten": dict[str, Forgotten],
+    "pending": tuple[Pending, ...],
+    "commits": tuple[Committed, ...],
+    "commits_forgotten": bool,
+}
+_DIFF: Final[dict[str, Any]] = {
+    "upper": int | None,
+    "token": Token | None,
+    "writes": dict[str, Write],
+    "tables": dict[str, Table],
+    "forgotten": dict[str, Forgotten],
+    "applied": dict[str, int],
+}
+_STATE_FIELDS: Final = {n: msgspec.msgpack.Decoder(t) for n, t in _STATE.items()}
+_DIFF_FIELDS: Final = {n: msgspec.msgpack.Decoder(t) for n, t in _DIFF.items()}
+_ABSENT: Final[dict[str, Any]] = {name: getattr(TransactionDiff(), name) for name in _DIFF}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLanguage:
+    """How transaction shards' states begin, change, and become bytes."""
+
+    def initial(self) -> TransactionState:
+        return TransactionState()
+
+    def apply(self, state: TransactionState, diff: TransactionDiff) -> TransactionState:
+        return apply_diff(state, diff)
+
+    def encode_diff(self, diff: TransactionDiff) -> bytes:
+        fields = {n: getattr(diff, n) for n in _DIFF if getattr(diff, n) != _ABSENT[n]}
+        return msgspec.msgpack.encode({**diff.extra, **fields})
+
+    def decode_diff(self, data: bytes) -> TransactionDiff:
+        found, extra = fields_of(data, _DIFF_FIELDS)
+        return made_of(TransactionDiff, {**found, "extra": extra})
+
+    def encode_state(self, state: TransactionState) -> bytes:
+        fields = {name: getattr(state, name) for name in _STATE if name != "format"}
+        return msgspec.msgpack.encode({**state.extra, "format": FORMAT, **fields})
+
+    def decode_state(self, data: bytes) -> TransactionState:
+        found, extra = fields_of(data, _STATE_FIELDS)
+        form = found.pop("format", 0)
+        if form > FORMAT:
+            raise UsageError(
+                "a newer tidelog wrote these transactions: upgrade tidelog to use them", format=form
+            )
+        return made_of(TransactionState, {**found, "extra": extra})
+
+    def vanished(self, diff: TransactionDiff) -> Sequence[str]:
+        return ()
+
+    def seqno_since(self, state: TransactionState) -> int | None:
+        return None

@@ -1,0 +1,422 @@
+"""Transactions: the handle by which several shards are written at one time, and read as of one.
+
+A commit is one change of the transaction shard's state, which names the parts that were uploaded
+for each shard: from then on all of it is there, or nothing ever will be. Then it is *applied*: each
+shard is given its parts. Anybody does that, any time, twice or never to an end: who committed, who
+reads, who commits next. A shard that nothing was written to costs nothing.
+
+Decisions are in `transition` and `applying`, and, for the shards' own states,
+`tidelog.persist.registered`; this runs them through machines.
+Source: design page 4, "Several shards at one time".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+
+from tidelog.clock import Clock, backoff_us, run_all
+from tidelog.consensus.port import Consensus
+from tidelog.errors import (
+    ContentionError,
+    DeadlineExceeded,
+    LocationError,
+    NotRegistered,
+    PartMissing,
+    PartsSwept,
+    UsageError,
+    require,
+)
+from tidelog.frontier import TIME_MAX, Frontier, check_time
+from tidelog.ids import ShardId, check_name, new_writer_id
+from tidelog.machine.machine import Machine
+from tidelog.persist.appending import WRITES_MAX
+from tidelog.persist.evolution import served_schema
+from tidelog.persist.listening import POLL_FIRST_US, POLL_MOST_US, Progress
+from tidelog.persist.reader import parts_between
+from tidelog.persist.registered import (
+    Step,
+    decide_apply,
+    decide_epoch_for,
+    decide_join,
+    decide_leave,
+)
+from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.persist.shard import Shard
+from tidelog.persist.snapshot import ShardSnapshot, check_readable
+from tidelog.persist.state import Registered, State, Token
+from tidelog.persist.transactions.applying import last_step, shards_of, steps_of, upper_of
+from tidelog.persist.transactions.begun import Transaction
+from tidelog.persist.transactions.language import TransactionLanguage
+from tidelog.persist.transactions.state import TransactionDiff, TransactionState
+from tidelog.persist.transactions.transition import (
+    CommitTransaction,
+    TableParts,
+    check_times,
+    decide_commit,
+    decide_fence,
+    decide_forget,
+    decide_register,
+    decide_tidy,
+    table_of,
+)
+from tidelog.persist.transition import Appended, Verdict
+from tidelog.persist.updates import consolidate, prepare_updates
+from tidelog.store.port import Store
+
+PENDING_MAX = 64  # Transactions in a state, before who commits next applies them first.
+TRIES_MAX = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Transactions:
+    """A transaction shard; see the module. Opening it does no I/O, and its first change makes it.
+
+    ``shards`` are handles of those that are written by it, as far as they were needed.
+    """
+
+    name: str
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    machine: Machine[TransactionState, TransactionDiff] = field(init=False)
+    shards: dict[str, Shard] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.machine = Machine(
+            # No shard can be called so.
+            key=f"transactions={self.name}",
+            prefix=f"transactions/{self.name}",
+            language=TransactionLanguage(),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
+
+    def __repr__(self) -> str:
+        return f"<tidelog transactions {self.name!r}>"
+
+    @property
+    def state(self) -> TransactionState:
+        """Return the state as this handle knows it, which others may have moved on from."""
+        return self.machine.state
+
+    async def refresh(self) -> TransactionState:
+        """Read the newest state."""
+        return await self.machine.refresh()
+
+    async def upper(self) -> Frontier:
+        """Return up to when all registered shards are complete."""
+        return (await self.refresh()).upper_frontier
+
+    async def tables(self) -> list[str]:
+        """Return the names of the shards that are registered."""
+        return sorted((await self.refresh()).tables)
+
+    def shard(self, name: str) -> Shard:
+        """Return this handle's own handle of a shard."""
+        found = self.shards.get(name)
+        if found is None:
+            found = Shard(
+                id=ShardId(check_name(name, of="name of a shard")),
+                store=self.store,
+                consensus=self.consensus,
+                clock=self.clock,
+            )
+            self.shards[name] = found
+        return found
+
+    async def register(self, shard: Shard) -> Frontier:
+        """Have a shard written by these transactions alone, from where it is; gives the upper.
+
+        The shard may be one that has to be made: then its handle has a schema. Whoever writes it in
+        any other way is refused from now on. Again, it changes nothing.
+
+        Raises:
+            ShardRegistered: it belongs to other transactions.
+            UsageError: it is finished, or it is to be made and has no schema.
+        """
+        await shard.refresh()
+        schema = shard.state.schema or encode_schema(shard.written_schema())
+        own = self.shard(shard.id)
+        for _ in range(TRIES_MAX):
+            joined = await own.machine.commit(lambda state: decide_join(state, self.name, schema))
+            decide = partial(decide_register, shard=shard.id, joined=joined)
+            if await self.machine.commit(decide) is not None:
+                return self.state.upper_frontier
+            await self.forget(shard.id)  # Which somebody has begun, and may not have ended.
+        raise ContentionError("others forget the shard at every try: try again", shard=shard.id)
+
+    async def forget(self, name: str) -> Frontier:
+        """Let a shard be its own again; gives up to when transactions have written it.
+
+        That is a commit; then what was committed for it is applied. Again, it does what a call that
+        was broken off has left to be done.
+
+        Raises:
+            NotRegistered: it is not registered, and never was.
+        """
+        shard = self.shard(name)
+        found = (await shard.refresh()).registered
+        state = await self.refresh()
+        gone = state.forgotten.get(name)
+        if found.name != self.name:
+            if gone is None:
+                raise NotRegistered(f"the shard {name!r} is not registered here")
+            return Frontier.at(gone.upper)
+        number = found.number
+        done = await self.machine.commit(lambda state: decide_forget(state, name, number))
+        await self._applied(name)
+        last = last_step(self.state, self.name, name, number, done.upper)
+        left = await shard.machine.commit(lambda state: decide_leave(state, last))
+        require(left, "a shard was given what was committed for it", shard=name)
+        return Frontier.at(done.upper)
+
+    async def begin(self) -> Transaction:
+        """Begin a transaction that reads as of now, and writes the time after that."""
+        return Transaction(transactions=self, at=(await self.refresh()).upper)
+
+    async def compare_and_append(
+        self,
+        updates: Mapping[str, pa.Table],
+        expected_upper: Frontier | int,
+        upper: Frontier | int,
+        *,
+        token: Token | None = None,
+    ) -> Appended:
+        """Append updates to several shards, all or none, if upper is the expected one.
+
+        Shape: ``updates`` by the names of shards, each as in `ShardSchema.updates`, at times in
+            ``[expected_upper, upper)``. None at all moves only the upper of all shards.
+        With the ``token`` of an earlier call, a transaction that was committed then is answered
+        ALREADY. What was committed is there, and applied by this call if the store is well.
+
+        Raises:
+            NotRegistered: a shard is not registered. UsageError: updates do not fit. NOT_APPLIED.
+            OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
+        """
+        lower, until = Frontier.of(expected_upper), Frontier.of(upper)
+        if lower.is_empty or until.is_empty:
+            raise UsageError("transactions have no end: forget a shard to finish it")
+        check_times(lower.time, until.time, rows=sum(t.num_rows for t in updates.values()))
+        if len(self.state.pending) >= PENDING_MAX:
+            await self.apply()
+        for attempt in range(WRITES_MAX):
+            try:
+                done = await self._commit(updates, lower, until, token)
+                break
+            except (PartsSwept, NotRegistered):
+                # Both may be said of what this handle knew, and has not looked at since.
+                if attempt == WRITES_MAX - 1:
+                    raise
+                await self.refresh()
+                for name in updates:
+                    await self.shard(name).refresh()
+        if done.verdict is Verdict.COMMITTED:
+            # It is committed, whatever comes of this; whoever comes next does what is left.
+            with suppress(LocationError, ContentionError):
+                await self._apply_known()
+        return done
+
+    async def _commit(
+        self,
+        updates: Mapping[str, pa.Table],
+        lower: Frontier,
+        upper: Frontier,
+        token: Token | None,
+    ) -> Appended:
+        if not all(name in self.state.tables for name in updates):
+            await self.refresh()
+        names = [name for name, table in updates.items() if table.num_rows]
+        work = [partial(self._write, name, updates[name], lower, upper) for name in names]
+        written = await run_all(work, at_once=8)
+        command = CommitTransaction(
+            writes=dict(zip(names, written, strict=True)),
+            expected_upper=lower.time,
+            upper=upper.time,
+            token=token or (new_writer_id(self.clock), 0),
+            fresh=token is None,
+            applied=self._seen(),
+        )
+        return await self.machine.commit(lambda state: decide_commit(state, command))
+
+    async def _write(
+        self, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
+    ) -> TableParts:
+        """Write the parts of one shard; nothing counts yet."""
+        table, shard = table_of(self.state, name), self.shard(name)
+        registered = Registered(self.name, table.number)
+        if shard.state.registered != registered:
+            await shard.refresh()
+        if shard.state.registered != registered:
+            raise NotRegistered(f"the shard {name!r} is not registered any more: register it first")
+        schema: ShardSchema = shard.written_schema()
+        ready = await self.clock.offload(
+            partial(prepare_updates, updates, schema, lower=lower, upper=upper)
+        )
+        parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
+        return TableParts(table.number, parts)
+
+    def _seen(self) -> dict[str, int]:
+        """Return the uppers that this handle has seen shards to have."""
+        known = ((name, shard.state.upper) for name, shard in self.shards.items())
+        return {name: TIME_MAX if upper is None else upper for name, upper in known}
+
+    async def apply(self) -> int:
+        """Give all shards what was committed for them; gives how many had any left.
+
+        Raises:
+            LocationError: the store failed: the next one does what is left.
+        """
+        await self.refresh()
+        return await self._apply_known()
+
+    async def _apply_known(self) -> int:
+        names = shards_of(self.state)
+        await run_all([partial(self._applied, name) for name in names], at_once=8)
+        return len(names)
+
+    async def _applied(self, name: str, *, until: int | None = None) -> State:
+        """Give a shard what was committed for it at times below ``until``; gives its state."""
+        shard = self.shard(name)
+        steps = steps_of(self.state, self.name, name, until=until)
+        known = shard.state.upper
+        if steps and known is not None and known < steps[-1].upper:
+            await self._take(shard, steps)
+        return shard.state
+
+    async def _take(self, shard: Shard, steps: list[Step]) -> None:
+        # All together: one record takes what is decided while the one before is under way.
+        decisions = [shard.machine.commit(partial(decide_apply, step=step)) for step in steps]
+        found = await asyncio.gather(*decisions, return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        require(all(found), "transactions are applied one after the other", shard=shard.id)
+
+    async def tidy(self) -> int:
+        """Apply what is left, and drop from the state what all shards have; gives how many."""
+        await self.apply()
+        applied = self._seen()
+        return await self.machine.commit(lambda state: decide_tidy(state, applied))
+
+    async def snapshot(
+        self, name: str, as_of: int, *, timeout_us: int | None = None
+    ) -> ShardSnapshot:
+        """Return the contents of a shard at ``as_of``, once that is complete for all shards.
+
+        Raises:
+            NotRegistered: it is not registered. AsOfBeforeSince: the time is not kept any more.
+            DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
+        """
+        check_time(as_of)
+        upper = await self._wait_for_upper(name, as_of, timeout_us)
+        if upper is None:
+            return await self.shard(name).snapshot(as_of, timeout_us=timeout_us)
+        state = await self._read_applied(name, until=as_of + 1)
+        return self.shard(name).snapshot_of(state, as_of, upper=upper)
+
+    async def listen(self, name: str, as_of: int) -> AsyncIterator[Progress]:
+        """Yield everything of a shard at times after ``as_of``, for as long as it comes.
+
+        Raises:
+            NotRegistered, AsOfBeforeSince: see `snapshot`.
+        """
+        reached = check_time(as_of)
+        shard = self.shard(name)
+        while True:
+            upper = await self._wait_for_upper(name, reached + 1, None)
+            if upper is None:
+                async for progress in shard.listen(reached):
+                    yield progress
+                return
+            last = upper.time - 1
+            state = await self._read_applied(name, until=upper.time)
+            check_readable(state, reached)
+            schema = served_schema(state, None)
+            try:
+                tables = await shard.reader.read(parts_between(state, reached, last), schema)
+            except PartMissing as error:
+                await shard.check_replaced(error)
+                continue
+            work = partial(consolidate, tables, schema, after=reached, until=last)
+            found = await self.clock.offload(work)
+            yield Progress(found, Frontier.at(reached + 1), upper)
+            reached = last
+
+    async def _read_applied(self, name: str, *, until: int) -> State:
+        # After our own state: what that has dropped, the shard has had by now.
+        await self.shard(name).refresh()
+        return await self._applied(name, until=until)
+
+    async def _wait_for_upper(
+        self, name: str, time: int, timeout_us: int | None
+    ) -> Frontier | None:
+        """Wait until ``time`` is complete, and return upper; None if the shard tells by itself."""
+        start = self.clock.monotonic_us()
+        attempt = 0
+        while True:
+            state = await self.refresh()
+            upper = upper_of(state, name)
+            if upper is None:
+                table_of(state, name)
+            elif upper > time:
+                return Frontier.at(upper)
+            elif name not in state.tables:
+                await self.forget(name)  # Somebody may have begun to.
+                return None
+            if timeout_us is not None and self.clock.monotonic_us() - start >= timeout_us:
+                raise DeadlineExceeded(
+                    "the time is not complete yet: ask for an earlier one, or wait longer",
+                    asked=time,
+                    upper=upper,
+                )
+            pause = backoff_us(attempt, self.clock, first_us=POLL_FIRST_US, most_us=POLL_MOST_US)
+            left = start + (timeout_us or 0) - self.clock.monotonic_us()
+            await self.clock.sleep(pause if timeout_us is None else max(0, min(pause, left)))
+            attempt += 1
+
+    async def catch_up(self, shard: Shard, time: int) -> None:
+        """Bring a shard's own upper past a time, if transactions are complete past it.
+
+        For whoever reads the shard by itself: it costs a request where nothing was written.
+        """
+        registered = shard.state.registered
+        state = await self.refresh()
+        gone = state.forgotten.get(shard.id)
+        if gone is not None and gone.number >= registered.number:
+            await self.forget(shard.id)  # Somebody has begun to.
+            return
+        upper = state.upper if shard.id in state.tables else 0
+        await self._applied(shard.id)
+        if upper > time:
+            last = last_step(state, self.name, shard.id, registered.number, upper)
+            await self.shard(shard.id).machine.commit(partial(decide_apply, step=last))
+
+    async def raise_epoch(self, shard: Shard) -> int:
+        """Raise a shard's write epoch, so that what nobody names becomes dead; gives the newest.
+
+        What was committed and is not applied is named by nobody but us. So it is applied before,
+        and what is committed from here on has parts that the new epoch takes.
+        """
+        registered, known = shard.state.registered, shard.state.write_epoch
+        decide = partial(decide_fence, shard=shard.id, number=registered.number, epoch=known + 1)
+        if not await self.machine.commit(decide):
+            return known
+        await self._applied(shard.id)
+        return await shard.machine.commit(lambda state: decide_epoch_for(state, registered, known))
+
+
+def transactions_of(shard: Shard) -> Transactions:
+    """Return a handle of the transactions that a shard is registered in."""
+    return Transactions(
+        name=shard.state.registered.name,
+        store=shard.store,
+        consensus=shard.consensus,
+        clock=shard.clock,
+    )

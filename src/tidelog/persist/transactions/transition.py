@@ -1,0 +1,228 @@
+"""Transitions of a transaction shard: pure functions from its state and a command to a decision.
+
+What is committed here must be applicable to each shard, for ever: nothing can be refused any more.
+So all that could refuse it is decided here. Each shard is registered, and for the same time as when
+its parts were written, whereby its schema is the same; and its parts are of a write epoch that the
+shard still takes. That epoch is raised here first, and in the shard only once all that was
+committed before is applied: what is committed after knows the new one (`decide_fence`).
+Source: design page 4, "Several shards at one time".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tidelog.errors import NotRegistered, OutcomeUnknown, PartsSwept, UsageError
+from tidelog.frontier import Frontier
+from tidelog.machine.language import Decision
+from tidelog.persist.part import Part, epoch_of
+from tidelog.persist.registered import Joined
+from tidelog.persist.state import Token
+from tidelog.persist.transactions.state import (
+    Forgotten,
+    Table,
+    TransactionDiff,
+    TransactionState,
+    Write,
+    unapplied,
+)
+from tidelog.persist.transition import Appended, Verdict
+
+Decided = Decision[TransactionDiff, Appended]
+
+
+@dataclass(frozen=True, slots=True)
+class TableParts:
+    """Parts for one shard, written while it was registered for the ``number``-th time."""
+
+    number: int
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTransaction:
+    """Parts for the times ``[expected_upper, upper)``, by shard.
+
+    ``fresh`` says that the token was made for this very call; ``applied`` are uppers that shards
+    were seen to have, by which what they have can be dropped.
+    """
+
+    writes: Mapping[str, TableParts]
+    expected_upper: int
+    upper: int
+    token: Token
+    fresh: bool
+    applied: Mapping[str, int]
+
+
+def decide_commit(state: TransactionState, command: CommitTransaction) -> Decided:
+    """Decide a transaction, as `tidelog.persist.transition.decide_append` does for one shard.
+
+    Raises:
+        OutcomeUnknown: a retry so old that its token may have been forgotten.
+        NotRegistered: a shard is not one of those that are written here.
+        PartsSwept: parts are too old to be told from what nobody will ever name.
+        UsageError: the interval does not hold the parts.
+    """
+    lower, upper = command.expected_upper, command.upper
+    check_times(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
+    told = _told_before(state, command)
+    if told is not None:
+        return Decision(Appended(Verdict.ALREADY, Frontier.at(told)))
+    if lower != state.upper:
+        return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
+    for shard, write in command.writes.items():
+        _check_write(state, shard, write, lower, upper)
+    if lower == upper:
+        return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))
+    writes = {
+        shard: Write(write.number, msgspec.msgpack.encode(tuple(write.parts)))
+        for shard, write in command.writes.items()
+        if write.parts
+    }
+    applied = useful(state, command.applied)
+    diff = TransactionDiff(upper=upper, token=command.token, writes=writes, applied=applied)
+    return Decision(Appended(Verdict.COMMITTED, Frontier.at(upper)), diff)
+
+
+def check_times(lower: int, upper: int, *, rows: int) -> None:
+    """Check what can be checked without a state.
+
+    Raises:
+        UsageError: lower is past upper, or an empty interval has updates.
+    """
+    if lower > upper:
+        raise UsageError("expected_upper is past upper", expected_upper=lower, upper=upper)
+    if rows and lower == upper:
+        raise UsageError("an empty interval cannot hold updates", lower=lower, upper=upper)
+
+
+def _check_write(
+    state: TransactionState, shard: str, write: TableParts, lower: int, upper: int
+) -> None:
+    table = table_of(state, shard)
+    if table.number != write.number:
+        raise NotRegistered(
+            f"the shard {shard!r} was registered anew since its rows were written: write them again"
+        )
+    for part in write.parts:
+        if part.time_min < lower or part.time_max >= upper:
+            raise UsageError(
+                "a part's times lie outside the interval that is written",
+                least=part.time_min,
+                greatest=part.time_max,
+            )
+        epoch = None if part.path is None else epoch_of(part.path)
+        if epoch is not None and epoch < table.write_epoch - 1:
+            raise PartsSwept(
+                "these parts were written so long before they were committed that a sweep may have "
+                "taken them: write them again",
+                path=part.path,
+                write_epoch=table.write_epoch,
+            )
+
+
+def table_of(state: TransactionState, shard: str) -> Table:
+    """Return what is known of a registered shard.
+
+    Raises:
+        NotRegistered: it is none.
+    """
+    found = state.tables.get(shard)
+    if found is None:
+        forgotten = " any more" if shard in state.forgotten else ""
+        raise NotRegistered(f"the shard {shard!r} is not registered{forgotten}: register it first")
+    return found
+
+
+def _told_before(state: TransactionState, command: CommitTransaction) -> int | None:
+    """Return the upper that this token committed; None if it did not.
+
+    See `tidelog.persist.transition`: a commit from ``expected_upper`` can have been made only while
+    that was upper.
+    """
+    for commit in reversed(state.commits):
+        if (commit.writer, commit.number) == command.token:
+            return commit.upper
+    if command.fresh or not state.commits_forgotten:
+        return None
+    if command.expected_upper < state.commits[0].lower:
+        raise OutcomeUnknown(
+            "this transaction is too old to be told from others: read the shards instead",
+            writer=command.token[0],
+            expected_upper=command.expected_upper,
+        )
+    return None
+
+
+def decide_register(
+    state: TransactionState, shard: str, joined: Joined
+) -> Decision[TransactionDiff, Table | None]:
+    """Decide to have a shard written here, which says so itself already; gives its table.
+
+    None: it was forgotten again meanwhile. From then on it is complete as far as all others.
+    """
+    number = joined.registered.number
+    gone = state.forgotten.get(shard)
+    if gone is not None and gone.number >= number:
+        return Decision(None)
+    found = state.tables.get(shard)
+    if found is not None:
+        return Decision(found)
+    upper = max(state.upper, joined.upper)
+    table = Table(number, upper, joined.write_epoch)
+    return Decision(table, TransactionDiff(upper=upper, tables={shard: table}))
+
+
+def decide_forget(
+    state: TransactionState, shard: str, number: int
+) -> Decision[TransactionDiff, Forgotten]:
+    """Decide that a shard, registered for the ``number``-th time, is not written here from now on.
+
+    It may be one whose registration was broken off, and that was never written here.
+    """
+    gone = state.forgotten.get(shard)
+    if gone is not None and gone.number >= number:
+        return Decision(gone)
+    upper = state.upper if shard in state.tables else 0
+    found = Forgotten(number, upper)
+    return Decision(found, TransactionDiff(forgotten={shard: found}))
+
+
+def decide_fence(
+    state: TransactionState, shard: str, number: int, epoch: int
+) -> Decision[TransactionDiff, bool]:
+    """Decide that no parts of an older epoch than the one before ``epoch`` are committed any more.
+
+    Gives whether that is so.
+    """
+    table = state.tables.get(shard)
+    if table is None or table.number != number:
+        return Decision(False)
+    if table.write_epoch >= epoch:
+        return Decision(True)
+    raised = msgspec.structs.replace(table, write_epoch=epoch)
+    return Decision(True, TransactionDiff(tables={shard: raised}))
+
+
+def decide_tidy(
+    state: TransactionState, applied: Mapping[str, int]
+) -> Decision[TransactionDiff, int]:
+    """Decide to drop what shards of some uppers have; gives how many transactions are over."""
+    known = useful(state, applied)
+    if not known:
+        return Decision(0)
+    left = unapplied(state.pending, known)
+    return Decision(len(state.pending) - len(left), TransactionDiff(applied=known))
+
+
+def useful(state: TransactionState, applied: Mapping[str, int]) -> dict[str, int]:
+    """Return of some shards' uppers those by which anything can be dropped."""
+    return {
+        shard: upper
+        for shard, upper in applied.items()
+        if any(shard in one.writes and one.upper <= upper for one in state.pending)
+    }

@@ -1,0 +1,92 @@
+"""The synchronous face of transactions: the same names, for notebooks, drivers and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from tidelog.frontier import Frontier
+from tidelog.persist.listening import Progress
+from tidelog.persist.state import Token
+from tidelog.persist.transactions import begun as aio_begun
+from tidelog.persist.transactions import transactions as aio_transactions
+from tidelog.persist.transition import Appended
+from tidelog.portal import Portal
+from tidelog.sync_log import documented_as
+from tidelog.sync_shard import Shard, ShardSnapshot
+
+
+@documented_as(aio_begun.Transaction)
+class Transaction:
+    """A transaction that was begun; see `tidelog.persist.transactions.begun.Transaction`."""
+
+    def __init__(self, portal: Portal, inner: aio_begun.Transaction) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    @property
+    def at(self) -> int:
+        """Return the time that it writes; it reads as of the one before."""
+        return self._inner.at
+
+    def snapshot(self, name: str) -> ShardSnapshot:
+        return ShardSnapshot(self._portal, self._portal.run(self._inner.snapshot(name)))
+
+    def write(self, name: str, rows: pa.Table) -> None:
+        self._inner.write(name, rows)
+
+    def commit(self) -> Appended:
+        return self._portal.run(self._inner.commit())
+
+
+@documented_as(aio_transactions.Transactions)
+class Transactions:
+    """Several shards written at one time; see `tidelog.aio.Transactions`."""
+
+    def __init__(self, portal: Portal, inner: aio_transactions.Transactions) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def upper(self) -> Frontier:
+        return self._portal.run(self._inner.upper())
+
+    def tables(self) -> list[str]:
+        return self._portal.run(self._inner.tables())
+
+    def register(self, shard: Shard) -> Frontier:
+        return self._portal.run(self._inner.register(shard._inner))
+
+    def forget(self, name: str) -> Frontier:
+        return self._portal.run(self._inner.forget(name))
+
+    def begin(self) -> Transaction:
+        return Transaction(self._portal, self._portal.run(self._inner.begin()))
+
+    def compare_and_append(
+        self,
+        updates: Mapping[str, pa.Table],
+        expected_upper: Frontier | int,
+        upper: Frontier | int,
+        *,
+        token: Token | None = None,
+    ) -> Appended:
+        return self._portal.run(
+            self._inner.compare_and_append(updates, expected_upper, upper, token=token)
+        )
+
+    def apply(self) -> int:
+        return self._portal.run(self._inner.apply())
+
+    def tidy(self) -> int:
+        return self._portal.run(self._inner.tidy())
+
+    def snapshot(self, name: str, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
+        found = self._portal.run(self._inner.snapshot(name, as_of, timeout_us=timeout_us))
+        return ShardSnapshot(self._portal, found)
+
+    def listen(self, name: str, as_of: int) -> Iterator[Progress]:
+        return self._portal.iterate(self._inner.listen(name, as_of))

@@ -1,0 +1,37 @@
+"""Transactions in tests: handles as processes of their own have them, and what they write."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+
+from kit.clocks import SwiftClock
+from kit.shards import Place, rows
+from tidelog.persist.transactions.transactions import Transactions
+from tidelog.store.port import Store
+from tidelog.testing.models import Row, contents_of
+
+
+def transactions(place: Place, *, name: str = "t", store: Store | None = None) -> Transactions:
+    """Return a new handle, as a process of its own has it."""
+    shard = place.shard(store=store)
+    return Transactions(name=name, store=shard.store, consensus=shard.consensus, clock=SwiftClock())
+
+
+async def registered(place: Place, *names: str) -> Transactions:
+    """Return a handle of transactions over some shards, none of which has any rows."""
+    found = transactions(place)
+    for name in names:
+        await found.register(place.shard(name=name))
+    return found
+
+
+def row(key: str, value: int, time: int, diff: int = 1) -> pa.Table:
+    """Return one update."""
+    return rows((key, value, time, diff))
+
+
+async def held(found: Transactions, name: str, as_of: int) -> Counter[Row]:
+    """Return what a shard holds as of a time, by its transactions."""
+    return contents_of(await (await found.snapshot(name, as_of)).to_arrow())

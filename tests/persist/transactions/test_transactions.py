@@ -1,0 +1,450 @@
+"""Several shards at one time: all or none, whoever applies, and nobody beside (T65, T66)."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, heard, in_memory, rows
+from kit.transactions import held, registered, row, transactions
+from tidelog.errors import (
+    AsOfNotComplete,
+    DeadlineExceeded,
+    NotRegistered,
+    PartsSwept,
+    ShardRegistered,
+    UsageError,
+)
+from tidelog.frontier import Frontier
+from tidelog.persist.transactions.transactions import PENDING_MAX, Transactions
+from tidelog.persist.transactions.transition import TableParts
+from tidelog.persist.transition import Appended
+from tidelog.persist.usage import ObjectUse
+from tidelog.testing.models import updates_of
+
+LARGE = 2_000  # Rows that are an object of their own.
+
+
+async def commit_only(
+    found: Transactions, updates: dict[str, pa.Table], lower: int, upper: int
+) -> Appended:
+    """Commit, and apply nothing, as who dies right after."""
+
+    async def dead(_: Transactions) -> int:
+        return 0
+
+    with patch.object(Transactions, "_apply_known", dead):
+        return await found.compare_and_append(updates, lower, upper)
+
+
+async def committed(place: Place, *names: str) -> Transactions:
+    """Return a handle that has committed a row for each shard at 0, and applied none."""
+    found = await registered(place, *names)
+    await commit_only(found, {name: row(name, 1, 0) for name in names}, 0, 1)
+    return found
+
+
+def large(time: int) -> pa.Table:
+    return rows(*((f"k{n:05}", n, time, 1) for n in range(LARGE)))
+
+
+async def test_t65_a_transaction_is_there_in_all_shards_or_in_none(place: Place) -> None:
+    """It was committed, and its committer died: a reader of any shard, at any time, sees it."""
+    await committed(place, "a", "b", "c")
+    assert [(await place.shard(name=n).refresh()).upper for n in "abc"] == [0, 0, 0]
+
+    for name in "abc":
+        assert await held(transactions(place), name, 0) == {(name, 1): 1}
+    with pytest.raises(DeadlineExceeded):
+        await transactions(place).snapshot("a", 1, timeout_us=0)
+
+
+async def test_t65_who_knows_only_the_shard_reads_the_same(place: Place) -> None:
+    """Spark and others hold shards, and need not know that they are written with others."""
+    found = await committed(place, "a", "b")
+    await commit_only(found, {"b": row("b", 2, 1)}, 1, 5)
+
+    assert await contents(place.shard(name="a"), 4) == {("a", 1): 1}
+    assert await contents(place.shard(name="b"), 0) == {("b", 1): 1}
+    assert [u.row for u in await heard(place.shard(name="b").listen(0), 5)] == [("b", 2)]
+
+
+async def test_t65_whoever_applies_second_changes_nothing(place: Place) -> None:
+    """Committer, readers and the next committer all apply what they know to be left."""
+    first = await committed(place, "a", "b")
+    second = transactions(place)
+    await second.refresh()
+
+    assert (await first.apply(), await second.apply()) == (2, 2)
+    await second._apply_known()
+    for found in (first, second):
+        assert await held(found, "a", 0) == {("a", 1): 1}
+    assert len((await place.shard(name="a").refresh()).batches) == 1
+
+
+async def test_t65_transactions_are_applied_one_after_the_other() -> None:
+    """A later one must not be given to a shard before an earlier one."""
+    place = in_memory()
+    found = await committed(place, "a")
+    for time in range(1, 9):
+        await commit_only(found, {"a": row("x", time, time)}, time, time + 1)
+    before = found.machine.seqno
+
+    await transactions(place).apply()
+
+    state = await place.shard(name="a").refresh()
+    assert [(b.lower, b.upper) for b in state.batches] == [(t, t + 1) for t in range(9)]
+    assert found.machine.seqno == before
+    assert len(await held(found, "a", 8)) == 9
+
+
+async def test_t65_tidy_drops_what_is_applied_and_twice_is_once(place: Place) -> None:
+    """The state must not grow with what is long in its shards."""
+    found = await committed(place, "a", "b")
+    await commit_only(found, {"b": row("b", 2, 1)}, 1, 2)
+
+    assert await found.tidy() == 2
+    seqno = found.machine.seqno
+    assert (await found.tidy(), found.machine.seqno) == (0, seqno)
+    assert (await transactions(place).refresh()).pending == ()
+    assert await held(transactions(place), "b", 1) == {("b", 1): 1, ("b", 2): 1}
+
+
+async def test_what_is_applied_is_dropped_by_later_commits_besides() -> None:
+    """Nobody has to tidy: a state has no more transactions than one commit leaves."""
+    place = in_memory()
+    found = await registered(place, "a", "b")
+
+    for time in range(2 * PENDING_MAX):
+        await found.compare_and_append({"a": row("a", time, time)}, time, time + 1)
+
+    assert len(found.state.pending) == 1
+
+
+async def test_a_state_is_bounded_where_appliers_die() -> None:
+    """Who commits next applies first, before there are too many."""
+    place = in_memory()
+    for time in range(PENDING_MAX + 5):
+        found = transactions(place) if time else await registered(place, "a")
+        await found.refresh()
+        await commit_only(found, {"a": row("a", time, time)}, time, time + 1)
+        if len(found.state.pending) > PENDING_MAX:
+            break
+
+    with patch.object(Transactions, "apply", autospec=True, side_effect=Transactions.apply) as seen:
+        await transactions(place).refresh()
+        late = transactions(place)
+        await late.refresh()
+        await late.compare_and_append({}, late.state.upper, late.state.upper + 1)
+    assert seen.call_count == 1
+    assert len(await held(late, "a", late.state.upper - 1)) == late.state.upper - 1
+
+
+async def test_t65_idle_shards_move_on_by_one_write(place: Place) -> None:
+    """A hundred tables that nobody wrote cost what one costs."""
+    found = await registered(place, *"abcdefgh")
+    seqnos = {n: s.machine.seqno for n, s in found.shards.items()}
+
+    await found.compare_and_append({}, 0, 1_000)
+
+    assert {n: s.machine.seqno for n, s in found.shards.items()} == seqnos
+    for name in "abcdefgh":
+        assert await held(transactions(place), name, 999) == {}
+    fresh = {n: await place.shard(name=n).refresh() for n in "abcdefgh"}
+    assert {state.upper for state in fresh.values()} == {0}
+
+
+async def test_expected_upper_decides_and_the_newest_is_told(place: Place) -> None:
+    """Two who read the same time cannot both write the next."""
+    found = await registered(place, "a", "b")
+    other = transactions(place)
+    first = await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
+    second = await other.compare_and_append({"b": row("b", 1, 0)}, 0, 1)
+
+    assert (first, second) == (
+        Appended(COMMITTED, Frontier.at(1)),
+        Appended(MISMATCH, Frontier.at(1)),
+    )
+    assert await held(other, "b", 0) == {}
+
+
+async def test_a_token_makes_a_retry_safe_in_another_process(place: Place) -> None:
+    """Its answer was lost, and others have committed since: it is there once."""
+    found = await registered(place, "a")
+    await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1, token=("w", 0))
+    await found.compare_and_append({"a": row("a", 2, 1)}, 1, 2)
+
+    again = await transactions(place).compare_and_append(
+        {"a": row("a", 1, 0)}, 0, 1, token=("w", 0)
+    )
+    other = await transactions(place).compare_and_append(
+        {"a": row("a", 9, 0)}, 0, 1, token=("w", 1)
+    )
+
+    assert again == Appended(ALREADY, Frontier.at(1))
+    assert other == Appended(MISMATCH, Frontier.at(2))
+    assert await held(found, "a", 1) == {("a", 1): 1, ("a", 2): 1}
+
+
+async def test_t66_nobody_writes_a_registered_shard_but_transactions(place: Place) -> None:
+    """What came between would be at a time that transactions have told to be complete."""
+    early = place.shard(name="a")
+    await early.compare_and_append(rows(("z", 0, 0, 1)), 0, 1, token=("w", 0))
+    found = await registered(place, "a")
+    shard = place.shard(name="a")
+
+    for write in (
+        lambda: shard.compare_and_append(row("a", 1, 1), 1, 2),
+        lambda: early.compare_and_append(row("a", 1, 1), 1, 2),
+        lambda: shard.append(row("a", 1, 1), 1, 2),
+        lambda: shard.compare_and_append(None, 1, None),
+        lambda: shard.compare_and_append(None, 1, 1, holds={"h": Frontier.at(0)}),
+        shard.bury,
+        lambda: shard.evolve_schema(pa.schema([("c0", pa.string())])),
+        lambda: transactions(place, name="u").register(place.shard(name="a")),
+    ):
+        with pytest.raises(ShardRegistered, match="transactions=t"):
+            await write()
+    again = await shard.compare_and_append(rows(("z", 0, 0, 1)), 0, 1, token=("w", 0))
+    assert again.verdict is ALREADY
+    assert await held(found, "a", 0) == {("z", 0): 1}
+
+
+async def test_a_shard_is_registered_where_it_is(place: Place) -> None:
+    """Its upper may be past that of the transactions, or behind: then it has no updates there."""
+    ahead, behind = place.shard(name="ahead"), place.shard(name="behind")
+    await ahead.compare_and_append(row("x", 1, 6), 0, 7)
+    await behind.compare_and_append(row("y", 1, 0), 0, 1)
+    found = transactions(place)
+
+    assert await found.register(behind) == Frontier.at(1)
+    assert await found.register(ahead) == Frontier.at(7)
+    assert await found.register(ahead) == Frontier.at(7)
+    assert await held(found, "behind", 6) == {("y", 1): 1}
+    done = await found.compare_and_append({n: row(n, 2, 7) for n in ("ahead", "behind")}, 7, 8)
+    assert done.verdict is COMMITTED
+    assert await held(transactions(place), "ahead", 7) == {("x", 1): 1, ("ahead", 2): 1}
+    assert await found.tables() == ["ahead", "behind"]
+
+
+async def test_a_finished_shard_and_one_without_a_schema_are_not_registered() -> None:
+    """No transaction could write them."""
+    place = in_memory()
+    await place.shard(name="over").compare_and_append(row("x", 1, 0), 0, None)
+    found = transactions(place)
+
+    with pytest.raises(UsageError, match="is finished"):
+        await found.register(place.shard(name="over"))
+    with pytest.raises(UsageError, match="with its schema"):
+        await found.register(place.shard(name="new", schema=None))
+
+
+async def test_a_registration_that_was_broken_off_is_ended_or_undone(place: Place) -> None:
+    """The shard says that it is registered, and the transactions know nothing of it yet."""
+    for ends in (True, False):
+        name = f"s{ends}"
+        found, shard = transactions(place), place.shard(name=name)
+        with (
+            patch(
+                "tidelog.persist.transactions.transactions.decide_register",
+                side_effect=KeyError("dead"),
+            ),
+            pytest.raises(KeyError),
+        ):
+            await found.register(shard)
+        with pytest.raises(ShardRegistered):
+            await shard.compare_and_append(row("x", 1, 0), 0, 1)
+        with pytest.raises(NotRegistered):
+            await found.compare_and_append({name: row("x", 1, 0)}, 0, 1)
+
+        if ends:
+            await transactions(place).register(place.shard(name=name))
+            assert name in await found.tables()
+        else:
+            await transactions(place).forget(name)
+            done = await place.shard(name=name).compare_and_append(row("x", 1, 0), 0, 1)
+            assert done.verdict is COMMITTED
+
+
+async def test_a_forgotten_shard_is_its_own_again_with_all_that_was_committed(
+    place: Place,
+) -> None:
+    """From where transactions have written it: those times were told to be complete."""
+    found = await committed(place, "a", "b")
+    await commit_only(found, {"b": row("b", 2, 1)}, 1, 5)
+
+    assert await transactions(place).forget("a") == Frontier.at(5)
+    assert await transactions(place).forget("a") == Frontier.at(5)
+    shard = place.shard(name="a")
+    assert (await shard.refresh()).upper == 5
+    assert await contents(shard, 4) == {("a", 1): 1}
+    with pytest.raises(NotRegistered, match="not registered any more"):
+        await found.compare_and_append({"a": row("a", 3, 5)}, 5, 6)
+    assert (await shard.compare_and_append(row("a", 3, 5), 5, 6)).verdict is COMMITTED
+    assert await held(found, "a", 5) == {("a", 1): 1, ("a", 3): 1}
+    assert await held(found, "b", 4) == {("b", 1): 1, ("b", 2): 1}
+
+    assert await found.register(place.shard(name="a")) == Frontier.at(6)
+    await found.compare_and_append({"a": row("a", 4, 6)}, 6, 7)
+    assert await held(transactions(place), "a", 6) == {("a", 1): 1, ("a", 3): 1, ("a", 4): 1}
+    with pytest.raises(NotRegistered, match="is not registered here"):
+        await found.forget("never")
+
+
+async def test_parts_of_an_earlier_registration_are_not_committed(place: Place) -> None:
+    """The shard may have another schema by now, and epochs that nobody told us of."""
+    found = await registered(place, "a")
+    stale = await found._write("a", row("a", 1, 0), Frontier.at(0), Frontier.at(1))
+    await found.forget("a")
+    await found.register(place.shard(name="a"))
+
+    with (
+        patch.object(Transactions, "_write", return_value=stale),
+        pytest.raises(NotRegistered, match="registered anew"),
+    ):
+        await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
+
+
+async def test_a_forgetting_that_was_broken_off_is_ended_by_who_reads(place: Place) -> None:
+    """It is committed: the shard is its own, and has only not been told."""
+    found = await committed(place, "a")
+    await found.apply()
+    with (
+        patch(
+            "tidelog.persist.transactions.transactions.decide_leave", side_effect=KeyError("dead")
+        ),
+        pytest.raises(KeyError),
+    ):
+        await found.forget("a")
+    await found.compare_and_append({}, 1, 9)
+    with pytest.raises(DeadlineExceeded):
+        await place.shard(name="a").snapshot(5, timeout_us=0)
+
+    done = await place.shard(name="a").compare_and_append(row("a", 2, 1), 1, 2)
+    assert done.verdict is COMMITTED
+    assert await held(found, "a", 1) == {("a", 1): 1, ("a", 2): 1}
+
+
+async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -> None:
+    """They change no contents, and need nobody's leave."""
+    found = await registered(place, "a")
+    for time in range(10):
+        await found.compare_and_append({"a": large(time)}, time, time + 1)
+    shard = place.shard(name="a")
+    await shard.hold("h", 9)
+    await shard.downgrade_since("h", 9)
+    before = await held(found, "a", 9)
+
+    merged = await shard.compact(full=True)
+    gone = await shard.collect(after_us=0)
+
+    assert (merged.merges, gone) == (1, 10)
+    assert await held(found, "a", 9) == before
+    assert (await found.compare_and_append({"a": large(10)}, 10, 11)).verdict is COMMITTED
+
+
+async def test_sweeps_leave_what_is_committed_and_not_applied(place: Place) -> None:
+    """Only the transaction shard names it: to the shard's own state it is like any leak."""
+    found = await registered(place, "a", "b")
+    await commit_only(found, {"a": large(0), "b": large(0)}, 0, 1)
+
+    for _ in range(5):
+        await place.shard(name="a").sweep()
+
+    assert len(await held(transactions(place), "a", 0)) == LARGE
+    assert len(await held(transactions(place), "b", 0)) == LARGE
+
+
+async def test_sweeps_of_registered_shards_delete_what_was_never_committed(place: Place) -> None:
+    """A committer died after its uploads: they go, as those of any writer do."""
+    await registered(place, "a")
+    leaked = transactions(place)
+    await leaked.refresh()
+    stale = await leaked._write("a", large(0), Frontier.at(0), Frontier.at(1))
+
+    swept = [await place.shard(name="a").sweep() for _ in range(4)]
+
+    assert sum(one.deleted for one in swept) == 1
+    assert swept[-1].usage.objects[ObjectUse.YOUNG] == 0
+    answers, write = [stale], Transactions._write
+
+    async def late(sleeper: Transactions, *args: Any) -> TableParts:
+        return answers.pop() if answers else await write(sleeper, *args)
+
+    with patch.object(Transactions, "_write", late):
+        done = await leaked.compare_and_append({"a": large(0)}, 0, 1)
+    assert done.verdict is COMMITTED
+    assert len(await held(transactions(place), "a", 0)) == LARGE
+
+
+async def test_what_is_too_old_to_be_committed_is_refused_not_torn(place: Place) -> None:
+    """Refused at the commit, where nothing is there yet; never at the apply, where half is."""
+    found = await registered(place, "a", "b")
+    sleeper = transactions(place)
+    await sleeper.refresh()
+    stale = await sleeper._write("a", large(0), Frontier.at(0), Frontier.at(1))
+    for _ in range(2):
+        await place.shard(name="a").sweep()
+
+    with patch.object(Transactions, "_write", return_value=stale), pytest.raises(PartsSwept):
+        await sleeper.compare_and_append({"a": large(0)}, 0, 1)
+    assert found.machine.seqno
+    assert (await found.refresh()).upper == 0
+
+
+async def test_a_transaction_reads_before_it_writes_or_begins_anew(place: Place) -> None:
+    """What it read is what was there right before it: so transactions come one after the other."""
+    found = await registered(place, "from", "to")
+    first = await found.begin()
+    with pytest.raises(AsOfNotComplete):
+        await first.snapshot("from")
+    first.write("from", pa.table({"c0": ["x"], "c1": [10]}))
+    assert (await first.commit()).verdict is COMMITTED
+    assert (await first.commit()).verdict is ALREADY
+
+    move, other = await found.begin(), await transactions(place).begin()
+    for one in (move, other):
+        (was,) = (await (await one.snapshot("from")).to_arrow()).to_pylist()
+        one.write("from", pa.table({"c0": ["x"], "c1": [was["c1"]], "_diff": [-1]}))
+        one.write("from", pa.table({"c0": ["x"], "c1": [was["c1"] - 3]}))
+        one.write("to", pa.table({"c0": ["y"], "c1": [3]}))
+    with pytest.raises(UsageError, match="leave out the column _time"):
+        move.write("to", row("y", 1, 1))
+
+    assert (await move.commit()).verdict is COMMITTED
+    assert await other.commit() == Appended(MISMATCH, Frontier.at(2))
+    assert await held(found, "from", 1) == {("x", 7): 1}
+    assert await held(found, "to", 1) == {("y", 3): 1}
+
+
+async def test_listeners_hear_each_transaction_once(place: Place) -> None:
+    """By the transactions' upper, whatever the shard's own is."""
+    found = await committed(place, "a", "b")
+    listener = transactions(place).listen("a", 0)
+    await commit_only(found, {"b": row("b", 2, 1)}, 1, 2)
+    await commit_only(found, {"a": row("a", 3, 2)}, 2, 6)
+
+    assert await heard(listener, 6) == updates_of(row("a", 3, 2))
+    whole = await heard(transactions(place).listen("b", 0), 6)
+    assert whole == updates_of(row("b", 2, 1))
+
+
+async def test_bad_calls_are_told_before_anything_is_sent() -> None:
+    """Nothing of a transaction may be there that was wrong."""
+    found = await registered(in_memory(), "a")
+    seqno = found.machine.seqno
+
+    with pytest.raises(UsageError, match="past upper"):
+        await found.compare_and_append({}, 2, 1)
+    with pytest.raises(UsageError, match="empty interval"):
+        await found.compare_and_append({"a": row("a", 1, 0)}, 0, 0)
+    with pytest.raises(UsageError, match="have no end"):
+        await found.compare_and_append({}, 0, Frontier.of(None))
+    with pytest.raises(UsageError, match="outside the interval"):
+        await found.compare_and_append({"a": row("a", 1, 5)}, 0, 1)
+    with pytest.raises(NotRegistered, match="'b' is not registered"):
+        await found.compare_and_append({"a": row("a", 1, 0), "b": row("b", 1, 0)}, 0, 1)
+    assert (await found.refresh(), found.machine.seqno) == (found.state, seqno)
