@@ -31,6 +31,7 @@ from sim.workloads.log import simulate_log
 from sim.workloads.race import simulate_pin_race, simulate_race
 from sim.workloads.shard import simulate_shard
 from sim.workloads.slot import SlotPlot, simulate_slots
+from sim.workloads.transactions import simulate_transactions
 
 SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "consensus": simulate_consensus,
@@ -43,6 +44,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "race": simulate_race,
     "pin race": simulate_pin_race,
     "fork": simulate_fork,
+    "transactions": simulate_transactions,
 }
 FAILURES_MAX: Final = 10
 

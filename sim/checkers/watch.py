@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import xxhash
 
 from tidelog.consensus import box as boxes
@@ -15,14 +16,17 @@ from tidelog.consensus.box import Box, BoxEntry
 from tidelog.ids import SeqNo
 from tidelog.machine.record import Record, decode_record
 from tidelog.persist.language import ShardLanguage
+from tidelog.persist.part import Part
+from tidelog.persist.transactions.language import TransactionLanguage
 from tidelog.store.memory import MemoryStore
 
 _BOX = "consensus/"
+TRANSACTIONS = "transactions="  # How keys of transaction shards begin.
 
 
 @dataclass(slots=True)
 class Watch:
-    """See the module. ``shards`` says that keys of consensus are shards."""
+    """See the module. ``shards`` says that keys of consensus are shards, or their transactions."""
 
     store: MemoryStore
     shards: bool = True
@@ -76,7 +80,11 @@ class Watch:
 
     def _on_record(self, key: str, record: Record) -> None:
         named: list[str] = []
-        for diff in (ShardLanguage().decode_diff(data) for data in record.diffs):
+        if key.startswith(TRANSACTIONS):
+            named = _parts_of(record)
+            self._named.update(named)
+        shard = not key.startswith(TRANSACTIONS)
+        for diff in (ShardLanguage().decode_diff(data) for data in record.diffs if shard):
             merged = diff.merged
             batches = [diff.batch, None if merged is None else merged.batch]
             found = [p.path for b in batches if b is not None for p in b.parts]
@@ -90,3 +98,11 @@ class Watch:
             for path in named
             if path not in self.store.objects
         )
+
+
+def _parts_of(record: Record) -> list[str]:
+    """Return the objects that transactions of a record name, for shards to be given them."""
+    diffs = [TransactionLanguage().decode_diff(data) for data in record.diffs]
+    packed = [write.packed for diff in diffs for write in diff.writes.values()]
+    parts = [p for data in packed for p in msgspec.msgpack.decode(data, type=tuple[Part, ...])]
+    return [part.path for part in parts if part.path is not None]

@@ -1,0 +1,71 @@
+"""What was decided in a transaction shard, as its records say; and whether answers fit to it.
+
+As each transaction begins where the one before ended, their order is that of their times. So a
+history is linearizable if each was decided between its call's begin and the first answer that told
+of it, and each read of upper saw one that was upper at some moment of the read: all transactions
+whose answers came before it, and none that was begun after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sim.checkers.invariants import demand
+from sim.checkers.watch import TRANSACTIONS, Watch
+from tidelog.persist.state import Token
+from tidelog.persist.transactions.language import TransactionLanguage
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A transaction that was committed."""
+
+    token: Token
+    lower: int
+    upper: int
+    shards: tuple[str, ...]
+
+
+def decided_in(watch: Watch, name: str) -> list[Decided]:
+    """Return all transactions, in the order in which they were decided."""
+    language = TransactionLanguage()
+    state = language.initial()
+    found: list[Decided] = []
+    for record in watch.records(f"{TRANSACTIONS}{name}"):
+        for data in record.diffs:
+            diff = language.decode_diff(data)
+            after = language.apply(state, diff)
+            demand(state.upper <= after.upper, "upper of transactions went back")
+            if diff.token is not None:
+                found.append(
+                    Decided(diff.token, state.upper, after.upper, tuple(sorted(diff.writes)))
+                )
+            state = after
+    return found
+
+
+@dataclass(slots=True)
+class History:
+    """Calls and answers. Units: moments of the world's clock; a read has two, and what it saw."""
+
+    begun: list[tuple[float, Token]] = field(default_factory=list)
+    told: list[tuple[float, Token]] = field(default_factory=list)
+    reads: list[tuple[float, float, int]] = field(default_factory=list)
+
+    def check(self, decided: list[Decided]) -> None:
+        """Check that an order explains the answers.
+
+        Raises:
+            Violated: none does.
+        """
+        uppers = {one.token: one.upper for one in decided}
+        begun = {token: moment for moment, token in self.begun}
+        told = [(moment, uppers[token]) for moment, token in self.told if token in uppers]
+        for moment, upper in told:
+            later = [one for one in decided if one.upper < upper and begun[one.token] > moment]
+            demand(not later, "a transaction came before one that was told before it began")
+        for begin, end, saw in self.reads:
+            known = max((upper for moment, upper in told if moment < begin), default=0)
+            demand(known <= saw, "a read missed what was told before it", known=known, saw=saw)
+            future = [one for one in decided if one.upper <= saw and begun[one.token] > end]
+            demand(not future, "a read saw what was not begun", saw=saw)
