@@ -21,6 +21,7 @@ from sim.canaries.builds import innermost
 from sim.crash.points import visit
 from sim.crash.stories import STORIES
 from sim.crash.stories_fork import ForkStory, RebuildStory
+from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.weather import DAYS, day_of
 from sim.runs import Kept, Summary, run_many
 from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
@@ -90,7 +91,8 @@ def _run_seeds(name: str, given: argparse.Namespace, kept: Kept) -> int:
 def _visit_all(seed: int) -> int:
     failed = 0
     slots = CollectStory(name="collect slots", plot_of=SlotPlot)
-    for story in (*STORIES, CollectStory(), slots, ForkStory(), RebuildStory()):
+    transactions = (TransactionStory(), TransactionStory("transactions, impatient", 1))
+    for story in (*STORIES, CollectStory(), slots, ForkStory(), RebuildStory(), *transactions):
         begin = time.monotonic()
         try:
             found = visit(story, seed=seed)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.checkers.invariants import Observed, check_all, demand
+from sim.checkers.invariants import Observed, Violated, check_all, demand
 from sim.checkers.transactions import Decided, History, decided_in
 from sim.checkers.watch import Watch
 from sim.kernel.fates import Dice
@@ -48,6 +48,7 @@ from tidelog.testing.models import Row, Update, accumulate, consolidate, content
 NAME: Final = "t"
 FAST: Final = ("a", "b")
 LOOSE: Final = "loose"
+TRIES: Final = 500
 UNSURE: Final = (LocationError, ContentionError, OutcomeUnknown)
 
 
@@ -156,13 +157,14 @@ def _registration(
 
 
 async def _persist(client: Client, call: Callable[[], Awaitable[object]]) -> None:
-    while True:
+    for _ in range(TRIES):
         try:
             await call()
         except UNSURE:
             await client.clock.sleep(100_000)
         else:
             return
+    raise Violated("what was committed cannot be applied, for ever")
 
 
 async def _race(plot: TransactionPlot, client: Client) -> None:
@@ -308,9 +310,10 @@ async def _write_outside(plot: TransactionPlot, client: Client) -> None:
         said: list[str] = ["nothing"]
         try:
             lower = (await shard.refresh()).upper or 0
+            upper = lower + plot.dice.choice([1, 1, 9])  # Past all transactions, or not.
             update = Update((f"outsider.{number}", 0, None), lower, 1)
             plot.outside[token] = update, said
-            done = await shard.compare_and_append(table_of([update]), lower, lower + 1, token=token)
+            done = await shard.compare_and_append(table_of([update]), lower, upper, token=token)
             said.append(done.verdict.value)
             demand(name == LOOSE, "an outsider wrote a registered shard", shard=name)
         except ShardRegistered:

@@ -267,3 +267,17 @@ def test_beside_a_claim_the_others_are_merged() -> None:
     beside = plan_merge(apply_diff(state, decision.diff))
     assert beside is not None
     assert beside.batches == tuple(small)
+
+
+def test_a_merge_that_only_advances_since_is_told_from_its_input() -> None:
+    """Its rows, and so its parts, may be the very same: come twice, it stands already."""
+    one = batch_of(0, 5, 3, path="same")
+    request = MergeRequest((one,), since=2)
+    merged = batch_of(0, 5, 3, since=2, path="same")
+    decision = decide_merge(state_of([one], since=2), request, merged)
+    assert decision.diff is not None
+    after = apply_diff(state_of([one], since=2), decision.diff)
+
+    again = decide_merge(after, request, merged)
+
+    assert (again.result, again.diff) == (MergeVerdict.ALREADY, None)

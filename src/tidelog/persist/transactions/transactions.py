@@ -291,13 +291,16 @@ class Transactions:
         return shard.state
 
     async def _take(self, shard: Shard, steps: list[Step]) -> None:
-        # All together: one record takes what is decided while the one before is under way.
-        decisions = [shard.machine.commit(partial(decide_apply, step=step)) for step in steps]
-        found = await asyncio.gather(*decisions, return_exceptions=True)
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-        require(all(found), "transactions are applied one after the other", shard=shard.id)
+        left = steps
+        # All together, for one record takes all that waits; which of them waits first is not known.
+        while left:
+            decisions = [shard.machine.commit(partial(decide_apply, step=step)) for step in left]
+            found = await asyncio.gather(*decisions, return_exceptions=True)
+            for one in found:
+                if isinstance(one, BaseException):
+                    raise one
+            require(found[0], "transactions are applied one after the other", shard=shard.id)
+            left = [step for step, done in zip(left, found, strict=True) if not done]
 
     async def tidy(self) -> int:
         """Apply what is left, and drop from the state what all shards have; gives how many."""

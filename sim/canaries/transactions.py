@@ -1,0 +1,134 @@
+"""Canaries of transactions: builds that tear them, lose them, or let others in between.
+
+Each is a context manager: inside of the block the code is broken as its docstring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+from unittest.mock import patch
+
+from tidelog.machine.language import Decision
+from tidelog.persist import registered, sweeper, transition
+from tidelog.persist.registered import Joined, Step, decide_epoch_for
+from tidelog.persist.shard import Shard
+from tidelog.persist.state import Diff, State
+from tidelog.persist.transactions import transactions
+from tidelog.persist.transactions import transition as decisions
+from tidelog.persist.transactions.state import TransactionState
+from tidelog.persist.transactions.transactions import Transactions
+from tidelog.persist.transactions.transition import CommitTransaction
+
+
+@contextmanager
+def sweep_raises_the_epoch_alone() -> Iterator[None]:
+    """A sweep raises a registered shard's epoch as any shard's."""
+
+    async def alone(shard: Shard) -> None:
+        here, known = shard.state.registered, shard.state.write_epoch
+        await shard.machine.commit(lambda state: decide_epoch_for(state, here, known))
+
+    with patch.object(sweeper, "_raise_epoch", alone):
+        yield
+
+
+@contextmanager
+def fence_is_not_kept() -> Iterator[None]:
+    """Parts are committed whatever their epoch is."""
+
+    def lax(*_: object) -> None:
+        return None
+
+    with patch.object(decisions, "_check_write", lax):
+        yield
+
+
+@contextmanager
+def tidy_believes_all_is_applied() -> Iterator[None]:
+    """What is committed is dropped before its shards have it."""
+
+    def everything(found: Transactions) -> dict[str, int]:
+        return dict.fromkeys(found.state.tables, found.state.upper)
+
+    with patch.object(Transactions, "_seen", everything):
+        yield
+
+
+@contextmanager
+def reader_applies_nothing() -> Iterator[None]:
+    """A reader takes a shard as it is."""
+
+    async def as_it_is(found: Transactions, name: str, *, until: int) -> State:
+        del until
+        return await found.shard(name).refresh()
+
+    with patch.object(Transactions, "_read_applied", as_it_is):
+        yield
+
+
+@contextmanager
+def shard_is_not_told_that_it_is_registered() -> Iterator[None]:
+    """Whoever knows nothing of transactions writes in between."""
+
+    def let_in(_: State) -> None:
+        return None
+
+    with (
+        patch.object(transition, "check_unregistered", let_in),
+        patch.object(registered, "check_unregistered", let_in),
+    ):
+        yield
+
+
+@contextmanager
+def shard_leaves_before_it_has_all() -> Iterator[None]:
+    """A shard is its own again while something of it is committed and not applied."""
+    leave = registered.decide_leave
+
+    def early(state: State, step: Step) -> Decision[Diff, bool]:
+        own = leave(state, step)
+        if own.diff is None or own.diff.registered is None:
+            return own
+        return Decision(True, Diff(registered=own.diff.registered))
+
+    with patch.object(transactions, "decide_leave", early):
+        yield
+
+
+@contextmanager
+def commit_forgets_transactions_tokens() -> Iterator[None]:
+    """A retry is a new transaction."""
+
+    def nothing(_: TransactionState, __: CommitTransaction) -> None:
+        return None
+
+    with patch.object(decisions, "_told_before", nothing):
+        yield
+
+
+@contextmanager
+def registration_forgets_where_the_shard_was() -> Iterator[None]:
+    """A shard is registered at the transactions' upper, though its own is past it."""
+    decide = decisions.decide_register
+
+    def at_ours(state: TransactionState, shard: str, joined: Joined) -> object:
+        here = Joined(registered=joined.registered, upper=0, write_epoch=joined.write_epoch)
+        return decide(state, shard, here)
+
+    with patch.object(transactions, "decide_register", at_ours):
+        yield
+
+
+Canary = Callable[[], AbstractContextManager[None]]
+FOR_TRANSACTIONS: Final[tuple[Canary, ...]] = (
+    sweep_raises_the_epoch_alone,
+    fence_is_not_kept,
+    tidy_believes_all_is_applied,
+    reader_applies_nothing,
+    shard_is_not_told_that_it_is_registered,
+    shard_leaves_before_it_has_all,
+    commit_forgets_transactions_tokens,
+    registration_forgets_where_the_shard_was,
+)

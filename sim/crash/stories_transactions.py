@@ -1,0 +1,118 @@
+"""The story of transactions: shards are registered, written, read, swept, and forgotten again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from sim.checkers.invariants import Observed, demand
+from sim.crash.points import VICTIM
+from sim.crash.stories import SMALL, TRIES, T, told
+from sim.kernel.fates import Script
+from sim.kernel.small import Limits
+from sim.kernel.world import Client, World
+from sim.workloads.ingest import demand_same
+from sim.workloads.shard import SCHEMA, table_of
+from tidelog.errors import ContentionError, LocationError, ReadOvertaken
+from tidelog.ids import ShardId
+from tidelog.persist.shard import Shard
+from tidelog.persist.transactions.transactions import Transactions
+from tidelog.persist.transition import Verdict
+from tidelog.testing.models import Update, accumulate, contents_of
+
+FIRST: Final = {name: [Update((name, 1, None), 0, 1)] for name in "ab"}
+SECOND: Final = {
+    "a": [Update(("a", 1, None), 2, -1), Update(("a", 2, 0.5), 2, 1)],
+    "b": [Update(("b", 2, None), 1, 1)],
+}
+ALONE: Final = [Update(("b", 3, None), 3, 1)]
+
+
+async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
+    """Call again while the store fails, or others are quicker, as any caller would."""
+    for _ in range(TRIES):
+        try:
+            return await call()
+        except (LocationError, ContentionError, ReadOvertaken):
+            await client.clock.sleep(10_000)
+    raise AssertionError("the store fails for ever")
+
+
+@dataclass(slots=True)
+class TransactionStory:
+    """All of it can be done again by an heir; somebody reads, merges and sweeps beside."""
+
+    name: str = "transactions"
+    attempts: int = 20
+    limits: Limits = SMALL
+
+    def tell(self, fates: Script, *, seed: int) -> int:
+        return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
+
+    async def _play(self, world: World) -> None:
+        victim = world.client(VICTIM)
+        beside = asyncio.create_task(self._beside(world.client("other")), name="other")
+        await victim.live(self._live(victim))
+        await self._live(world.client("heir"))
+        await beside
+
+    def _transactions(self, client: Client) -> Transactions:
+        return Transactions(
+            name="t", store=client.store, consensus=client.consensus, clock=client.clock
+        )
+
+    def _shard(self, client: Client, name: str) -> Shard:
+        return Shard(
+            id=ShardId(name),
+            store=client.store,
+            consensus=client.consensus,
+            clock=client.clock,
+            schema=SCHEMA,
+        )
+
+    async def _live(self, client: Client) -> None:
+        found = self._transactions(client)
+        for name in "ab":
+            await persist(client, partial(found.register, self._shard(client, name)))
+        for number, (updates, lower, upper) in enumerate(((FIRST, 0, 1), (SECOND, 1, 3))):
+            tables = {name: table_of(rows) for name, rows in updates.items()}
+            commit = partial(found.compare_and_append, tables, lower, upper, token=(VICTIM, number))
+            done = await persist(client, commit)
+            demand(done.verdict is not Verdict.MISMATCH, "a transaction was refused", done=done)
+        await self._read(client, found, 2)
+        await persist(client, self._shard(client, "a").sweep)
+        await persist(client, partial(found.forget, "b"))
+        shard = self._shard(client, "b")
+        write = partial(shard.compare_and_append, table_of(ALONE), 3, 4, token=(VICTIM, 9))
+        done = await persist(client, write)
+        demand(done.verdict is not Verdict.MISMATCH, "a shard was not its own again", done=done)
+        await persist(client, found.tidy)
+
+    async def _read(self, client: Client, found: Transactions, as_of: int) -> None:
+        for name in "ab":
+            snapshot = await persist(client, partial(found.snapshot, name, as_of))
+            rows = contents_of(await persist(client, snapshot.to_arrow))
+            was = accumulate([*FIRST[name], *SECOND[name]], as_of)
+            demand(rows == was, "a reader saw what never was", name=name, as_of=as_of, saw=rows)
+
+    async def _beside(self, client: Client) -> None:
+        found = self._transactions(client)
+        for as_of in (0, 2):
+            while (await persist(client, found.upper)).time <= as_of:
+                await client.clock.sleep(20_000)
+            await self._read(client, found, as_of)
+            for name in "ab":
+                shard = self._shard(client, name)
+                await persist(client, shard.sweep)
+                await persist(client, partial(shard.compact, full=True))
+
+    def _check(self, shards: dict[str, Observed]) -> None:
+        demand_same(shards["a"].updates, [*FIRST["a"], *SECOND["a"]], "a holds something else")
+        whole = [*FIRST["b"], *SECOND["b"], *ALONE]
+        demand_same(shards["b"].updates, whole, "b holds something else")
+        demand(shards["a"].state.registered.name == "t", "a is not registered any more")
+        demand(not shards["b"].state.registered.name, "b is still registered")
+        demand(shards["b"].upper is not None and shards["b"].upper >= 4, "b ends early")

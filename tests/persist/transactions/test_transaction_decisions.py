@@ -1,0 +1,175 @@
+"""Decisions of transactions, over states as values; and the bytes of these states."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from kit.shards import COMMITTED, in_memory
+from kit.transactions import held, registered, row, transactions
+from tidelog.errors import CorruptionError, LocationError, OutcomeUnknown, UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.registered import Joined, Step, decide_apply, decide_epoch_for, decide_leave
+from tidelog.persist.state import Registered, State
+from tidelog.persist.transactions.applying import steps_of
+from tidelog.persist.transactions.language import TransactionLanguage
+from tidelog.persist.transactions.state import (
+    COMMITS_KEPT,
+    Committed,
+    Forgotten,
+    Pending,
+    Table,
+    TransactionDiff,
+    TransactionState,
+    Write,
+    unapplied,
+)
+from tidelog.persist.transactions.transactions import Transactions
+from tidelog.persist.transactions.transition import (
+    CommitTransaction,
+    decide_commit,
+    decide_register,
+    decide_tidy,
+)
+from tidelog.persist.transition import decide_epoch
+
+HERE = Registered("t", 3)
+NOTHING = msgspec.msgpack.encode(())
+WHOLE = TransactionState(
+    upper=9,
+    tables={"a": Table(3, 0, 2)},
+    forgotten={"b": Forgotten(1, 4)},
+    pending=(
+        Pending(2, 3, {"a": Write(3, NOTHING), "b": Write(1, NOTHING)}),
+        Pending(5, 9, {"a": Write(3, NOTHING)}),
+    ),
+    commits=(Committed("w", 1, 5, 9),),
+    extra={"later": [1]},
+)
+
+
+def test_a_step_waits_for_the_one_before_it() -> None:
+    """Whatever order two of them come in: a shard is never given what comes later first."""
+    state = State(schema=b"s", upper=2, registered=HERE)
+    first, second = steps_of(WHOLE, "t", "a")
+
+    assert (first.after, first.upper, second.after, second.upper) == (0, 3, 3, 9)
+    late = decide_apply(state, second)
+    early = decide_apply(state, first)
+    assert (late.result, late.diff) == (False, None)
+    assert early.result
+    assert early.diff is not None
+    assert early.diff.upper == (3,)
+    assert [s.upper for s in steps_of(WHOLE, "t", "a", until=5)] == [3]
+
+
+def test_a_shard_that_has_a_step_or_is_another_is_told_apart() -> None:
+    """One is what happens every day; the other says that an older state was put back."""
+    step = Step(registered=HERE, after=0, lower=2, upper=3)
+
+    assert decide_apply(State(upper=3), step).result
+    assert decide_apply(State(upper=None), step).result
+    with pytest.raises(CorruptionError, match="older state"):
+        decide_apply(State(upper=2), step)
+
+
+def test_a_shard_leaves_once_it_has_all() -> None:
+    """And not twice: it may be registered again by then."""
+    step = Step(registered=HERE, after=3, lower=3, upper=9)
+    state = State(schema=b"s", upper=2, registered=HERE)
+
+    assert not decide_leave(state, step).result
+    other = State(schema=b"s", upper=9, registered=Registered("t", 4))
+    assert decide_leave(other, step).diff is None
+
+
+def test_the_epoch_of_a_registered_shard_is_raised_by_its_transactions_alone() -> None:
+    """They know what is committed and not applied, which its own state does not name."""
+    state = State(write_epoch=5, registered=HERE)
+
+    assert decide_epoch(state, 5).diff is None
+    assert decide_epoch_for(state, HERE, 5).result == 6
+    assert decide_epoch_for(state, HERE, 4).diff is None
+    assert decide_epoch_for(state, Registered("t", 2), 5).diff is None
+
+
+def test_a_registration_that_was_forgotten_meanwhile_is_none() -> None:
+    """Its shard is about to be told that it is its own again."""
+    for number, there in ((1, False), (2, True)):
+        joined = Joined(registered=Registered("t", number), upper=20, write_epoch=0)
+        done = decide_register(WHOLE, "b", joined)
+        assert (done.result is not None) == there
+        assert (done.diff is None) != there
+
+
+def test_what_is_dropped_every_shard_has() -> None:
+    """One shard of a transaction may have it long before another."""
+    left = unapplied(WHOLE.pending, {"a": 5})
+
+    assert [(p.upper, sorted(p.writes)) for p in left] == [(3, ["b"]), (9, ["a"])]
+    assert unapplied(WHOLE.pending, {"a": 9, "b": 2}) == left[:1]
+    assert decide_tidy(WHOLE, {"a": 2, "c": 99}).diff is None
+    assert decide_tidy(WHOLE, {"a": 9, "b": 3}).result == 2
+
+
+def test_a_token_that_may_have_been_forgotten_is_not_guessed() -> None:
+    """Told committed or not, somebody would be wrong."""
+    language = TransactionLanguage()
+    state = language.initial()
+    for time in range(COMMITS_KEPT + 2):
+        diff = TransactionDiff(upper=time + 1, token=("w", time))
+        state = language.apply(state, diff)
+
+    def again(lower: int, number: int, *, fresh: bool = False) -> CommitTransaction:
+        return CommitTransaction(
+            writes={},
+            expected_upper=lower,
+            upper=lower + 1,
+            token=("w", number),
+            fresh=fresh,
+            applied={},
+        )
+
+    assert decide_commit(state, again(2, 2)).result.upper == Frontier.at(3)
+    with pytest.raises(OutcomeUnknown):
+        decide_commit(state, again(1, 1))
+    assert decide_commit(state, again(1, 1, fresh=True)).diff is None
+
+
+async def test_what_is_committed_is_told_so_whatever_becomes_of_its_applying() -> None:
+    """An error would have the caller commit it again, or believe that it is not there."""
+    place = in_memory()
+    found = await registered(place, "a")
+
+    with patch.object(Transactions, "_applied", side_effect=LocationError("down")):
+        done = await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
+
+    assert done.verdict is COMMITTED
+    assert await held(transactions(place), "a", 0) == {("a", 1): 1}
+
+
+def test_states_and_changes_come_back_as_they_were() -> None:
+    """Fields of a later version too: an older tidelog beside a newer one drops nothing."""
+    language = TransactionLanguage()
+    diff = TransactionDiff(
+        upper=3, token=("w", 1), writes={"a": Write(3, b"p")}, applied={"b": 2}, extra={"x": 1}
+    )
+
+    assert language.decode_state(language.encode_state(WHOLE)) == WHOLE
+    assert language.decode_diff(language.encode_diff(diff)) == diff
+    assert len(language.encode_diff(TransactionDiff(upper=3))) < 12
+    later = msgspec.msgpack.encode({"format": 2})
+    with pytest.raises(UsageError, match="upgrade tidelog"):
+        language.decode_state(later)
+    for data in (
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode({"upper": "x"}),
+        language.encode_state(WHOLE)[:-2],
+    ):
+        with pytest.raises(CorruptionError):
+            language.decode_state(data)
+    with pytest.raises(CorruptionError, match="parts cannot be read"):
+        steps_of(TransactionState(pending=(Pending(0, 1, {"a": Write(1, b"\xc1")}),)), "t", "a")
