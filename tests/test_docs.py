@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
 import tidelog
@@ -18,6 +20,7 @@ from kit.doc_blocks import run_block
 from tidelog.portal import Portal
 from tidelog.store.memory import MemoryStore
 from tidelog.sync_log import Log
+from tidelog.sync_transactions import Transaction, Transactions
 from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
@@ -49,6 +52,27 @@ def test_the_readme_makes_a_log(tmp_path: Path) -> None:
 
     assert run_block("README.md", "create_log", location=tmp_path, **names)["position"] == 1
     assert bodies(tmp_path) == [b"one", b"two"]
+
+
+def test_transactions_move_what_is_there(tmp_path: Path) -> None:
+    """Somebody else commits between the reading and the writing of the first try."""
+    begun: list[Transaction] = []
+    begin = Transactions.begin
+
+    def begin_among_others(bank: Transactions) -> Transaction:
+        begun.append(begin(bank))
+        if len(begun) == 2:
+            other = begin(bank)
+            other.write("savings", pa.table({"account": ["bob"], "cents": [1]}))
+            other.commit()
+        return begun[-1]
+
+    with patch.object(Transactions, "begin", begin_among_others):
+        names = run_block("docs/transactions.md", "lake.transactions", location=tmp_path)
+
+    assert len(begun) == 3
+    assert names["balance"]["giro"] == [{"account": "ann", "cents": 300, "_diff": 1}]
+    assert sorted(row["cents"] for row in names["balance"]["savings"]) == [1, 200]
 
 
 def test_the_awaited_face_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
