@@ -292,7 +292,7 @@ async def test_large_merges_come_in_parts_that_follow_one_another() -> None:
             schema=made.schema,
             part_bytes=100_000,
         )
-        with patch.object(Shard, "writer", lambda _: small):
+        with patch.object(Shard, "writer", lambda *_: small):
             done = await compact(shard, full=True)
     (batch,) = shard.state.batches
     assert (done.rows_read, done.rows_written) == (20_000, 20_000)

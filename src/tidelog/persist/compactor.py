@@ -21,6 +21,7 @@ from tidelog.errors import LocationError, PartMissing, PartsSwept
 from tidelog.ids import new_writer_id
 from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.claim import CLAIMED_BYTES
+from tidelog.persist.evolution import newest_schema
 from tidelog.persist.merge_rows import RowMerger
 from tidelog.persist.merging import (
     MergeRequest,
@@ -121,13 +122,14 @@ async def merge(shard: Shard, request: MergeRequest) -> Compacted:
 
 
 def merger_of(shard: Shard) -> RowMerger:
-    """Return what merges rows into the columns of the shard's newest schema."""
-    writer = shard.writer()
-    return RowMerger(schema=writer.schema, reader=shard.reader, out_bytes=writer.part_bytes)
+    """Return what merges rows into the columns of the shard's newest schema, not the handle's."""
+    schema = newest_schema(shard.state)
+    writer = shard.writer(schema)
+    return RowMerger(schema=schema, reader=shard.reader, out_bytes=writer.part_bytes)
 
 
 async def _write(shard: Shard, request: MergeRequest, merger: RowMerger) -> Batch | None:
-    writer = shard.writer()
+    writer = shard.writer(merger.schema)
     parts: list[Part] = []
     async with aclosing(merger.merge(request)) as tables:
         async for table in tables:
