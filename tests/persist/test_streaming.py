@@ -58,7 +58,7 @@ async def test_whatever_brings_them_the_updates_are_one_commit(place: Place, kin
         "reader": reader(),
         "one batch": whole,
     }
-    with patch.object(Shard, "writer", lambda _: writer):
+    with patch.object(Shard, "writer", lambda *_: writer):
         done = await shard.compare_and_append(streams[kind], 0, COUNT)
     assert done.verdict is COMMITTED
     (batch,) = shard.state.batches
@@ -106,7 +106,7 @@ async def test_who_brings_more_waits_for_what_is_under_way() -> None:
         schema=SCHEMA,
         part_bytes=2 * next(tables()).nbytes,
     )
-    with patch.object(Shard, "writer", lambda _: writer):
+    with patch.object(Shard, "writer", lambda *_: writer):
         await shard.compare_and_append(counted(), 0, COUNT)
     assert begun == COUNT
     assert ended >= COUNT // 4
