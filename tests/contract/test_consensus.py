@@ -530,3 +530,19 @@ async def test_a_box_that_was_set_back_is_corruption(kept: int) -> None:
     with pytest.raises(CorruptionError, match="set back to an older state") as caught:
         await consensus.compare_and_set("k", SeqNo(6), b"mine")
     assert caught.value.outcome is Outcome.UNKNOWN
+
+
+async def test_histories_of_several_keys_are_read_at_one_time(
+    open_consensus: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process has many shards: what one of them has read is not taken from another."""
+    monkeypatch.setattr(box, "RECORDS_MAX", 2)
+    writer = open_consensus()
+    lengths = {"a": 5, "b": 9, "c": 12}
+    for key, length in lengths.items():
+        await fill(writer, key, length)
+    reader = open_consensus()
+
+    found = await asyncio.gather(*(reader.scan(key, SeqNo(1)) for key in [*lengths, *lengths]))
+
+    assert found == [records(1, length) for length in [*lengths.values(), *lengths.values()]]

@@ -216,12 +216,16 @@ class StoreConsensus:
 
     async def _load_spills(self, box: Box, start: SeqNo) -> list[boxes.BoxEntry]:
         wanted = [spill.path for spill in box.spills if spill.last >= start]
+        found: list[boxes.BoxEntry] = []
         for path in wanted:
             # Those that an earlier try has read stay: else a long history, of which each try reads
             # some, would never be read by a network that fails now and then.
-            if path not in self._spilled:
-                data = (await self.store.get(path)).data
-                self._spilled[path] = boxes.decode_spill(data, path=path)
-        found = [entry for path in wanted for entry in self._spilled[path]]
-        self._spilled.clear()
+            entries = self._spilled.get(path)
+            if entries is None:
+                entries = boxes.decode_spill((await self.store.get(path)).data, path=path)
+                self._spilled[path] = entries
+            found.extend(entries)
+        # Others may be at their own, or at these, all the while.
+        for path in wanted:
+            self._spilled.pop(path, None)
         return found
