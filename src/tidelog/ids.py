@@ -1,19 +1,28 @@
-"""Names and ids: what users may call things, and what things call themselves."""
+"""Names and ids: what users may call things, and what things call themselves.
+
+A shard's id is its key in consensus and its folder in the store, so that ids of all kinds share one
+space. Each kind is told by how its ids look, and none by what users choose: the controller's own is
+`CATALOG_SHARD`; those of collections are random (`new_shard_id`); what users name is the name
+behind the kind, as `user.NAME`, and no id of another kind has a dot.
+"""
 
 from __future__ import annotations
 
+import enum
 import re
-from typing import NewType
+from typing import Final, NewType
 
 from tidelog.arguments import quoted
 from tidelog.clock import Clock
 from tidelog.errors import UsageError
 
-ShardId = NewType("ShardId", str)  # "s" and 32 hex digits
+ShardId = NewType("ShardId", str)  # "s" and 32 hex digits, "user." and a name, or "catalog"
 RenditionId = NewType("RenditionId", str)  # "r" and 32 hex digits
 SourceId = NewType("SourceId", str)  # "o" and 32 hex digits
 WriterId = NewType("WriterId", str)  # "w" and 32 hex digits, or a name somebody chose
 SeqNo = NewType("SeqNo", int)  # version of a durable state, dense from 1
+
+CATALOG_SHARD: Final = ShardId("catalog")
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
@@ -32,6 +41,34 @@ def check_name(name: str, *, of: str = "name") -> str:
             "not starting with a dot"
         )
     return name
+
+
+class Named(enum.Enum):
+    """A kind of shard that users name: its word begins the ids of its shards."""
+
+    SHARD = "user"
+    TRANSACTIONS = "txn"
+
+    @property
+    def prefix(self) -> str:
+        """Return what ids of this kind begin with, and no others."""
+        return f"{self.value}."
+
+
+def named_id(kind: Named, name: str) -> ShardId:
+    """Return the id of what users call ``name``, of a kind.
+
+    Raises:
+        UsageError: nothing may be called so.
+    """
+    what = "shard" if kind is Named.SHARD else "transaction shard"
+    return ShardId(kind.prefix + check_name(name, of=f"name of a {what}"))
+
+
+def name_of(kind: Named, key: str) -> str | None:
+    """Return what users call the shard of an id; None if it is none of that kind."""
+    name = key.removeprefix(kind.prefix)
+    return name if name != key and _NAME.fullmatch(name) else None
 
 
 def new_shard_id(clock: Clock) -> ShardId:

@@ -27,7 +27,7 @@ from tidelog.consensus.kinds import (
 )
 from tidelog.consensus.port import ENVIRONMENT, Consensus
 from tidelog.errors import CorruptionError, NoSuchLocation, ObjectNotFound, UsageError
-from tidelog.ids import ShardId, check_name
+from tidelog.ids import Named, name_of, named_id
 from tidelog.mark import MARK, make_mark, read_mark
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
@@ -78,7 +78,7 @@ class Location:
         """
         shaped = None if schema is None else shard_schema(schema, key=key)
         return Shard(
-            id=ShardId(check_name(name, of="name of a shard")),
+            id=named_id(Named.SHARD, name),
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,
@@ -99,6 +99,12 @@ class Location:
             consensus=self.consensus,
             clock=self.clock,
         )
+
+    async def shards(self) -> list[str]:
+        """Return the names of all shards that users made, in order, also of finished ones."""
+        keys = self.consensus.list_keys(Named.SHARD.prefix)
+        found = [name_of(Named.SHARD, key) async for key in keys]
+        return sorted(name for name in found if name is not None)
 
     @property
     def shelf(self) -> Logs:

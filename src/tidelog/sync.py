@@ -159,6 +159,9 @@ class Location:
     def transactions(self, name: str) -> Transactions:
         return Transactions(self._portal, self._inner.transactions(name))
 
+    def shards(self) -> list[str]:
+        return self._portal.run(self._inner.shards())
+
     def log(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
     ) -> Log:

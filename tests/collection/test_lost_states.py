@@ -164,7 +164,7 @@ async def test_a_shard_that_has_a_rollup_was_written(tmp_path: Path) -> None:
     shard = location.shard("s1", schema=SCHEMA)
     for time in range(66):
         await shard.compare_and_append(None, time, time + 1)
-    lose(tmp_path, "s1")
+    lose(tmp_path, "user.s1")
 
-    with pytest.raises(CorruptionError, match=LOST.format("s1", "s1")):
+    with pytest.raises(CorruptionError, match=LOST.format("user.s1", "user.s1")):
         await (await open_location(str(tmp_path / "lake"))).shard("s1").refresh()

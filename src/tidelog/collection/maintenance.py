@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.clock import Clock
-from tidelog.collection.catalog.catalog import CATALOG_SHARD, Catalog
+from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
 from tidelog.consensus.port import Consensus
-from tidelog.ids import ShardId
+from tidelog.ids import CATALOG_SHARD, ShardId
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, compact
 from tidelog.persist.hold import Hold

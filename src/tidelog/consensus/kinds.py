@@ -91,7 +91,7 @@ async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
     if place.kind == STORE:
         return
     database = _database(place, clock=clock)
-    await database.run(KEYS, {"location": ""})
+    await database.run(KEYS, {"location": "", "prefix": ""})
     await database.close()
 
 

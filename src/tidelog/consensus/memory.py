@@ -37,6 +37,7 @@ class MemoryConsensus:
         self.records[key] = kept[len(dropped) :]
         return len(dropped)
 
-    async def list_keys(self) -> AsyncIterator[str]:
+    async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
         for key in sorted(self.records):
-            yield key
+            if key.startswith(prefix):
+                yield key

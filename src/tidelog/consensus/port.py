@@ -53,8 +53,8 @@ class Consensus(Protocol):
         """
         ...
 
-    def list_keys(self) -> AsyncIterator[str]:
-        """Yield the keys that have records."""
+    def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
+        """Yield the keys that have records and begin with a text, in order."""
         ...
 
 

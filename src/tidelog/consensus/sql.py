@@ -43,7 +43,10 @@ TRUNCATE: Final = (
     f"DELETE FROM tidelog_records WHERE {_HERE} AND seqno < %(before)s AND seqno < {_NEWEST} "
     "RETURNING seqno"
 )
-KEYS: Final = "SELECT DISTINCT key FROM tidelog_records WHERE location = %(location)s ORDER BY key"
+KEYS: Final = (
+    "SELECT DISTINCT key FROM tidelog_records WHERE location = %(location)s "
+    "AND substr(key, 1, length(%(prefix)s)) = %(prefix)s"
+)
 NO_LIMIT: Final = 2**62
 
 
@@ -106,8 +109,9 @@ class SqlConsensus:
         check_truncation(before, await self.head(key))
         return len(await self._read(TRUNCATE, key=key, before=before))
 
-    async def list_keys(self) -> AsyncIterator[str]:
-        for (key,) in await self._read(KEYS):
+    async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
+        # In the order of bytes, which is not that of every database.
+        for key in sorted(key for (key,) in await self._read(KEYS, prefix=prefix)):
             yield key
 
     async def _is_ours(self, values: dict[str, Any]) -> bool:

@@ -130,8 +130,8 @@ class StoreConsensus:
             return kept.first_seqno - first
         raise LocationError("the consensus object changes at every try", key=key)
 
-    async def list_keys(self) -> AsyncIterator[str]:
-        async for entry in self.store.list(_PREFIX):
+    async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
+        async for entry in self.store.list(_PREFIX + prefix):
             yield entry.key.removeprefix(_PREFIX)
 
     async def _append(self, key: str, held: _Held, data: bytes, *, write_id: str) -> None:

@@ -22,7 +22,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.frontier import Frontier, check_time
-from tidelog.ids import ShardId
+from tidelog.ids import Named, ShardId, name_of
 from tidelog.machine.language import Decision, R
 from tidelog.machine.machine import Machine
 from tidelog.persist import appending, holding, leasing, listening, transition
@@ -90,7 +90,7 @@ class Shard:
         self.reader = PartReader(store=self.store, clock=self.clock, cache_bytes=self.cache_bytes)
 
     def __repr__(self) -> str:
-        return f"<tidelog shard {self.id!s}>"
+        return f"<tidelog shard {name_of(Named.SHARD, self.id) or self.id!s}>"
 
     @property
     def state(self) -> State:

@@ -19,10 +19,8 @@ import pyarrow as pa
 
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection
-from tidelog.ids import ShardId
 from tidelog.persist.schema import ShardSchema, decode_schema, shard_schema
 
-CATALOG_SHARD: Final = ShardId("catalog")
 CATALOG_SCHEMA: Final = shard_schema(
     pa.schema(
         {

@@ -16,7 +16,6 @@ import pyarrow as pa
 from tidelog.clock import Clock, backoff_us
 from tidelog.collection.catalog.catalog import (
     CATALOG_SCHEMA,
-    CATALOG_SHARD,
     Catalog,
     Change,
     CollectionInfo,
@@ -33,7 +32,7 @@ from tidelog.collection.catalog.lost import has_sources
 from tidelog.consensus.port import Consensus
 from tidelog.errors import ContentionError
 from tidelog.frontier import Frontier
-from tidelog.ids import new_writer_id
+from tidelog.ids import CATALOG_SHARD, new_writer_id
 from tidelog.machine.lost import state_lost
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
@@ -69,7 +68,7 @@ class Controller:
             CorruptionError: its state is gone. LocationError: the store failed.
         """
         await self.shard.refresh()
-        if self.shard.state.upper == 0 and await has_sources(self.store):
+        if self.shard.state.upper == 0 and await has_sources(self.consensus):
             # It may have been written between the two requests.
             await self.shard.refresh()
             if self.shard.state.upper == 0:

@@ -11,29 +11,24 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from tidelog.consensus.port import Consensus
 from tidelog.frontier import Frontier
 from tidelog.machine.lost import state_lost, state_set_back
 from tidelog.persist.shard import Shard
-from tidelog.store.port import Store
 
 INGEST_HOLD: Final = "ingest"  # In the remap shard, behind what its outputs have reached.
-_LISTED_MAX: Final = 1_000
-_SHARD_OF_A_SOURCE: Final = re.compile(r"consensus/s[0-9a-f]{32}")
+_SHARD_OF_A_SOURCE: Final = re.compile(r"s[0-9a-f]{32}")
 
 
-async def has_sources(store: Store) -> bool:
+async def has_sources(consensus: Consensus) -> bool:
     """Say whether a location has what only its sources write, which the catalog had before.
 
     Raises:
         LocationError: the store failed.
     """
-    looked = 0
-    async for entry in store.list("consensus/s"):
-        if _SHARD_OF_A_SOURCE.fullmatch(entry.key):
+    async for key in consensus.list_keys("s"):
+        if _SHARD_OF_A_SOURCE.fullmatch(key):
             return True
-        looked += 1
-        if looked == _LISTED_MAX:
-            break
     return False
 
 
