@@ -1,8 +1,9 @@
 """Upkeep: rollups that shorten what a newcomer reads, and the deletion of what nothing names.
 
 It rides along: a rollup that was written is named by the next record, and so is the floor that a
-collection raises, so that neither costs a record. All of it is best effort, and none of it is ever
-half done in a way that somebody could read: what a crash leaves is done again, or swept.
+collection raises, so that neither costs a record, but where a process may have no next one. All of
+it is best effort, and none of it is ever half done in a way that somebody could read: what a crash
+leaves is done again, or swept.
 Source: persist, "Rollups" and "Garbage Collection".
 """
 
@@ -28,6 +29,7 @@ class Upkeep(Generic[S, D]):
     """The upkeep of one machine, by this process."""
 
     machine: Machine[S, D]
+    _commits: int = field(init=False, default=0)
     _pending: Rollup | None = field(init=False, default=None)
     _collected: Collectible | None = field(init=False, default=None)
     _overtaken: list[str] = field(init=False, default_factory=list)
@@ -51,13 +53,26 @@ class Upkeep(Generic[S, D]):
 
     async def after_commit(self) -> None:
         """Do what has become due. Best effort: the change that it follows has landed."""
+        self._commits += 1
         try:
             await self._truncate()
             await self._delete(self.machine.vanished_us)
             await self._roll_up()
+            await self._name_at_once()
             await self._sweep()
         except LocationError:
             return
+
+    async def _name_at_once(self) -> None:
+        """Name what waits for the next record, where there may be none.
+
+        Of many processes that each commit once and end, each would write the rollup that is due,
+        and delete what may go, and no record would ever say so.
+        """
+        waits = self._is_unnamed() or self._collected is not None
+        if waits and self._commits < self.machine.rollup_every:
+            await self.machine.append((), self.machine.state)
+            await self._truncate()
 
     async def collect(self, after_us: int) -> int:
         """Delete all that may go now; return how many objects were named. See `Machine.collect`."""
