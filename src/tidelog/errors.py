@@ -120,6 +120,10 @@ class NoSuchLog(GoneError):
     """There is no log here."""
 
 
+class NoSuchShard(GoneError):
+    """Nobody has made a shard of that name."""
+
+
 class ManifestLost(NoSuchLog):
     """The log's manifest is not there, and its records are."""
 

@@ -33,6 +33,7 @@ from tidelog.errors import (
     NoSuchLocation,
     NoSuchLog,
     NoSuchPin,
+    NoSuchShard,
     TidelogError,
     UsageError,
 )
@@ -52,6 +53,7 @@ _MISUSES: Final = (
     NoSuchLocation,
     NoSuchLog,
     NoSuchPin,
+    NoSuchShard,
 )
 _HINTS: Final = (
     ("no such option: --location", "it stands before the verb: tidelog --location URL VERB ..."),
@@ -63,7 +65,12 @@ _HINTS: Final = (
 # Where each verb is, and each group of them, in the order of the help.
 _VERBS: Final = ("ingest", "read", "changes", "compact", "collect", "inspect", "verify", "demo")
 _PLACES: Final = ("--location", "--consensus")  # Options that stand before it, with a value.
-_GROUPS: Final = {"collection": "collection", "source": "source", "log": "log.group"}
+_GROUPS: Final = {
+    "collection": "collection",
+    "source": "source",
+    "log": "log.group",
+    "shard": "shard.group",
+}
 
 # What the parser of options says, in words that one need not know pydantic for.
 _PLAIN: Final = (

@@ -46,7 +46,7 @@ def append(
     if whole and not files:
         raise UsageError("--whole wants files: name them")
     for file in files or ():
-        _check_file(file)
+        check_file(file)
     if not files and sys.stdin is None:
         raise UsageError("standard input is closed, so there is nothing to read: name files")
 
@@ -85,7 +85,7 @@ def _done_before_it_failed(done: FeedResult) -> str:
     return f"{told}, {where}: to go on, append what follows after them alone"
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
     """Refuse what cannot be read as a file; pipes and devices can.
 
     Raises:

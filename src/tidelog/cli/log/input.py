@@ -29,7 +29,7 @@ async def read_lines(files: Sequence[Path]) -> AsyncGenerator[list[bytes], None]
         async for batch in _lines_of(sys.stdin.fileno()):
             yield batch
     for path in files:
-        with _opened(path) as descriptor:
+        with opened(path) as descriptor:
             async for batch in _lines_of(descriptor):
                 yield batch
 
@@ -44,8 +44,8 @@ async def read_whole(files: Sequence[Path]) -> AsyncGenerator[list[bytes], None]
 
     for path in files:
         body = bytearray()
-        with _opened(path) as descriptor:
-            async for chunk in _chunks_of(descriptor):
+        with opened(path) as descriptor:
+            async for chunk in chunks_of(descriptor):
                 body += chunk
                 if len(body) > RECORD_BYTES_MAX:
                     raise _too_long(f"the file {str(path)[:300]!r}", RECORD_BYTES_MAX)
@@ -58,7 +58,7 @@ async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
 
     kept: list[bytes] = []
     size = 0
-    async for chunk in _chunks_of(descriptor):
+    async for chunk in chunks_of(descriptor):
         if b"\n" not in chunk:
             kept.append(chunk)
             if (size := size + len(chunk)) > RECORD_BYTES_MAX + 1:  # One may be a CR.
@@ -74,7 +74,8 @@ async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def opened(path: Path) -> Iterator[int]:
+    """Yield a file's descriptor, which reading waits for and not opening."""
     # To open a pipe is else to wait for whoever writes into it; this way reading waits.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -83,8 +84,8 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield what there is to read, until the end."""
+async def chunks_of(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """Yield what there is to read, until the end; whoever waits for it waits in the loop."""
     while True:
         await _until_readable(descriptor)
         try:

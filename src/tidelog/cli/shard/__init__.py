@@ -1,0 +1,1 @@
+"""The verbs of ``tidelog shard``, a file each."""

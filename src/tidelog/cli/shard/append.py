@@ -1,0 +1,168 @@
+"""``tidelog shard append``: append updates to a shard, out of files or standard input."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.log.append import check_file
+from tidelog.cli.output import choose_format, count_text, print_json, say
+from tidelog.cli.shard.opened import (
+    ShardName,
+    check_shard_name,
+    frontier_of,
+    opened,
+    schema_of,
+    time_of,
+)
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.cli.shard.feed import Fed
+    from tidelog.frontier import Frontier
+    from tidelog.location import Location
+
+FORMATS: Final = ("json", "csv", "parquet", "arrow")
+_ENDINGS: Final = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+
+Delimiter = Annotated[
+    str, typer.Option(metavar="CHARACTER", help="Of csv: what stands between fields; 'tab'.")
+]
+
+
+def append(
+    context: typer.Context,
+    name: ShardName,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Files of rows; by default standard input."),
+    ] = None,
+    *,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="json|csv|parquet|arrow", help="By default what names end in, else JSON lines."
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Of all rows. By default the column _time has each's."),
+    ] = None,
+    diff: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of all rows. By default the column _diff, where it is: 1."),
+    ] = None,
+    expected_upper: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="What upper must be; unless told, whatever it is."),
+    ] = None,
+    upper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME|end", help="What upper becomes; by default past the last row's time."
+        ),
+    ] = None,
+    delimiter: Delimiter = ",",
+    as_json: AsJson = False,
+) -> None:
+    """Append rows to a shard, all or nothing, whatever their number.
+
+    They are the updates at times from upper on, up to the new upper: from then on these times are
+    complete. Without a row, upper alone moves. A row has a value for each column, and perhaps a
+    _time and a _diff: how many of it come (1) or go (-1). One that does not fit is told, and
+    nothing is appended.
+    """
+    check_shard_name(name)
+    asked = _Asked(
+        name=name,
+        files=files or [],
+        format=_format_of(files or [], format),
+        time=None if time is None else time_of(time, "--time"),
+        diff=_diff_of(diff),
+        expected=None
+        if expected_upper is None
+        else frontier_of(expected_upper, "--expected-upper"),
+        upper=None if upper is None else frontier_of(upper, "--upper"),
+        delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
+    )
+    for file in asked.files:
+        check_file(file)
+    if not asked.files and sys.stdin is None:
+        raise UsageError("standard input is closed, so there is nothing to read: name files")
+    found = on_location(context, lambda location: _append(location, asked))
+    lower, until = str(found.lower), str(found.upper)
+    if choose_format(None, as_json=as_json) == "json":
+        told: dict[str, Any] = {"shard": name, "updates": found.updates, "parts": found.parts}
+        print_json({**told, "lower": _plain(found.lower), "upper": _plain(found.upper)})
+    else:
+        say(f"{count_text(found.updates, 'update')} appended; upper moved from {lower} to {until}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is to be appended."""
+
+    name: str
+    files: list[Path]
+    format: str
+    time: int | None
+    diff: int | None
+    expected: Frontier | None
+    upper: Frontier | None
+    delimiter: str
+
+
+async def _append(location: Location, asked: _Asked) -> Fed:
+    from tidelog.cli.shard.feed import Timed, feed
+    from tidelog.cli.shard.input import UpdatesInput
+    from tidelog.collection.formats.dialect import CsvDialect
+    from tidelog.persist.transition import check_interval
+
+    shard = await opened(location, asked.name)
+    shard.schema = schema_of(shard.state)
+    lower = shard.state.upper_frontier if asked.expected is None else asked.expected
+    if asked.upper is not None:
+        check_interval(lower, asked.upper, rows=0)
+    timed = Timed(time=asked.time, diff=asked.diff)
+    dialect = CsvDialect(delimiter=asked.delimiter, multiline=True)
+    reader = UpdatesInput(wanted=timed.columns(shard.schema), dialect=dialect)
+    tables = reader.tables(asked.files, asked.format)
+    return await feed(shard, tables, timed, expected=asked.expected, upper=asked.upper)
+
+
+def _format_of(files: list[Path], given: str | None) -> str:
+    if given is not None and given not in FORMATS:
+        raise UsageError(f"--format {given!r} is not known: it is one of {', '.join(FORMATS)}")
+    told = {_ENDINGS.get(file.suffix.lower(), "json") for file in files}
+    if given is None and len(told) > 1:
+        raise UsageError(
+            f"the files are of several formats, {' and '.join(sorted(told))}: append them apart, "
+            "or give --format"
+        )
+    return given or next(iter(told), "json")
+
+
+def _diff_of(diff: int | None) -> int | None:
+    if diff == 0:
+        raise UsageError("--diff 0 appends nothing: give how often each row comes or goes")
+    if diff is not None and not -(2**63) <= diff < 2**63:
+        raise UsageError("--diff is a whole number of 64 bits")
+    return diff
+
+
+def _plain(frontier: Frontier) -> int | None:
+    return None if frontier.is_empty else frontier.time

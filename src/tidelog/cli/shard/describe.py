@@ -1,0 +1,142 @@
+"""``tidelog shard describe``: all that there is to know of one shard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from tidelog.cli.collection import schema_lines
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_text
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.persist.shard import Shard
+
+# Dollars for a gigabyte and month, and for one get, at S3's prices in us-east-1.
+GIGABYTE_MONTH: Final = 0.023
+GET: Final = 0.0004e-3
+BATCHES_SHOWN: Final = 12
+
+
+def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
+    """Show a shard's schema, times, batches, holds, sizes, and what it costs to read and to keep.
+
+    Batches are drawn by their level, in the order of their times: those of a level have about as
+    many updates, and those of the next eight times as many.
+    """
+
+    async def work(location: Location) -> dict[str, Any]:
+        from tidelog.persist.sweeper import usage_of_shard
+
+        shard = await opened(location, name)
+        usage = await usage_of_shard(shard)
+        kept = sum(usage.size_bytes.values())
+        return {**_described(shard, name), "objects": sum(usage.objects.values()), "kept": kept}
+
+    found = on_location(context, work)
+    found["dollars_a_month"] = found["kept"] / 1e9 * GIGABYTE_MONTH
+    found["dollars_a_snapshot"] = found["gets_a_snapshot"] * GET
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(found)
+    else:
+        print_fields(_fields(found))
+
+
+def _described(shard: Shard, name: str) -> dict[str, Any]:
+    from tidelog.collection.formats.types import sql_type_of
+    from tidelog.persist.merging import level_of
+
+    state = shard.state
+    schema = schema_of(state) if state.schema else None
+    batches = list(state.batches)
+    parts = [part for batch in batches for part in batch.parts]
+    return {
+        "name": name,
+        "id": shard.id,
+        "schema": []
+        if schema is None
+        else [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
+        "key": [] if schema is None else schema.key,
+        "since": state.since,
+        "upper": state.upper,
+        "seqno": shard.machine.seqno,
+        "write_epoch": state.write_epoch,
+        "updates": state.totals.rows,
+        "diffs": state.totals.diffs,
+        "bytes": state.totals.size_bytes,
+        "inline_bytes": state.totals.inline_bytes,
+        "parts": len(parts),
+        "batches": [
+            {
+                "level": level_of(batch),
+                "lower": batch.lower,
+                "upper": batch.upper,
+                "since": batch.since,
+                "updates": batch.rows,
+                "runs": len(batch.runs),
+                "parts": len(batch.parts),
+                "bytes": batch.size_bytes,
+            }
+            for batch in batches
+        ],
+        "holds": dict(sorted(state.holds.items())),
+        "writers": {writer: list(last) for writer, last in sorted(state.writers.items())},
+        # Its records, its rollup, and each part that is an object.
+        "gets_a_snapshot": 1
+        + (shard.machine.history.newest is not None)
+        + sum(part.path is not None for part in parts),
+    }
+
+
+def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
+    sizes = (
+        f"{count_text(found['updates'], 'update')}, {bytes_text(found['bytes'])} in "
+        f"{count_text(found['parts'], 'part')}, {bytes_text(found['inline_bytes'])} of it in the "
+        "state"
+    )
+    gets, objects = (
+        count_text(found["gets_a_snapshot"], "get"),
+        count_text(found["objects"], "object"),
+    )
+    size, kept = bytes_text(found["bytes"]), bytes_text(found["kept"])
+    costs = [
+        f"a snapshot: {gets}, {size}, ${found['dollars_a_snapshot']:.7f}",
+        f"to keep {objects}, {kept}: ${found['dollars_a_month']:.7f} a month",
+    ]
+    holds = [f"{name}: {time_text(at)}" for name, at in found["holds"].items()]
+    return [
+        ("name", found["name"]),
+        ("schema", schema_lines(found["schema"], found["key"]) if found["schema"] else "none"),
+        ("since, upper", f"{time_text(found['since'])}, {time_text(found['upper'])}"),
+        ("seqno", f"{found['seqno']:,}, write epoch {found['write_epoch']}"),
+        ("sizes", sizes),
+        ("spine", _drawn(found["batches"]) or "no batches"),
+        ("holds", holds or "none: since moves by nothing"),
+        ("costs", costs),
+    ]
+
+
+def _drawn(batches: list[dict[str, Any]]) -> list[str]:
+    from tidelog.cli.shard.spine import draw_levels
+
+    lines = []
+    for one in draw_levels([batch["level"] for batch in batches]):
+        of_level = [batch for batch in batches if batch["level"] == one.level]
+        updates = sum(batch["updates"] for batch in of_level)
+        size = sum(batch["bytes"] for batch in of_level)
+        lines.append(
+            f"level {one.level} |{one.marks}| {one.batches:,} of {count_text(updates, 'update')}, "
+            f"{bytes_text(size)}"
+        )
+    lines += [
+        f"[{batch['lower']}, {time_text(batch['upper'])}) level {batch['level']}: "
+        f"{count_text(batch['updates'], 'update')} in {count_text(batch['parts'], 'part')}, "
+        f"{bytes_text(batch['bytes'])}, since {batch['since']}"
+        for batch in batches[-BATCHES_SHOWN:]
+    ]
+    if len(batches) > BATCHES_SHOWN:
+        lines.append(f"the newest {BATCHES_SHOWN} of {len(batches):,} are shown; --json has all")
+    return lines

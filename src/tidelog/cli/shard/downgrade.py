@@ -1,0 +1,63 @@
+"""``tidelog shard downgrade``: give up the past of a shard up to a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidelog.cli.command import AsJson, ask_first, on_location
+from tidelog.cli.output import choose_format, print_json, say
+from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_of, time_text
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+
+HISTORY: Final = "history"
+
+
+def downgrade(
+    context: typer.Context,
+    name: ShardName,
+    time: Annotated[str, typer.Argument(metavar="TIME", help="What is before it goes.")],
+    *,
+    hold: Annotated[
+        str, typer.Option(metavar="HOLD", help="The hold to be moved, or made there.")
+    ] = HISTORY,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a hold of a shard up; its since follows as far as all other holds let it.
+
+    Times before since cannot be read any more, and come back by no other call.
+    """
+    wanted = time_of(time, "TIME")
+    if not yes:
+        ask_first(
+            lambda: f"Give up what {name!r} was before {wanted}, for good?",
+            deed="give it up",
+            undone="Nothing was given up.",
+        )
+
+    async def work(location: Location) -> tuple[int | None, dict[str, int | None]]:
+        shard = await opened(location, name)
+        shard.schema = schema_of(shard.state)
+        upper = shard.state.upper_frontier
+        if not upper.is_empty and wanted > upper.time:
+            raise UsageError(
+                f"the shard is complete below {upper.time}: give a time up to that", asked=wanted
+            )
+        await shard.hold(hold)
+        await shard.downgrade_since(hold, wanted)
+        return shard.state.since, dict(shard.state.holds)
+
+    since, holds = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"shard": name, "since": since, "holds": dict(sorted(holds.items()))})
+        return
+    told = f"{name!r} can be read from {time_text(since)} on"
+    behind = [n for n, at in sorted(holds.items()) if at is not None and at < wanted]
+    if since is not None and since < wanted and behind:
+        told += f"; it is held there by {', '.join(behind)}"
+    say(told)

@@ -1,0 +1,161 @@
+"""Appending to a shard what is read piece by piece: each is a part, and one commit names all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import LocationError, UpperMismatch, UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.bounds import scalar_of
+from tidelog.persist.part import Part, int64_array
+from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.shard import Shard
+from tidelog.persist.transition import Verdict
+from tidelog.persist.updates import prepare_updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What times and multiplicities rows have, where not each says so itself."""
+
+    time: int | None
+    diff: int | None
+
+    def columns(self, schema: ShardSchema) -> pa.Schema:
+        """Return the columns that are read of a file; the last two may be absent in it."""
+        wanted = schema.data
+        if self.time is None:
+            wanted = wanted.append(pa.field(TIME, pa.int64()))
+        return wanted if self.diff is not None else wanted.append(pa.field(DIFF, pa.int64()))
+
+    def updates(self, rows: pa.Table, schema: ShardSchema) -> pa.Table:
+        """Return rows as updates.
+
+        Raises:
+            UsageError: a row has no time.
+        """
+        times = self._column(rows, TIME, self.time)
+        if times.null_count:
+            raise UsageError(
+                f"a row has no {TIME}: give each one, or --time for all; nothing was appended"
+            )
+        diffs = self._column(rows, DIFF, self.diff, absent=1)
+        data = rows.select(schema.names)
+        return data.append_column(TIME, times).append_column(DIFF, diffs)
+
+    def _column(
+        self, rows: pa.Table, name: str, given: int | None, absent: int | None = None
+    ) -> pa.ChunkedArray[Any]:
+        if given is not None:
+            return pa.chunked_array([int64_array(np.full(rows.num_rows, given, np.int64))])
+        found = rows.column(name)
+        return found if absent is None else found.fill_null(scalar_of(absent, pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What was appended: updates, in parts, and the interval that they are for."""
+
+    updates: int
+    parts: int
+    lower: Frontier
+    upper: Frontier
+
+
+async def feed(
+    shard: Shard,
+    tables: AsyncGenerator[pa.Table, None],
+    timed: Timed,
+    *,
+    expected: Frontier | None,
+    upper: Frontier | None,
+) -> Fed:
+    """Append rows for ``[expected, upper)``; unless told, from the shard's upper to their last.
+
+    Raises:
+        UsageError: a row does not fit the schema or the interval. UpperMismatch: the shard's upper
+            is another. Nothing was appended. LocationError: the store failed; ``outcome`` says
+            whether it was.
+    """
+    lower = shard.state.upper_frontier if expected is None else expected
+    if shard.state.upper_frontier != lower:
+        raise _mismatch(shard.state.upper_frontier, lower)
+    if lower.is_empty:
+        raise UsageError("the shard is finished: nothing can be appended to it any more")
+    writing = _Writing(shard, timed, lower, Frontier.of(None) if upper is None else upper)
+    try:
+        async with aclosing(tables):
+            async for table in tables:
+                await writing.take(table)
+        parts = await writing.finish()
+        until = upper if upper is not None else Frontier.at(writing.last + 1 if parts else 0)
+        if upper is None and not parts:
+            raise UsageError("there are no updates: give --upper to say that none come up to it")
+        done = await shard.commit_parts(parts, lower, until)
+    except UsageError:
+        await writing.drop()
+        raise
+    if done.verdict is Verdict.MISMATCH:
+        await writing.drop()
+        raise _mismatch(done.upper, lower)
+    return Fed(writing.rows, len(parts), lower, until)
+
+
+class _Writing:
+    """Parts on their way: the last table waits, so that what is few in all rides in the state."""
+
+    def __init__(self, shard: Shard, timed: Timed, lower: Frontier, upper: Frontier) -> None:
+        self._shard = shard
+        self._timed = timed
+        self._lower, self._upper = lower, upper
+        self._writer = shard.writer()
+        self._waiting: pa.Table | None = None
+        self._parts: list[Part] = []
+        self.rows = 0
+        self.last = -1
+
+    async def take(self, rows: pa.Table) -> None:
+        schema = self._writer.schema
+        lower, upper = self._lower, self._upper
+
+        def ready() -> pa.Table:
+            updates = self._timed.updates(rows, schema)
+            return prepare_updates(updates, schema, lower=lower, upper=upper)
+
+        made = await self._shard.clock.offload(ready)
+        if not made.num_rows:
+            return
+        if self._waiting is not None:
+            self._parts += await self._writer.write(self._waiting, inline=False)
+        self._waiting = made
+        self.rows += made.num_rows
+
+    async def finish(self) -> list[Part]:
+        if self._waiting is not None:
+            few = not self._parts and self._shard.may_inline
+            self._parts += await self._writer.write(self._waiting, inline=few)
+            self._waiting = None
+        self.last = max((part.time_max for part in self._parts), default=-1)
+        return self._parts
+
+    async def drop(self) -> None:
+        """Delete what was written: no state names it, and nobody else knows of it."""
+        paths = [part.path for part in self._parts if part.path is not None]
+        if paths:
+            with suppress(LocationError):  # A sweep finds it.
+                await self._shard.store.delete(paths)
+
+
+def _mismatch(upper: Frontier, expected: Frontier) -> UpperMismatch:
+    return UpperMismatch(
+        "somebody has written the shard up to another time: read what came, and append what "
+        "follows it; nothing was appended",
+        upper=upper,
+        expected=expected,
+    )

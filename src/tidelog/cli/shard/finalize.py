@@ -1,0 +1,44 @@
+"""``tidelog shard finalize``: finish a shard, and give up all that it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, ask_first, on_location
+from tidelog.cli.output import choose_format, count_text, print_json, say
+from tidelog.cli.shard.opened import ShardName, opened
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+
+
+def finalize(
+    context: typer.Context,
+    name: ShardName,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Finish a shard for good: nobody writes it, and nobody reads it any more.
+
+    Its objects go with the next 'tidelog collect'. Its name stays taken, so that no reader is ever
+    shown something else under it. Who only wants to say that nothing more comes, and to keep what
+    is there, moves upper: tidelog shard append NAME --upper end < /dev/null.
+    """
+    if not yes:
+        ask_first(
+            lambda: f"Give up all that the shard {name!r} holds, for good?",
+            deed="give it up",
+            undone="Nothing was given up.",
+        )
+
+    async def work(location: Location) -> int:
+        return await (await opened(location, name)).bury()
+
+    vanished = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json({"shard": name, "objects": vanished})
+    else:
+        say(f"{name!r} is no more; {count_text(vanished, 'object')} will go by tidelog collect")

@@ -1,0 +1,122 @@
+"""``tidelog shard listen``: a shard's updates after a time, and as they come."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.output import count_text, say
+from tidelog.cli.read import write_all
+from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_of
+from tidelog.cli.shard.snapshot import readable
+from tidelog.cli.writers import Columns, Destination, Format, Output, Picked, Where, picked_by
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import pyarrow as pa
+
+    from tidelog.cli.shard.rows import ShardRows
+    from tidelog.location import Location
+
+
+def listen(
+    context: typer.Context,
+    name: ShardName,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="After this time: what is read as of it, is had. By default the shard's since.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Up to this time; by default upper - 1.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what comes, until it is finished.")
+    ] = False,
+    columns: Columns = None,
+    where: Where = None,
+    format: Format = None,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a shard's updates after a time, in the order of their times: _time, _diff, columns.
+
+    With the snapshot as of --since, they make the one as of --until. With --follow, they are
+    written as they are committed, until Ctrl-C, or until the shard is finished.
+    """
+    destination = Destination(format, output, as_json=as_json)
+    if follow and until is not None:
+        raise UsageError("--follow and --until exclude each other: give one")
+    asked = _Asked(
+        name=name,
+        since=None if since is None else time_of(since, "--since"),
+        until=None if until is None else time_of(until, "--until"),
+        follow=follow,
+        picked=picked_by(columns, where, None),
+        destination=destination,
+    )
+    on_location(context, lambda location: _listen(location, asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a listener asked for."""
+
+    name: str
+    since: int | None
+    until: int | None
+    follow: bool
+    picked: Picked
+    destination: Destination
+
+
+async def _listen(location: Location, asked: _Asked) -> None:
+    from tidelog.cli.shard.rows import ShardRows
+    from tidelog.persist.snapshot import check_readable
+
+    shard = await opened(location, asked.name)
+    wanted = asked.picked.selection().check(schema_of(shard.state))
+    first = asked.since if asked.since is not None else shard.state.since
+    check_readable(shard.state, first or 0)
+    first = first or 0
+    rows = ShardRows(shard=shard, wanted=wanted)
+    if asked.follow:
+        found = _following(rows, first)
+    else:
+        last = readable(shard, asked.until, what="--until")
+        if last < first:
+            raise UsageError(
+                "the updates end before they begin: give --until a later time than --since",
+                since=first,
+                until=last,
+            )
+        found = rows.changes(first, last)
+    written = await write_all(found, rows.change_schema, asked.destination, clock=location.clock)
+    if asked.destination.format == "table":
+        say(f"{count_text(written, 'update')} after {first}")
+
+
+async def _following(rows: ShardRows, reached: int) -> AsyncGenerator[pa.Table, None]:
+    """Yield updates as they come; the loop is that of `Shard.listen`, for some columns and rows."""
+    from tidelog.frontier import TIME_MAX
+    from tidelog.persist.snapshot import check_readable
+
+    while True:
+        state = await rows.shard.wait_for_upper(reached + 1)
+        check_readable(state, reached)
+        last = TIME_MAX if state.upper is None else state.upper - 1
+        async with aclosing(rows.changes(reached, last)) as pieces:
+            async for piece in pieces:
+                yield piece
+        if state.upper is None:
+            return
+        reached = last

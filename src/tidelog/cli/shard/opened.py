@@ -1,0 +1,97 @@
+"""What the verbs of ``tidelog shard`` share: a shard by its name, and times as they are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidelog.errors import NoSuchShard, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.frontier import Frontier
+    from tidelog.location import Location
+    from tidelog.persist.schema import ShardSchema
+    from tidelog.persist.shard import Shard
+    from tidelog.persist.state import State
+
+END: Final = "end"  # The empty frontier: nothing more comes.
+TIME_HELP: Final = "a whole number from 0 on"
+
+ShardName = Annotated[str, typer.Argument(metavar="NAME", help="A shard.")]
+
+
+def check_shard_name(name: str) -> None:
+    """Refuse what can be no shard's name.
+
+    Raises:
+        UsageError: so it is.
+    """
+    from tidelog.ids import Named, named_id
+
+    named_id(Named.SHARD, name)
+
+
+async def opened(location: Location, name: str) -> Shard:
+    """Return a shard that was written, with its newest state.
+
+    Raises:
+        NoSuchShard: nobody has made it; the message names those that there are.
+    """
+    shard = location.shard(name)
+    state = await shard.refresh()
+    if not state.schema and not shard.machine.seqno:
+        known = ", ".join((await location.shards())[:20])
+        raise NoSuchShard(
+            f"there is no shard {name!r}: "
+            + (f"there are {known}" if known else "'tidelog shard create' makes one")
+        )
+    return shard
+
+
+def schema_of(state: State) -> ShardSchema:
+    """Return the schema of a shard that was written.
+
+    Raises:
+        UsageError: it was buried before anybody said one.
+    """
+    from tidelog.persist.schema import decode_schema
+
+    if not state.schema:
+        raise UsageError("the shard has no schema: it was finalized before it was written")
+    return decode_schema(state.schema)
+
+
+def frontier_of(text: str, what: str) -> Frontier:
+    """Read a time, or ``end``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    from tidelog.frontier import Frontier
+
+    if text.strip().lower() == END:
+        return Frontier.of(None)
+    return Frontier.at(time_of(text, what))
+
+
+def time_of(text: str, what: str) -> int:
+    """Read a time.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from tidelog.arguments import DIGITS_MAX, quoted
+    from tidelog.frontier import TIME_MAX
+
+    plain = text.strip()
+    if len(plain) > DIGITS_MAX or not (plain.isascii() and plain.isdecimal()):
+        raise UsageError(f"{what} {quoted(text)} is no time of a shard: write {TIME_HELP}")
+    if int(plain) > TIME_MAX:
+        raise UsageError(f"{what} {plain} is past the last time, which is {TIME_MAX}")
+    return int(plain)
+
+
+def time_text(time: int | None) -> str:
+    """Return a time for people."""
+    return END if time is None else str(time)

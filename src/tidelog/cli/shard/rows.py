@@ -1,0 +1,107 @@
+"""Rows of one shard for the command line: what is asked for of them, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidelog.persist.opened import PartOpener
+from tidelog.persist.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
+from tidelog.persist.reader import parts_between
+from tidelog.persist.rereading import reread
+from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
+from tidelog.persist.shard import Shard
+from tidelog.persist.snapshot import check_readable
+
+if TYPE_CHECKING:
+    from tidelog.collection.predicate.selection import CheckedSelection
+    from tidelog.errors import PartMissing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRows:
+    """Reads some rows and columns of a shard, whose state was read."""
+
+    shard: Shard
+    wanted: CheckedSelection
+
+    @property
+    def _whole(self) -> ShardSchema:
+        return decode_schema(self.shard.state.schema)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the schema of contents."""
+        return self._narrow.updates.remove(len(self.wanted.columns))
+
+    @property
+    def change_schema(self) -> pa.Schema:
+        """Return the schema of changes: ``_time`` and ``_diff``, then the columns."""
+        fields = {field.name: field for field in self._narrow.updates}
+        return pa.schema([fields[name] for name in (TIME, DIFF, *self.wanted.columns)])
+
+    @property
+    def _narrow(self) -> ShardSchema:
+        data = self._whole.data
+        return ShardSchema(pa.schema([data.field(name) for name in self.wanted.columns]), 0)
+
+    def contents(self, as_of: int) -> AsyncGenerator[pa.Table, None]:
+        """Yield the contents at a time that is complete, whatever is merged meanwhile.
+
+        Raises:
+            UsageError: the condition fails on a row. CorruptionError: what is stored is wrong.
+            ReadOvertaken: what was still to come was merged and deleted. LocationError: the store
+                failed.
+        """
+        return reread(lambda: self._contents(as_of), partial(self._check, as_of))
+
+    def changes(self, since: int, until: int) -> AsyncGenerator[pa.Table, None]:
+        """Yield the updates after a time up to another; see `contents`."""
+        return reread(lambda: self._changes(since, until), partial(self._check, since))
+
+    async def _check(self, time: int, error: PartMissing) -> None:
+        check_readable(await self.shard.check_replaced(error), time)
+
+    async def _contents(self, as_of: int) -> AsyncGenerator[pa.Table, None]:
+        found = self.shard.snapshot_of(self.shard.state, as_of)
+        with self.wanted.sandbox() as sandbox:
+            box = self.wanted.box(sandbox)
+            wanted = Wanted(as_of=as_of, columns=self.wanted.needed, box=box)
+            pieces = pieces_by_key(found.parts, wanted, self._opener(wanted))
+            predicate, left = self.wanted.predicate, self.wanted.limit
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    rows = piece
+                    if predicate is not None and sandbox is not None and rows.num_rows:
+                        rows = rows.filter(predicate.mask_in(sandbox, rows))
+                    rows = rows.select(self.schema.names).slice(0, left)
+                    if rows.num_rows:
+                        yield rows
+                    if left is not None and (left := left - rows.num_rows) == 0:
+                        return
+
+    async def _changes(self, since: int, until: int) -> AsyncGenerator[pa.Table, None]:
+        parts = parts_between(self.shard.state, since, until)
+        with self.wanted.sandbox() as sandbox:
+            box = self.wanted.box(sandbox)
+            wanted = Wanted(as_of=until, after=since, columns=self.wanted.needed, box=box)
+            async with aclosing(changes_in_pieces(parts, wanted, self._opener(wanted))) as pieces:
+                async for piece in pieces:
+                    data = self._whole.data
+                    chosen = self.wanted.chosen_changes(piece, sandbox, data=data)
+                    if chosen.num_rows:
+                        yield chosen.select(self.change_schema.names)
+
+    def _opener(self, wanted: Wanted) -> PartOpener:
+        schema = self._whole
+        return PartOpener(
+            store=self.shard.store,
+            clock=self.shard.clock,
+            schema=schema,
+            names=opener_names(schema, wanted.box),
+        )

@@ -1,0 +1,105 @@
+"""``tidelog shard snapshot``: the contents of a shard at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.output import count_text, say
+from tidelog.cli.read import write_all
+from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_of
+from tidelog.cli.writers import (
+    Columns,
+    Destination,
+    Format,
+    Limit,
+    Output,
+    Picked,
+    Where,
+    picked_by,
+)
+from tidelog.errors import AsOfNotComplete, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.persist.shard import Shard
+
+
+def snapshot(
+    context: typer.Context,
+    name: ShardName,
+    *,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="By default the newest that is complete: upper - 1."),
+    ] = None,
+    columns: Columns = None,
+    where: Where = None,
+    limit: Limit = None,
+    format: Format = None,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the contents of a shard as of a time, in the order of the key.
+
+    Each row comes once, with how often it is there as its _diff. What the columns, the condition
+    and the limit leave out is not read, where that can be told without reading it. Values are
+    written as tidelog read has them.
+    """
+    destination = Destination(format, output, as_json=as_json)
+    time = None if as_of is None else time_of(as_of, "--as-of")
+    asked = _Asked(name, time, picked_by(columns, where, limit), destination)
+    on_location(context, lambda location: _snapshot(location, asked))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a reader asked for."""
+
+    name: str
+    as_of: int | None
+    picked: Picked
+    destination: Destination
+
+
+async def _snapshot(location: Location, asked: _Asked) -> None:
+    from tidelog.cli.shard.rows import ShardRows
+
+    shard = await opened(location, asked.name)
+    wanted = asked.picked.selection().check(schema_of(shard.state))
+    time = readable(shard, asked.as_of)
+    rows = ShardRows(shard=shard, wanted=wanted)
+    written = await write_all(
+        rows.contents(time), rows.schema, asked.destination, clock=location.clock
+    )
+    if asked.destination.format == "table":
+        say(f"{count_text(written, 'row')} as of {time}")
+
+
+def readable(shard: Shard, as_of: int | None, *, what: str = "--as-of") -> int:
+    """Return the time to be read: the one asked for, or the newest that is complete.
+
+    Raises:
+        AsOfNotComplete, AsOfBeforeSince, UsageError: the message says which times can be read.
+    """
+    from tidelog.persist.snapshot import check_readable
+
+    upper = shard.state.upper_frontier
+    if as_of is None:
+        if upper.is_empty:
+            raise UsageError(f"the shard is finished: give the time to be read, with {what}")
+        if not upper.time:
+            raise AsOfNotComplete("nothing of the shard is complete yet: append to it first")
+        return upper.time - 1
+    check_readable(shard.state, as_of)
+    if not upper.passed(as_of):
+        raise AsOfNotComplete(
+            f"the shard is complete up to {upper.time - 1}: ask for a time up to then"
+            if upper.time
+            else "nothing of the shard is complete yet: append to it first",
+            asked=as_of,
+        )
+    return as_of

@@ -1,0 +1,31 @@
+"""The spine of a shard, drawn in text: its batches by level, in the order of their times. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+WIDTH_MAX: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLevel:
+    """A level: a mark for each of its batches, or for several that stand together."""
+
+    level: int
+    batches: int
+    marks: str
+
+
+def draw_levels(levels: Sequence[int]) -> list[DrawnLevel]:
+    """Draw batches, whose levels stand in the order of their times; the highest level first."""
+    width = min(WIDTH_MAX, len(levels))
+    drawn = []
+    for level in sorted(set(levels), reverse=True):
+        marks = [" "] * width
+        for place, found in enumerate(levels):
+            if found == level:
+                marks[place * width // len(levels)] = "#"
+        drawn.append(DrawnLevel(level, list(levels).count(level), "".join(marks)))
+    return drawn

@@ -1,0 +1,49 @@
+"""``tidelog shard usage``: the objects of a shard, by what they are to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+from tidelog.cli.shard.opened import ShardName, opened
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.persist.usage import ShardUsage
+
+
+def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
+    """List the objects of a shard, and count each once: they add up to what lies there.
+
+    live: the state names it. gone: a merge replaced it, and it is to be deleted. young: nothing
+    names it yet. dead: nothing ever will. other: kept beside it.
+    """
+
+    async def work(location: Location) -> ShardUsage:
+        from tidelog.persist.sweeper import usage_of_shard
+
+        return await usage_of_shard(await opened(location, name))
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        print_json(
+            {
+                "shard": name,
+                "objects": {kind.value: count for kind, count in found.objects.items()},
+                "bytes": {kind.value: size for kind, size in found.size_bytes.items()},
+                "inline_bytes": found.inline_bytes,
+                "dead": list(found.dead),
+            }
+        )
+        return
+    lines = [
+        (kind.value, f"{count_text(count, 'object')}, {bytes_text(found.size_bytes[kind])}")
+        for kind, count in found.objects.items()
+    ]
+    total = f"{count_text(sum(found.objects.values()), 'object')}, " + bytes_text(
+        sum(found.size_bytes.values())
+    )
+    print_fields([*lines, ("in all", total), ("in the state", bytes_text(found.inline_bytes))])

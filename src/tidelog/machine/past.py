@@ -1,0 +1,85 @@
+"""A machine's past, as far as it is kept: its records, and its state as it was at a seqno.
+
+Nothing here is on the way of a reader or a writer: people ask for it, and scrubbing.
+Source: persist, "Incremental State".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from tidelog.errors import ObjectNotFound, UsageError
+from tidelog.ids import SeqNo
+from tidelog.machine import record as records
+from tidelog.machine.language import D, S
+from tidelog.machine.machine import Machine
+from tidelog.machine.record import Record, RolledUp, Rollup
+
+
+@dataclass(frozen=True, slots=True)
+class PastRecord(Generic[D]):
+    """A record that is kept, and the changes in it."""
+
+    seqno: int
+    record: Record
+    diffs: tuple[D, ...]
+
+
+async def kept_records(machine: Machine[S, D], start: int = 1) -> list[PastRecord[D]]:
+    """Return the records that are kept, from ``start`` on, oldest first.
+
+    Raises:
+        CorruptionError: one cannot be read. LocationError: the store failed.
+    """
+    found = []
+    for version in await machine.consensus.scan(machine.key, SeqNo(start)):
+        record = records.decode_record(version.data, key=machine.key, seqno=version.seqno)
+        diffs = tuple(machine.language.decode_diff(data) for data in record.diffs)
+        found.append(PastRecord(version.seqno, record, diffs))
+    return found
+
+
+async def load_rollup(machine: Machine[S, D], rollup: Rollup) -> tuple[S, RolledUp]:
+    """Read a rollup: the state in it, and what else it says.
+
+    Raises:
+        ObjectNotFound: it is not there. CorruptionError: it is not what was written. LocationError:
+            the store failed.
+    """
+    data = (await machine.store.get(rollup.path)).data
+    held = records.decode_rollup(rollup, data)
+    return machine.language.decode_state(held.state), held
+
+
+async def state_at(machine: Machine[S, D], seqno: int) -> S:
+    """Return the state as it was at a seqno.
+
+    Raises:
+        UsageError: it has not come so far, or so old a state is not kept; the message says which
+            are. CorruptionError, LocationError: see `kept_records`.
+    """
+    await machine.refresh()
+    kept = await kept_records(machine)
+    rollups = [one for one in machine.history.rollups if one.seqno <= seqno]
+    first = kept[0].seqno if kept else 1
+    oldest = first if first == 1 else next((r.seqno for r in machine.history.rollups), first)
+    if not oldest <= seqno <= machine.seqno:
+        raise UsageError(
+            f"no state of seqno {seqno} is there: those from {oldest} to {machine.seqno} are kept"
+        )
+    state, at = machine.language.initial(), 0
+    if rollups and (first > 1 or rollups[-1].seqno >= first):
+        try:
+            state, _ = await load_rollup(machine, rollups[-1])
+        except ObjectNotFound:
+            # It was collected while its records were read.
+            raise UsageError(
+                f"the state of seqno {seqno} has just been collected: ask for a newer one"
+            ) from None
+        at = rollups[-1].seqno
+    for one in kept:
+        if at < one.seqno <= seqno:
+            for diff in one.diffs:
+                state = machine.language.apply(state, diff)
+    return state

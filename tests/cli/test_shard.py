@@ -1,0 +1,295 @@
+"""``tidelog shard``: a shard from its making to its end, and what is told of mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cli.conftest import Cli
+from tidelog.cli.log import input as log_input
+from tidelog.cli.shard import input as shard_input
+from tidelog.cli.shard.spine import draw_levels
+
+SCHEMA = ("--schema", "k varchar, n bigint, at timestamp", "--key", "k")
+ROWS = (
+    {"k": "a", "n": 1, "at": "2025-01-01T00:00:00"},
+    {"k": "b", "n": 2, "at": None},
+)
+
+
+def made(cli: Cli, name: str = "s") -> Cli:
+    cli.done("shard", "create", name, *SCHEMA)
+    return cli
+
+
+def contents(cli: Cli, *arguments: str) -> list[dict[str, object]]:
+    return cli.done("shard", "snapshot", "s", "--json", *arguments).objects
+
+
+def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
+    """Each verb does what its help says, and the next one sees it."""
+    made(cli)
+    assert cli.done("shard", "list", "--json").object["upper"] == 0
+    path = cli.write_lines("1.jsonl", *ROWS)
+    told = cli.done("shard", "append", "s", path, "--time", "5", "--json").object
+    assert told == {"shard": "s", "updates": 2, "parts": 1, "lower": 0, "upper": 6}
+    change = json.dumps({**ROWS[0], "_time": 7, "_diff": -1}) + "\n"
+    cli.done("shard", "append", "s", "--upper", "9", "--expected-upper", "6", given=change.encode())
+    assert contents(cli, "--as-of", "6") == [{**row, "_diff": 1} for row in ROWS]
+    assert contents(cli) == [{**ROWS[1], "_diff": 1}]
+    assert contents(cli, "--as-of", "5", "--where", "n = 1", "--columns", "n") == [
+        {"n": 1, "_diff": 1}
+    ]
+    assert cli.done("shard", "listen", "s", "--since", "5", "--json").object == {
+        "_time": 7, "_diff": -1, **ROWS[0],
+    }  # fmt: skip
+    assert len(cli.done("shard", "listen", "s", "--until", "5", "--json").objects) == 2
+    cli.done("shard", "append", "s", "--upper", "end", given=b"")
+    assert len(cli.done("shard", "listen", "s", "--follow", "--json").objects) == 3
+    told = cli.done("shard", "downgrade", "s", "7", "--yes", "--json").object
+    assert told == {"shard": "s", "since": 7, "holds": {"history": 7}}
+    assert cli("shard", "snapshot", "s", "--as-of", "6").complaint.startswith(
+        "the time asked for is no longer kept: the earliest is 7"
+    )
+    described = cli.done("shard", "describe", "s", "--json").object
+    assert (described["updates"], described["upper"], described["since"]) == (3, None, 7)
+    assert [one["updates"] for one in described["batches"]] == [2, 1]
+    cli.done("shard", "finalize", "s", "--yes")
+    assert cli("shard", "snapshot", "s", "--as-of", "8").status == 2
+    assert cli.done("shard", "list", "--json").object["since"] is None
+    assert "already" in cli("shard", "create", "s", *SCHEMA).complaint
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "arrow", "stream", "spooled"])
+def test_what_every_format_holds_is_appended(
+    cli: Cli, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of a bounded size, each a part, with one commit; what is read back is the same."""
+    monkeypatch.setattr(shard_input, "READ_BYTES", 10_000)
+    monkeypatch.setattr(log_input, "READ_BYTES", 4_000)
+    monkeypatch.setattr(shard_input, "ROWS", 300)
+    made(cli)
+    table = pa.table(
+        {
+            "k": [f"{n:04}, {'é' * 5}" for n in range(1_000)],
+            "n": [None if n % 7 == 0 else n for n in range(1_000)],
+            "at": pa.array([n * 1_000_000 for n in range(1_000)], pa.timestamp("us")),
+            "_time": [n // 10 for n in range(1_000)],
+            "_diff": [1 + n % 2 for n in range(1_000)],
+        }
+    )
+    path = cli.folder / f"rows.{ {'stream': 'arrow', 'spooled': 'parquet'}.get(format, format) }"
+    lines = [dict(row, at=row["at"].isoformat()) for row in table.to_pylist()]
+    if format == "json":
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    elif format == "csv":
+        head, *rest = (",".join(f'"{v}"' if v is not None else "" for v in line.values())
+                       for line in [dict.fromkeys(lines[0]), *lines])  # fmt: skip
+        del head
+        path.write_text("\n".join([",".join(lines[0]), *rest]))
+    elif format in ("parquet", "spooled"):
+        pq.write_table(table, path)
+    else:
+        new = pa.ipc.new_file if format == "arrow" else pa.ipc.new_stream
+        with new(str(path), table.schema) as sink:
+            sink.write_table(table)
+    if format == "spooled":
+        told = cli.done(
+            "shard", "append", "s", "--format", "parquet", "--json", given=path.read_bytes()
+        )
+    else:
+        told = cli.done("shard", "append", "s", path, "--json")
+    assert told.object["updates"] == 1_000
+    assert told.object["upper"] == 100
+    assert told.object["parts"] > 2
+    out = cli.folder / "out.parquet"
+    cli.done("shard", "snapshot", "s", "-o", str(out))
+    assert pq.read_table(out).to_pylist() == table.drop_columns(["_time"]).to_pylist()
+
+
+def test_what_lies_there_is_told(cli: Cli) -> None:
+    """Parts, objects, states and changes; the spine is drawn, and costs are told."""
+    made(cli)
+    rows = [{"k": f"k{n}", "n": n, "at": None} for n in range(2_000)]
+    cli.done("shard", "append", "s", cli.write_lines("a.jsonl", *rows), "--time", "0")
+    for time in range(1, 4):
+        cli.done("shard", "append", "s", "--time", str(time), given=json.dumps(ROWS[0]).encode())
+    parts = cli.done("shard", "parts", "s", "--json").objects
+    assert [(one["updates"], one["path"] is None) for one in parts] == [
+        (2_000, False), (1, True), (1, True), (1, True),
+    ]  # fmt: skip
+    assert parts[0]["bounds"] == {"k": ["k0", "k999"]}
+    usage = cli.done("shard", "usage", "s", "--json").object
+    assert usage["objects"] == {"live": 1, "gone": 0, "young": 0, "dead": 0, "other": 0}
+    assert usage["bytes"]["live"] == (cli.folder / "lake" / parts[0]["path"]).stat().st_size
+    changes = cli.done("shard", "diffs", "s", "--json").objects
+    assert [one["seqno"] for one in changes] == [1, 2, 3, 4, 5]
+    assert changes[0]["changes"][0]["schema"][0] == {"name": "k", "type": "VARCHAR", "key": True}
+    assert [one["changes"][0]["upper"] for one in changes[1:]] == [[1], [2], [3], [4]]
+    old = cli.done("shard", "state", "s", "--seqno", "3", "--json").object
+    assert (old["seqno"], old["upper"], len(old["batches"])) == (3, 2, 2)
+    assert cli.done("shard", "state", "s", "--json").object["upper"] == 4
+    described = cli.done("shard", "describe", "s", "--json").object
+    assert [one["level"] for one in described["batches"]] == [3, 0, 0, 0]
+    assert described["gets_a_snapshot"] == 2
+    assert described["dollars_a_month"] > 0
+
+
+def test_a_state_is_shown_as_it_was_across_rollups(cli: Cli) -> None:
+    """Each kept state is what it was when it was the newest; older ones are told to be gone."""
+    made(cli)
+    for time in range(140):
+        cli.done("shard", "append", "s", "--upper", str(time + 1), given=b"")
+    changes = cli.done("shard", "diffs", "s", "--json").objects
+    moved = {one["seqno"]: one["changes"][0]["upper"][0] for one in changes if one["changes"]}
+    first, last = changes[0]["seqno"], changes[-1]["seqno"]
+    assert 1 < first < last
+    assert moved[last] == 140
+    for seqno in (*list(moved)[:2], *list(moved)[-30::10], last):
+        told = cli.done("shard", "state", "s", "--seqno", str(seqno), "--json").object
+        assert told["upper"] == moved[seqno]
+    for seqno in (first - 1, last + 1):
+        said = cli("shard", "state", "s", "--seqno", str(seqno))
+        assert said.status == 2
+        assert f"{first} to {last} are kept" in said.complaint
+
+
+def test_a_spine_is_drawn_in_the_order_of_times() -> None:
+    """A mark a batch where there is room; else a mark for those that stand together."""
+    drawn = draw_levels([2, 2, 1, 0, 0])
+    assert [(one.level, one.batches, one.marks) for one in drawn] == [
+        (2, 2, "##   "), (1, 1, "  #  "), (0, 2, "   ##"),
+    ]  # fmt: skip
+    wide = draw_levels([1] * 500 + [0] * 500)
+    assert [one.marks for one in wide] == ["#" * 24 + " " * 24, " " * 24 + "#" * 24]
+    assert draw_levels([]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("append", "s", "--time", "-1"), "--time '-1' is no time of a shard"),
+        (("append", "s", "--time", "99999999999999999999"), "is past the last time"),
+        (("append", "s", "--upper", "soon"), "--upper 'soon' is no time"),
+        (("append", "s", "--diff", "0"), "--diff 0 appends nothing"),
+        (("append", "s", "nothing.csv"), "there is no file 'nothing.csv'"),
+        (("append", "s", "a.csv", "b.json"), "several formats, csv and json"),
+        (("append", "s", "--format", "xml"), "--format 'xml' is not known"),
+        (("append", "a/b", "--time", "1"), "cannot be the name of a shard"),
+        (("append", "t", "--time", "1"), "there is no shard 't': there are s"),
+        (("snapshot", "s", "--as-of", "noon"), "--as-of 'noon' is no time"),
+        (("snapshot", "s", "--as-of", "9"), "nothing of the shard is complete yet"),
+        (("snapshot", "s"), "nothing of the shard is complete yet"),
+        (("snapshot", "s", "--columns", "x"), "there is no column 'x'"),
+        (("snapshot", "t"), "there is no shard 't'"),
+        (("listen", "s", "--follow", "--until", "3"), "exclude each other"),
+        (("listen", "s", "--since", "x"), "--since 'x' is no time"),
+        (("state", "s", "--seqno", "9"), "no state of seqno 9"),
+        (("state", "s", "--seqno", "0"), "less than"),
+        (("parts", "t"), "there is no shard"),
+        (("usage", "t"), "there is no shard"),
+        (("describe", "t"), "there is no shard"),
+        (("diffs", "t"), "there is no shard"),
+        (("downgrade", "s", "1"), "--yes to give it up"),
+        (("downgrade", "s", "7", "--yes"), "complete below 0"),
+        (("downgrade", "s", "x", "--yes"), "is no time"),
+        (("finalize", "s"), "--yes to give it up"),
+        (("finalize", "t", "--yes"), "there is no shard"),
+        (("create", ".x", *SCHEMA), "cannot be the name"),
+        (("create", "u", "--schema", "k"), "--schema cannot be read"),
+        (("create", "u", "--schema", "k int", "--key", "x"), "no column 'x' for the key"),
+    ],
+)
+def test_mistakes_are_told_and_nothing_is_done(
+    cli: Cli, arguments: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence, exit status 2, and every file is as it was."""
+    made(cli)
+    monkeypatch.chdir(cli.folder)
+    for name in ("a.csv", "b.json"):
+        (cli.folder / name).write_text("")
+    before = cli.contents()
+    said = cli.run("--location", cli.location, "shard", *arguments, given=b"")
+    assert said.status == 2, said.err
+    assert told in said.complaint
+    assert cli.contents() == before
+
+
+@pytest.mark.parametrize(
+    ("format", "rows", "told"),
+    [
+        ("json", '{"k": "a", "n": "many", "at": null}', "column 'n' does not fit"),
+        ("json", '{"k": "a", "n": 1, "at": null, "x": 2}', "'x' is no column of the shard"),
+        ("json", "no json", "the record at byte"),
+        ("csv", "k,n,at\na,many,", "column 'n' does not fit"),
+        ("csv", "k,n\na,1", "there is no column 'at'"),
+        ("csv", "k,n,at,_dif\na,1,,3", "'_dif' is no column"),
+        ("parquet", "PAR1", "cannot be read"),
+        ("arrow", "ARROW1 and no more", "cannot be read"),
+        ("arrow", "", "cannot be read"),
+    ],
+)
+def test_rows_that_do_not_fit_are_told_and_none_is_appended(
+    cli: Cli, format: str, rows: str, told: str
+) -> None:
+    """Where a bad row stands, and why: nobody would look for it anywhere else."""
+    made(cli)
+    good = json.dumps(ROWS[0]) + "\n" if format == "json" else ""
+    before = cli.contents()
+    said = cli.run(
+        "--location", cli.location, "shard", "append", "s", "--time", "0", "--format", format,
+        given=(good + rows).encode(),
+    )  # fmt: skip
+    assert said.status == 2, said.err
+    assert told in said.complaint
+    assert cli.contents() == before
+
+
+def test_times_outside_of_what_is_said_are_refused(cli: Cli) -> None:
+    """Below the upper that is there, past the upper to be, or none at all."""
+    made(cli)
+    cli.done("shard", "append", "s", "--upper", "5", given=b"")
+    early, late = ({**ROWS[0], "_time": time} for time in (3, 30))
+    for row, arguments, told in (
+        (early, (), "outside the interval"),
+        (late, ("--upper", "9"), "outside the interval"),
+        (ROWS[0], (), "a row has no _time"),
+        (late, ("--upper", "4"), "lower is past upper"),
+        (None, (), "there are no updates: give --upper"),
+    ):
+        given = b"" if row is None else json.dumps(row).encode()
+        said = cli.run("--location", cli.location, "shard", "append", "s", *arguments, given=given)
+        assert (said.status, told in said.complaint) == (2, True), said.err
+    said = cli.run("--location", cli.location, "shard", "append", "s", "--expected-upper", "4",
+                   given=json.dumps(late).encode())  # fmt: skip
+    assert (said.status, "another time" in said.complaint) == (1, True)
+    assert cli.done("shard", "list", "--json").object["upper"] == 5
+
+
+def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
+    """A process of its own, until Ctrl-C; what was committed meanwhile is there."""
+    made(cli)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    command = [sys.executable, "-m", "tidelog", "--location", cli.location]
+    with subprocess.Popen(
+        [*command, "shard", "listen", "s", "--follow", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        for time in range(1, 4):
+            row = json.dumps({**ROWS[0], "_time": time}).encode()
+            cli.done("shard", "append", "s", given=row)
+            assert json.loads(process.stdout.readline())["_time"] == time
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"tidelog: interrupted\n")
