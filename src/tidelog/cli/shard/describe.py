@@ -9,6 +9,7 @@ import typer
 from tidelog.cli.collection import schema_lines
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+from tidelog.cli.output import time_text as wall_text
 from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_text
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def _described(shard: Shard, name: str) -> dict[str, Any]:
             }
             for batch in batches
         ],
-        "holds": dict(sorted(state.holds.items())),
+        "holds": {
+            name: {"kind": hold.kind.value, "since": hold.since, "until_us": hold.until_us}
+            for name, hold in sorted(state.holds.items())
+        },
         "writers": {writer: list(last) for writer, last in sorted(state.writers.items())},
         # Its records, its rollup, and each part that is an object.
         "gets_a_snapshot": 1
@@ -106,7 +110,11 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
         f"a snapshot: {gets}, {size}, ${found['dollars_a_snapshot']:.7f}",
         f"to keep {objects}, {kept}: ${found['dollars_a_month']:.7f} a month",
     ]
-    holds = [f"{name}: {time_text(at)}" for name, at in found["holds"].items()]
+    holds = [
+        f"{name}: {time_text(one['since'])}, {one['kind']}"
+        + ("" if one["until_us"] is None else f", until {wall_text(one['until_us'])}")
+        for name, one in found["holds"].items()
+    ]
     return [
         ("name", found["name"]),
         ("schema", schema_lines(found["schema"], found["key"]) if found["schema"] else "none"),

@@ -50,7 +50,7 @@ def downgrade(
             )
         await shard.hold(hold)
         await shard.downgrade_since(hold, wanted)
-        return shard.state.since, dict(shard.state.holds)
+        return shard.state.since, {n: one.since for n, one in shard.state.holds.items()}
 
     since, holds = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
