@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,3 +144,91 @@ def test_what_lies_there_is_told_and_swept(cli: Cli) -> None:
     assert rows()["objects"] == {"live": 1, "gone": 0, "young": 0, "dead": 0, "other": 0}
     assert cli("inspect", "t").status == 2
     assert [one["role"] for one in cli.done("inspect", "--json").objects][-1] == "catalog"
+
+
+def user_shard(cli: Cli, name: str = "mine", *, commits: int = 20) -> None:
+    cli.done("shard", "create", name, "--schema", "k varchar, n int", "--key", "k")
+    for time in range(commits):
+        rows = "".join(f'{{"k": "k{n}", "n": {time}}}\n' for n in range(300 if time < 3 else 1))
+        cli.done("shard", "append", name, "--time", str(time), given=rows.encode())
+
+
+def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
+    """They were reached by none of these: merged by their name, or with all others."""
+    fed(cli, 3)
+    user_shard(cli)
+    names = [one["name"] for one in cli.done("compact", "--json").objects]
+    assert names == ["s", "mine", "(catalog)"]
+    done = cli.done("compact", "mine", "--full", "--json").object
+    assert (done["name"], done["batches"]) == ("mine", 1)
+    assert cli.done("collect", "mine", "--after", "0s", "--json").object["deleted"] > 0
+    told = cli.done("inspect", "mine", "--json").object
+    assert (told["role"], told["shard"]) == ("shard", "user.mine")
+    cli.done("shard", "finalize", "mine", "--yes")
+    cli.done("collect", "--after", "0s")
+    assert not list((cli.folder / "lake" / "shard" / "user.mine").rglob("*.parquet"))
+    user_shard(cli, "s", commits=1)
+    roles = [one["role"] for one in cli.done("scrub", "s", "--json").objects]
+    assert roles == ["rows", "bad rows", "what was taken of the source", "shard"]
+    said = cli("scrub", "t")
+    assert (said.status, "nor is there a shard 't'" in said.complaint) == (2, True)
+
+
+def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
+    """By its object's name, with what to do; the others are read all the same; exit status 1."""
+    fed(cli, 3)
+    user_shard(cli)
+    whole = cli.done("scrub", "--json").objects
+    assert [one["damages"] for one in whole] == [[]] * len(whole)
+    assert [one["name"] for one in whole] == ["s", "s", "s", "mine", "(catalog)"]
+    assert whole[3]["updates"] == 917
+    assert whole[3]["t_compared"]
+    first, second, *_ = sorted((cli.folder / "lake" / "shard" / "user.mine").rglob("*.parquet"))
+    first.write_bytes(first.read_bytes()[:-9] + b"?" * 9)
+    second.unlink()
+    said = cli("scrub", "--json")
+    assert said.status == 1
+    assert said.complaint.startswith("mine: damaged")
+    (told,) = [one["damages"] for one in said.objects if one["damages"]]
+    assert {one["path"].rpartition("/")[2] for one in told} == {first.name, second.name}
+    assert {one["advice"].partition(" ")[0] for one in told} == {"restore"}
+    assert len(said.objects) == 5
+    # What is damaged keeps no other from being merged.
+    said = cli("compact", "--full", "--json")
+    assert said.status == 1
+    assert [one["name"] for one in said.objects] == ["s", "(catalog)"]
+    assert first.name in said.err or second.name in said.err
+
+
+@pytest.mark.parametrize("verb", ["compact", "collect", "inspect", "scrub"])
+def test_many_that_follow_disturb_nobody_and_end_well(cli: Cli, verb: str) -> None:
+    """Three at once beside a writer, until SIGTERM: each ends with status 0, and all is there."""
+    fed(cli, 2)
+    user_shard(cli, commits=2)
+    extra = ["--after", "0s", "--sweep"] if verb == "collect" else []
+    command = [sys.executable, "-m", "tidelog", "--location", cli.location, verb, *extra]
+    running = [
+        subprocess.Popen(
+            [*command, "--follow", "--interval", "0.1", "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    try:
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+        for time in range(2, 12):
+            row = f'{{"k": "new", "n": {time}}}'.encode()
+            cli.done("shard", "append", "mine", "--time", str(time), given=row)
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            _, err = process.communicate(timeout=60)
+            assert (process.returncode, err) == (0, b"")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert len(cli.done("shard", "snapshot", "mine", "--json").objects) == 610
+    assert cli.done("scrub").status == 0

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.maintained import Follow, MaintainedNames, Wait, again_and_again
+from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
 from tidelog.cli.output import count_text, print_json, say
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from tidelog.collection.maintenance import CollectedOne, Kept
     from tidelog.location import Location
 
 
@@ -46,10 +49,14 @@ def collect(
 
     after_us = 1_000 * parse_duration_ms(after, what="--after")
 
-    async def once(location: Location) -> None:
+    async def once(location: Location, turn: Turn) -> None:
         tending = location.maintenance
         kept = await tending.kept(names or (), dropped=True)
-        async for one in tending.collect(kept, after_us=after_us, sweeps=sweep):
+
+        def work(some: Sequence[Kept]) -> AsyncIterator[CollectedOne]:
+            return tending.collect(some, after_us=after_us, sweeps=sweep)
+
+        async for one in turn.each(kept, work):
             if as_json:
                 print_json({"name": one.name, "deleted": one.deleted, "waiting": one.waiting})
             elif one.deleted or not follow:

@@ -1,4 +1,4 @@
-"""``tidelog compact``: merge what collections have come to consist of."""
+"""``tidelog compact``: merge what collections and shards have come to consist of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.maintained import Follow, MaintainedNames, Wait, again_and_again
+from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
 from tidelog.cli.output import bytes_text, count_text, print_json, say
 
 if TYPE_CHECKING:
@@ -26,15 +26,16 @@ def compact(
     interval: Wait = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Merge what is due, of the collections that are named, or of all, and the catalog.
+    """Merge what is due, of the collections and shards that are named, or of all that there is.
 
     Contents stay the same at each time that can be read. What was taken back before 'since' is
     left out. The objects that are merged stay for an hour, for who reads them: see tidelog collect.
     """
 
-    async def once(location: Location) -> None:
+    async def once(location: Location, turn: Turn) -> None:
         tending = location.maintenance
-        async for one in tending.compact(await tending.kept(names or ()), full=full):
+        kept = await tending.kept(names or ())
+        async for one in turn.each(kept, lambda some: tending.compact(some, full=full)):
             if as_json:
                 print_json(_object(one))
             elif one.done.merges or not follow:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,6 +11,7 @@ import typer
 
 from tidelog.cli.command import AsJson, SourceName, on_location
 from tidelog.cli.engine_choice import check_engine, choose_engine, parse_conf
+from tidelog.cli.maintained import stopped_by_sigterm
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -170,7 +168,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
             ingester.engine = spark
             ingester.bytes_max = wanted.bytes_max or spark.tick_bytes
         try:
-            with _stopped_by_sigterm() as stopping:
+            with stopped_by_sigterm() as stopping:
                 summary: Summary = await run_ingest(
                     ingester,
                     follow=wanted.follow,
@@ -184,20 +182,6 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
         finally:
             await spark.close()
     reporter.finish(summary)
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[asyncio.Event]:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # There are no signals on some systems, nor outside of the main thread.
-    with suppress(NotImplementedError, RuntimeError, ValueError):
-        loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    try:
-        yield stopping
-    finally:
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.remove_signal_handler(signal.SIGTERM)
 
 
 def parse_size(text: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.maintained import MaintainedNames
+from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
 from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
 
 if TYPE_CHECKING:
@@ -15,27 +15,36 @@ if TYPE_CHECKING:
     from tidelog.location import Location
 
 
-def inspect(context: typer.Context, names: MaintainedNames = None, as_json: AsJson = False) -> None:
-    """Show the batches, the holds and the objects of collections, or of all that there is.
+def inspect(
+    context: typer.Context,
+    names: MaintainedNames = None,
+    *,
+    follow: Follow = False,
+    interval: Wait = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show the batches, the holds and the objects of collections and shards, or of all there is.
 
     Each object is counted once: as live, as gone (merged, and to be deleted), as young (named by
     nothing yet), as dead (named by nothing for ever: tidelog collect --sweep), or as other.
     """
+    is_json = choose_format(None, as_json=as_json) == "json"
+    shown = 0
 
-    async def work(location: Location) -> list[Inspected]:
+    async def once(location: Location, turn: Turn) -> None:
+        nonlocal shown
         tending = location.maintenance
         kept = await tending.kept(names or (), dropped=True)
-        return [one async for one in tending.inspect(kept)]
+        async for one in turn.each(kept, tending.inspect):
+            if is_json:
+                print_json(_object(one))
+                continue
+            if shown:
+                typer.echo()
+            print_fields(_fields(one))
+            shown += 1
 
-    found = on_location(context, work)
-    if choose_format(None, as_json=as_json) == "json":
-        for one in found:
-            print_json(_object(one))
-        return
-    for number, one in enumerate(found):
-        if number:
-            typer.echo()
-        print_fields(_fields(one))
+    on_location(context, lambda location: again_and_again(location, once, follow, interval))
 
 
 def _object(one: Inspected) -> dict[str, Any]:

@@ -63,7 +63,11 @@ _HINTS: Final = (
 )
 
 # Where each verb is, and each group of them, in the order of the help.
-_VERBS: Final = ("ingest", "read", "changes", "compact", "collect", "inspect", "verify", "demo")
+_VERBS: Final = (
+    *("ingest", "read", "changes"),
+    *("compact", "collect", "inspect", "scrub"),
+    *("verify", "demo"),
+)
 _PLACES: Final = ("--location", "--consensus")  # Options that stand before it, with a value.
 _GROUPS: Final = {
     "collection": "collection",

@@ -1,46 +1,112 @@
-"""What the verbs of maintenance share: what they work on, and how often."""
+"""What the verbs of maintenance share: what they work on, how often, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
 from tidelog.cli.output import say
-from tidelog.errors import LocationError, StoreRefused
+from tidelog.errors import CorruptionError, LocationError, StoreRefused
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from tidelog.collection.maintenance import Kept
     from tidelog.location import Location
 
 MaintainedNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="Collections; all, unless named.")
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Collections and shards; all, unless named."),
 ]
 Follow = Annotated[
-    bool, typer.Option("--follow", help="Go on, again and again, until stopped with Ctrl-C.")
+    bool,
+    typer.Option("--follow", help="Go on, again and again, until stopped: Ctrl-C, or SIGTERM."),
 ]
 Wait = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="How long --follow waits in between.")
 ]
 
 
-async def again_and_again(
-    location: Location,
-    once: Callable[[Location], Awaitable[None]],
-    follow: bool,
-    interval_s: float,
-) -> None:
-    """Do something once, or until the process is stopped; a store that fails is waited for."""
-    while True:
-        try:
-            await once(location)
-        except StoreRefused:
-            raise
-        except LocationError as error:
-            if not follow:
+class Damaged(CorruptionError):
+    """Some of what was to be kept in order is damaged, and was told."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One time through what is to be kept in order."""
+
+    stopping: asyncio.Event
+    damaged: list[str] = field(default_factory=list)
+
+    async def each(
+        self, kept: Sequence[Kept], work: Callable[[Sequence[Kept]], AsyncIterator[Any]]
+    ) -> AsyncIterator[Any]:
+        """Yield what comes of the work on each; what is damaged is told, and stops no other."""
+        for one in kept:
+            if self.stopping.is_set():
+                return
+            try:
+                async with aclosing(cast("AsyncGenerator[Any, None]", work([one]))) as found:
+                    async for done in found:
+                        yield done
+            except CorruptionError as error:
+                self.damaged.append(one.name)
+                say(f"tidelog: {one.name}: {error}")
+
+
+class Round(Protocol):
+    """What is done each time."""
+
+    async def __call__(self, location: Location, turn: Turn, /) -> None: ...
+
+
+async def again_and_again(location: Location, once: Round, follow: bool, interval_s: float) -> None:
+    """Do something once, or until the process is stopped; a store that fails is waited for.
+
+    Any number of processes may. On SIGTERM, what is under way is done to its end.
+
+    Raises:
+        Damaged: something was damaged the last time. LocationError: the store failed, once.
+    """
+    with stopped_by_sigterm() as stopping:
+        while True:
+            turn = Turn(stopping)
+            try:
+                await once(location, turn)
+            except StoreRefused:
                 raise
-            say(f"tidelog: {error}; trying again in {interval_s:g} seconds")
-        if not follow:
-            return
-        await asyncio.sleep(interval_s)
+            except LocationError as error:
+                if not follow:
+                    raise
+                say(f"tidelog: {error}; trying again in {interval_s:g} seconds")
+            if follow:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), interval_s)
+            if not follow or stopping.is_set():
+                break
+    if turn.damaged:
+        raise Damaged(
+            f"{', '.join(dict.fromkeys(turn.damaged))}: damaged, as is said above; the others are "
+            "in order"
+        )
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[asyncio.Event]:
+    """Yield an event that SIGTERM sets, which then ends nothing by itself."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # There are no signals on some systems, nor outside of the main thread.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    try:
+        yield stopping
+    finally:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGTERM)

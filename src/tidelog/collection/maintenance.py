@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
 from tidelog.consensus.port import Consensus
-from tidelog.ids import CATALOG_SHARD, ShardId
+from tidelog.errors import NoSuchCollection
+from tidelog.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
 from tidelog.persist.batch import Batch
 from tidelog.persist.compactor import Compacted, compact
 from tidelog.persist.hold import Hold
@@ -24,13 +25,16 @@ from tidelog.persist.sweeper import usage_of_shard
 from tidelog.persist.usage import ShardUsage
 from tidelog.store.port import Store
 
+if TYPE_CHECKING:
+    from tidelog.persist.scrub import ShardScrubbed
+
 CATALOG_NAME: Final = "(catalog)"
 DROPPED_NAME: Final = "(dropped)"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Shards that belong together: those of one source, or the catalog's, or what was dropped.
+    """Shards that belong together: of one source, one that a user made, the catalog's, the dropped.
 
     Shape: ``roles`` say what each of ``shards`` is for.
     """
@@ -79,6 +83,16 @@ class CollectedOne:
     waiting: int
 
 
+@dataclass(frozen=True, slots=True)
+class ScrubbedOne:
+    """What a scrub found of one shard of one of `Kept`."""
+
+    name: str
+    role: str
+    shard: str
+    found: ShardScrubbed
+
+
 @dataclass(slots=True, kw_only=True)
 class Maintenance:
     """Keeps the shards of one location in order."""
@@ -89,18 +103,26 @@ class Maintenance:
     controller: Controller
 
     async def kept(self, names: Sequence[str] = (), *, dropped: bool = False) -> list[Kept]:
-        """Find the shards of collections; of all, and the catalog's, where none is named.
+        """Find the shards of collections, and those that users made; of all, where none is named.
+
+        Of a name that both a collection and a shard have, both are found.
 
         Raises:
-            NoSuchCollection: there is none of a name.
+            NoSuchCollection: there is neither of a name.
         """
         catalog = await self.controller.catalog()
-        found = [self._of(catalog, name) for name in names or sorted(catalog.collections)]
-        if not names:
-            found.append(Kept(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
-            gone = tuple(self._shard(one) for one in sorted(catalog.dropped))
-            if dropped and gone:
-                found.append(Kept(DROPPED_NAME, gone, ("dropped",) * len(gone)))
+        if names:
+            return [
+                one for name in dict.fromkeys(names) for one in await self._named(catalog, name)
+            ]
+        found = [self._of(catalog, name) for name in sorted(catalog.collections)]
+        for kind in Named:
+            keys = sorted([key async for key in self.consensus.list_keys(kind.prefix)])
+            found += [self._of_user(kind, name) for key in keys if (name := name_of(kind, key))]
+        found.append(Kept(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
+        gone = tuple(self._shard(one) for one in sorted(catalog.dropped))
+        if dropped and gone:
+            found.append(Kept(DROPPED_NAME, gone, ("dropped",) * len(gone)))
         return found
 
     async def compact(
@@ -180,6 +202,34 @@ class Maintenance:
             await self.store.delete(left)
         await self.controller.forget([shard.id])
         return len(left)
+
+    async def scrub(self, kept: Sequence[Kept]) -> AsyncIterator[ScrubbedOne]:
+        """Read all that shards have, and yield what was found, shard by shard; writes nothing.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        from tidelog.persist.scrubber import scrub
+
+        for one in kept:
+            for shard, role in zip(one.shards, one.roles, strict=True):
+                # A handle that knows nothing: what it reads is what lies there now.
+                yield ScrubbedOne(one.name, role, shard.id, await scrub(self._shard(shard.id)))
+
+    async def _named(self, catalog: Catalog, name: str) -> list[Kept]:
+        found = [self._of(catalog, name)] if name in catalog.collections else []
+        heads = [(kind, await self.consensus.head(named_id(kind, name))) for kind in Named]
+        found += [self._of_user(kind, name) for kind, head in heads if head is not None]
+        if not found:
+            try:
+                catalog.collection(name)
+            except NoSuchCollection as error:
+                raise NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}") from None
+        return found
+
+    def _of_user(self, kind: Named, name: str) -> Kept:
+        role = "shard" if kind is Named.SHARD else "transactions"
+        return Kept(name, (self._shard(named_id(kind, name)),), (role,))
 
     def _of(self, catalog: Catalog, name: str) -> Kept:
         info = catalog.collection(name)

@@ -1,0 +1,82 @@
+"""``tidelog scrub``: read all that collections and shards have stored, and check it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
+from tidelog.cli.output import (
+    bytes_text,
+    choose_format,
+    count_text,
+    print_json,
+    say,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    from tidelog.collection.maintenance import ScrubbedOne
+    from tidelog.location import Location
+
+
+def scrub(
+    context: typer.Context,
+    names: MaintainedNames = None,
+    *,
+    follow: Follow = False,
+    interval: Wait = 3600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Read all that is stored, and check it; every damage is told, not the first alone.
+
+    Each part is read whole: its bytes, its rows and what they sum up to, its times and keys. Each
+    rollup that is kept, with the changes after it, must come to the newest state. Logs have a verb
+    of their own: tidelog log scrub. Exit status: 1 if something is damaged.
+    """
+    is_json = choose_format(None, as_json=as_json) == "json"
+
+    async def once(location: Location, turn: Turn) -> None:
+        tending = location.maintenance
+        kept = await tending.kept(names or ())
+        async for one in turn.each(kept, tending.scrub):
+            if not one.found.is_clean:
+                turn.damaged.append(one.name)
+            if is_json:
+                print_json(_object(one))
+            else:
+                _tell(one, quiet=follow)
+
+    on_location(context, lambda location: again_and_again(location, once, follow, interval))
+
+
+def _object(one: ScrubbedOne) -> dict[str, Any]:
+    found = one.found
+    return {
+        "name": one.name,
+        "role": one.role,
+        "shard": one.shard,
+        "damages": [{"path": d.path, "why": d.why, "advice": d.advice} for d in found.damages],
+        "parts": found.parts,
+        "updates": found.rows,
+        "bytes_read": found.bytes_read,
+        "records": found.records,
+        "states": found.states,
+        "t_compared": not found.unseen_t,
+    }
+
+
+def _tell(one: ScrubbedOne, *, quiet: bool) -> None:
+    found = one.found
+    for damage in found.damages:
+        write_text(f"{one.name}: {damage}\n")
+    if found.is_clean and quiet:
+        return
+    name = one.name if one.name.startswith("(") else f"{one.name}, {one.role}"
+    say(
+        f"{name}: {count_text(found.rows, 'update')} in {count_text(found.parts, 'part')} read, "
+        f"{bytes_text(found.bytes_read)}; {count_text(found.records, 'record')}, "
+        f"{count_text(found.states, 'state')} compared; {count_text(len(found.damages), 'damage')}"
+    )
