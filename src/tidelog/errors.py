@@ -202,6 +202,10 @@ class Fenced(HandleError):
     """Another writer took over the log."""
 
 
+class ConsensusMoved(HandleError):
+    """The location's consensus was moved since the location was opened."""
+
+
 class HoldFenced(HandleError):
     """A hold has a newer owner; the message has its token, and where the hold stands."""
 

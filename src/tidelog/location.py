@@ -6,6 +6,7 @@ Its mark, at the root, is read first, always: see `tidelog.mark`.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -28,9 +29,12 @@ from tidelog.consensus.kinds import (
 from tidelog.consensus.port import ENVIRONMENT, Consensus
 from tidelog.errors import CorruptionError, NoSuchLocation, ObjectNotFound, UsageError
 from tidelog.ids import Named, name_of, named_id
+from tidelog.machine.guarded import GuardedConsensus
 from tidelog.mark import MARK, make_mark, read_mark
+from tidelog.moving import MarkMoves, Moved, move_consensus
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
+from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, url_text
 from tidelog.store.wrappers.metered import Metered
@@ -49,7 +53,9 @@ if TYPE_CHECKING:
     from tidelog.wal.logs import Logs
     from tidelog.wal.slot_protocol.shape import Shape
 
-CATALOG: Final = "consensus/catalog"  # Where consensus lies in the store.
+# What only a location has: states of any kind of consensus, or its `WITNESS`; parts and rollups.
+_STATES: Final = "consensus"
+_OBJECT: Final = re.compile(r"shard/[^/]+/(part/[0-9a-f]{8}|rollup)/")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,6 +281,23 @@ class Location:
             controller=self.controller,
         )
 
+    async def move_consensus(self, to: str) -> Moved:
+        """Move what decides between writers to another place: ``store``, ``sqlite:PATH`` or a URL.
+
+        Who has the location open, this handle as well, has to open it again. Where the call fails,
+        or the process dies, the location stays where it is, or has moved; the same call again goes
+        on.
+
+        Raises:
+            UsageError: it is no such place. ContentionError: others gave the move up at every try.
+            LocationError: a store or a database failed.
+        """
+        guarded = self.consensus
+        if not isinstance(guarded, GuardedConsensus) or not isinstance(guarded.moves, MarkMoves):
+            raise UsageError("open the location by its URL to move its consensus")
+        place, moves = parse_consensus(to), guarded.moves.moves
+        return await move_consensus(self.store, guarded.inner, place, moves=moves, clock=self.clock)
+
     async def retain(self, name: str, retain_ms: int | None) -> None:
         """Have a collection keep so much of its past, from now on; None keeps all from here on.
 
@@ -406,7 +429,11 @@ async def open_location(
     if place is not None:
         check_same(place, mark.consensus, mark.consensus_at)
     known = place or parse_consensus(mark.consensus_at or mark.consensus)
-    opened = open_consensus(known, location=mark.id, store=metered, clock=clock)
+    opened = GuardedConsensus(
+        inner=open_consensus(known, location=mark.id, store=metered, clock=clock),
+        moves=MarkMoves(store=metered, clock=clock, moves=mark.moves),
+        clock=clock,
+    )
     return Location(url=url, store=metered, consensus=opened, clock=clock)
 
 
@@ -414,17 +441,18 @@ async def _look_again(store: Store) -> bytes | None:
     """Return the mark of a location that was just made, or None where there is no location.
 
     Raises:
-        CorruptionError: there is a catalog, which is written after the mark, and no mark.
+        CorruptionError: there is what is written after the mark, and no mark.
     """
-    try:
-        await store.get(CATALOG, limit=1)
-    except ObjectNotFound:
-        return None
+    found = await first_entry(store, _STATES)
+    if found is None:
+        found = await first_entry(store, "shard/")
+        if found is None or _OBJECT.match(found.key) is None:
+            return None
     try:
         return (await store.get(MARK)).data
     except ObjectNotFound:
         raise CorruptionError(
-            f"{MARK} is gone from {store.url}, though {CATALOG} is there: restore that object "
+            f"{MARK} is gone from {store.url}, though {found.key} is there: restore that object "
             "(from a backup, or an older version of it); the location is not made anew"
         ) from None
 

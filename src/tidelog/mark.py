@@ -2,7 +2,8 @@
 
 Shape: ``{"format": 1, "created_us": microseconds, "consensus": "store"}``; of another kind, besides
     ``consensus_at``, its URL without a password, and ``id``, by which a database tells the records
-    of several locations apart.
+    of several locations apart. ``moves`` is how often consensus was moved (see `moving`), which
+    makes a new ``id`` each time; ``stamp`` makes each body another.
 """
 
 from __future__ import annotations
@@ -20,6 +21,14 @@ from tidelog.store.probe import probe_store
 
 FORMAT: Final = 1
 MARK: Final = "tidelog.json"
+WITNESS: Final = "consensus.json"
+
+
+class Moving(msgspec.Struct, frozen=True):
+    """A move of consensus that is under way: its id, and where it goes, without a password."""
+
+    id: str
+    to: str
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +39,9 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     consensus: str
     consensus_at: str = ""
     id: str = ""
+    moves: int = 0
+    moving: Moving | None = None
+    stamp: str = ""
 
 
 async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
@@ -48,12 +60,19 @@ async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
         id="" if is_own else clock.unique(),
     )
     # The moment makes bodies differ, so that one's own is known when an answer is lost.
-    data = msgspec.json.encode(mark)
+    data = encode_mark(mark)
     try:
         await create_object(store, MARK, data, clock=clock)
     except ObjectExists:
         return (await store.get(MARK)).data
+    if not is_own:
+        # In the store there may be nothing else for long that shows that this is a location.
+        await store.put(WITNESS, data)
     return data
+
+
+def encode_mark(mark: Mark) -> bytes:
+    return msgspec.json.encode(mark)
 
 
 def read_mark(data: bytes, *, where: str) -> Mark:

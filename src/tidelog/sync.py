@@ -22,6 +22,7 @@ from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress as IngestProgress
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.predicate.selection import RowSelection, repeated
+from tidelog.moving import Moved
 from tidelog.portal import Portal
 from tidelog.sync_log import Log, documented_as
 from tidelog.sync_shard import Shard
@@ -215,6 +216,9 @@ class Location:
 
     def drop_source(self, name: str) -> None:
         self._portal.run(self._inner.drop_source(name))
+
+    def move_consensus(self, to: str) -> Moved:
+        return self._portal.run(self._inner.move_consensus(to))
 
     def retain(self, name: str, retain_ms: int | None) -> None:
         self._portal.run(self._inner.retain(name, retain_ms))

@@ -33,6 +33,7 @@ ROOMS = (
     ("persist", "keyed"),
     ("collection",),
     ("mark",),
+    ("moving",),
     ("location",),
     ("sync_log",),
     ("sync_shard",),

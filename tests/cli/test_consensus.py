@@ -51,3 +51,48 @@ def test_a_database_that_is_not_there_makes_no_location(cli: Cli) -> None:
     assert not (cli.folder / "lake" / "tidelog.json").exists()
     said = cli.run("--location", cli.location, "--consensus", "etcd://here", *made)
     assert (said.status, "'sqlite:PATH'" in said.complaint) == (2, True)
+
+
+def test_consensus_is_moved_while_the_location_stays(cli: Cli) -> None:
+    """There and back; what is read is the same; a second time there is nothing to do."""
+    cli.write_lines("raw/a.jsonl", *({"n": n} for n in range(10)))
+    cli.done("source", "create", "s", "--files", str(cli.folder / "raw"))
+    cli.ingest("s")
+    place = f"sqlite:{cli.folder / 'c.db'}"
+    told = cli.done("consensus", "move", "--to", place, "--json").object
+    assert told["consensus"] == place
+    assert told["keys"] == 4  # The catalog, rows, bad rows, and what was taken of the source.
+    assert json.loads((cli.folder / "lake" / "tidelog.json").read_text())["consensus"] == "sqlite"
+    cli.write_lines("raw/b.jsonl", {"n": 10})
+    cli.ingest("s")
+    again = cli.done("consensus", "move", "--to", place, "--json").object
+    assert again == {"consensus": place, "keys": 0, "records": 0}
+    back = cli.done("consensus", "move", "--to", "store", "--json").object
+    assert (back["consensus"], back["keys"]) == ("store", 4)
+    cli.write_lines("raw/c.jsonl", {"n": 11})
+    cli.ingest("s")
+    rows = cli.done("read", "s", "--format", "json").objects
+    assert sorted(row["n"] for row in rows) == list(range(12))
+    assert cli.done("scrub").status == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "told"),
+    [
+        ("etcd://x", 2, "'sqlite:PATH'"),
+        ("sqlite:", 2, "'sqlite:PATH'"),
+        ("sqlite:/none/x/c.db", 3, "the consensus file cannot be used"),
+        ("postgresql://u:secret@127.0.0.1:1/d", 3, "PostgreSQL does not answer"),
+    ],
+)
+def test_a_place_that_cannot_be_is_told_before_anything_moves(
+    cli: Cli, place: str, status: int, told: str
+) -> None:
+    """One sentence, no password, and every file as it was."""
+    cli.done("shard", "create", "s", "--schema", "n int")
+    before = cli.contents()
+    said = cli("consensus", "move", "--to", place)
+    assert (said.status, told in said.complaint) == (status, True), said.err
+    assert "secret" not in said.err
+    assert cli.contents() == before
+    assert cli("consensus", "move").status == 2

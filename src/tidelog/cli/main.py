@@ -74,6 +74,7 @@ _GROUPS: Final = {
     "source": "source",
     "log": "log.group",
     "shard": "shard.group",
+    "consensus": "consensus",
 }
 
 # What the parser of options says, in words that one need not know pydantic for.

@@ -73,7 +73,11 @@ EMPTY: Final = Box(FORMAT, "", (), (), ())
 
 def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
     """Return the box with one record more; the write id is the new body's stamp."""
-    seqno = box.head_seqno + 1
+    return adopt_record(box, box.head_seqno + 1, data, write_id=write_id)
+
+
+def adopt_record(box: Box, seqno: int, data: bytes, *, write_id: str) -> Box:
+    """Return the box with one record more, which has its seqno already; see `append_record`."""
     writes = (*box.writes, (seqno, write_id))[-WRITES_KEPT:]
     records = (*box.records, BoxEntry(seqno, write_id, data))
     return Box(FORMAT, write_id, box.spills, records, writes)

@@ -11,9 +11,9 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from tidelog.clock import Clock
-from tidelog.consensus.port import ENVIRONMENT, Consensus
+from tidelog.consensus.port import ENVIRONMENT, Copies
 from tidelog.consensus.sql import KEYS, Database, SqlConsensus
-from tidelog.consensus.store import StoreConsensus
+from tidelog.consensus.store import ROOT, StoreConsensus
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 
@@ -95,15 +95,15 @@ async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
     await database.close()
 
 
-def open_consensus(
-    place: ConsensusPlace, *, location: str, store: Store, clock: Clock
-) -> Consensus:
+def open_consensus(place: ConsensusPlace, *, location: str, store: Store, clock: Clock) -> Copies:
     """Return consensus at a place; nothing is read or written yet.
 
-    ``location`` is the id by which a database tells this location's records from others'.
+    ``location`` is the id by which records are told from those of others, and of what was there
+    before a move; it is empty where consensus has been in the store from the first.
     """
     if place.kind == STORE:
-        return StoreConsensus(store=store, clock=clock)
+        root = f"{ROOT}-{location}" if location else ROOT
+        return StoreConsensus(store=store, clock=clock, root=root)
     database = _database(place, clock=clock)
     return SqlConsensus(database=database, location=location, clock=clock)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.consensus.port import Versioned, check_seqno, check_truncation
@@ -36,6 +36,9 @@ class MemoryConsensus:
         dropped = [r for r in kept if r.seqno < before]
         self.records[key] = kept[len(dropped) :]
         return len(dropped)
+
+    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+        self.records.setdefault(key, list(records))
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
         for key in sorted(self.records):

@@ -5,7 +5,7 @@ Source: persist, "Consensus".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +55,20 @@ class Consensus(Protocol):
 
     def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
         """Yield the keys that have records and begin with a text, in order."""
+        ...
+
+
+class Copies(Consensus, Protocol):
+    """Consensus that takes over what was elsewhere before."""
+
+    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+        """Make a key of records that it had elsewhere, unless it has the last of them already.
+
+        It may be sent again; nobody else may write the key before it was answered once.
+
+        Raises:
+            LocationError: the store failed; some of the records may be there.
+        """
         ...
 
 

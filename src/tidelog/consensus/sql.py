@@ -10,7 +10,7 @@ Source: persist, "Consensus".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -31,6 +31,11 @@ INSERT: Final = (
     "INSERT INTO tidelog_records (location, key, seqno, write_id, data) "
     "SELECT %(location)s, %(key)s, %(seqno)s, %(write_id)s, %(data)s "
     f"WHERE coalesce({_NEWEST}, 0) = %(seqno)s - 1 ON CONFLICT DO NOTHING RETURNING seqno"
+)
+ADOPT: Final = (
+    "INSERT INTO tidelog_records (location, key, seqno, write_id, data) "
+    "SELECT %(location)s, %(key)s, %(seqno)s, %(write_id)s, %(data)s "
+    f"WHERE coalesce({_NEWEST}, 0) < %(last)s ON CONFLICT DO NOTHING RETURNING seqno"
 )
 WROTE: Final = f"SELECT write_id FROM tidelog_records WHERE {_HERE} AND seqno = %(seqno)s"
 HEAD: Final = f"SELECT seqno, data FROM tidelog_records WHERE {_HERE} AND seqno = {_NEWEST}"
@@ -108,6 +113,15 @@ class SqlConsensus:
     async def truncate(self, key: str, before: SeqNo) -> int:
         check_truncation(before, await self.head(key))
         return len(await self._read(TRUNCATE, key=key, before=before))
+
+    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+        # Oldest first: what has the last one has all.
+        last = records[-1].seqno if records else 0
+        for one in records:
+            write_id = self.clock.unique()
+            await self._read(
+                ADOPT, key=key, seqno=one.seqno, last=last, write_id=write_id, data=one.data
+            )
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
         # In the order of bytes, which is not that of every database.

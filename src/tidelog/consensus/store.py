@@ -10,7 +10,8 @@ Source: persist, "Consensus"; style.md, "Errors".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.clock import Clock, backoff_us
@@ -21,6 +22,7 @@ from tidelog.errors import (
     ContentionError,
     CorruptionError,
     LocationError,
+    ObjectExists,
     ObjectNotFound,
     Outcome,
     OutcomeUnknown,
@@ -28,8 +30,7 @@ from tidelog.errors import (
 from tidelog.ids import SeqNo
 from tidelog.store.port import Store
 
-_PREFIX = "consensus/"
-_SPILL_PREFIX = "consensus-spill/"
+ROOT = "consensus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,14 @@ class _Held:
 
 @dataclass(slots=True, kw_only=True)
 class StoreConsensus:
-    """See the module. ``attempts``: how often a call is sent again before it fails."""
+    """See the module. ``attempts``: how often a call is sent again before it fails.
+
+    Objects lie below ``root``, and those of older records below ``root`` and "-spill".
+    """
 
     store: Store
     clock: Clock
+    root: str = ROOT
     attempts: int = 20
     _spilled: dict[str, tuple[boxes.BoxEntry, ...]] = field(default_factory=dict)
     _held: dict[str, _Held] = field(default_factory=dict)
@@ -131,34 +136,51 @@ class StoreConsensus:
         raise LocationError("the consensus object changes at every try", key=key)
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
-        async for entry in self.store.list(_PREFIX + prefix):
-            yield entry.key.removeprefix(_PREFIX)
+        async for entry in self.store.list(self._path(prefix)):
+            yield entry.key.removeprefix(f"{self.root}/")
+
+    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+        box = EMPTY
+        for one in records:
+            box = boxes.adopt_record(box, one.seqno, one.data, write_id=self.clock.unique())
+            box = await self._spilled(key, box)
+        with suppress(ObjectExists):
+            await self.store.put(self._path(key), boxes.encode_box(box), if_absent=True)
+        self._held.pop(key, None)
+
+    async def _spilled(self, key: str, box: Box) -> Box:
+        """Return a box that has grown too large without its older records, which were put away."""
+        moved = boxes.plan_spill(box)
+        if not moved:
+            return box
+        # The name derives from the write id, so that a second try writes the same object.
+        path = f"{self.root}-spill/{key}/{moved[0].seqno:016x}-{box.stamp}"
+        await self.store.put(path, boxes.encode_spill(moved))
+        return boxes.spill_records(box, Spill(path, moved[0].seqno, moved[-1].seqno))
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}/{key}"
 
     async def _append(self, key: str, held: _Held, data: bytes, *, write_id: str) -> None:
         box = boxes.append_record(held.box, data, write_id=write_id)
-        moved = boxes.plan_spill(box)
-        if moved:
-            # The name derives from the write id, so that a second try writes the same object.
-            path = f"{_SPILL_PREFIX}{key}/{moved[0].seqno:016x}-{write_id}"
-            await self.store.put(path, boxes.encode_spill(moved))
-            box = boxes.spill_records(box, Spill(path, moved[0].seqno, moved[-1].seqno))
+        box = await self._spilled(key, box)
         await self._replace(key, held, box)
 
     async def _replace(self, key: str, held: _Held, box: Box) -> None:
         body = boxes.encode_box(box)
         if held.e_tag is None:
-            e_tag = await self.store.put(_PREFIX + key, body, if_absent=True)
+            e_tag = await self.store.put(self._path(key), body, if_absent=True)
         else:
-            e_tag = await self.store.put(_PREFIX + key, body, if_match=held.e_tag)
+            e_tag = await self.store.put(self._path(key), body, if_match=held.e_tag)
         self._held[key] = _Held(box, e_tag)
 
     async def _refresh(self, key: str) -> _Held:
         held = self._held.get(key)
         try:
             if held is None or held.e_tag is None:
-                found = await self.store.get(_PREFIX + key)
+                found = await self.store.get(self._path(key))
             else:
-                newer = await self.store.refresh(_PREFIX + key, held.e_tag)
+                newer = await self.store.refresh(self._path(key), held.e_tag)
                 if newer is None:
                     return held
                 found = newer
@@ -171,7 +193,7 @@ class StoreConsensus:
         if held is not None and not boxes.follows(box, held.box):
             raise CorruptionError(
                 f"a consensus object was set back to an older state while it was used: put the "
-                f"newest version of {_PREFIX}{key} back, and write nothing before",
+                f"newest version of {self._path(key)} back, and write nothing before",
                 seqno=box.head_seqno,
                 known=held.box.head_seqno,
             )

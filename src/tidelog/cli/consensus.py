@@ -1,0 +1,62 @@
+"""``tidelog consensus``: what decides between the writers of a location, and to move it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.output import choose_format, count_text, print_json, say
+
+if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.moving import Moved
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="What decides between the writers of a location: move it elsewhere.",
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Move what decides between writers."""
+
+
+@app.command("move")
+def move(
+    context: typer.Context,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="KIND", help="store, sqlite:PATH, postgresql://USER@HOST/DATABASE."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Move what decides between writers to another place, while others may be at work.
+
+    They wait, and are told then to begin anew; none of them writes where nobody looks. If this is
+    stopped at any moment, the location stays where it is, or has moved: run it again, and it goes
+    on. Where --consensus or TIDELOG_CONSENSUS say a password, they go on doing so: of the place
+    where it is now.
+    """
+    from tidelog.consensus.kinds import parse_consensus
+
+    parse_consensus(to)
+
+    async def work(location: Location) -> Moved:
+        return await location.move_consensus(to)
+
+    found = on_location(context, work)
+    if choose_format(None, as_json=as_json) == "json":
+        told_keys = {"keys": found.keys, "records": found.records}
+        print_json({"consensus": found.consensus, **told_keys})
+    elif found.keys:
+        states, records = count_text(found.keys, "state"), count_text(found.records, "record")
+        say(f"Consensus is at {found.consensus} now: {states} moved, {records}")
+    else:
+        say(f"Consensus is at {found.consensus}")

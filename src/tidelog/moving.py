@@ -1,0 +1,242 @@
+"""Moving a location's consensus to another place: a store's, SQLite's or PostgreSQL's.
+
+The mark says that a move has begun; each key is fenced, and copied with its seqnos to a place that
+no other move uses; the mark is switched, which is the one moment at which the new place counts and
+the old one does not; at last the old keys say where it is. A crash before the switch leaves the old
+place in use, as soon as a writer has found that the move is dead (see `machine.guarded`); after it,
+the new one. The same move begun again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tidelog.clock import Clock, backoff_us, wall_us
+from tidelog.consensus.kinds import (
+    STORE,
+    ConsensusPlace,
+    check_there,
+    open_consensus,
+)
+from tidelog.consensus.port import Consensus, Copies, Versioned
+from tidelog.errors import ConsensusMoved, ContentionError, CorruptionError, ObjectChanged
+from tidelog.ids import SeqNo
+from tidelog.machine.fence import MoveFence, encode_fence, fence_of
+from tidelog.machine.guarded import MoveStanding
+from tidelog.mark import MARK, WITNESS, Mark, Moving, encode_mark, read_mark
+from tidelog.store.conditional import replace
+from tidelog.store.port import Store
+
+BEAT_US = 5_000_000
+TRIES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What a move did: how many keys and records were copied, to where; none if it is there."""
+
+    consensus: str
+    keys: int = 0
+    records: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class MarkMoves:
+    """The mark of a location, for who opened it when it had moved ``moves`` times."""
+
+    store: Store
+    clock: Clock
+    moves: int
+
+    async def standing(self) -> MoveStanding:
+        mark, _ = await load_mark(self.store)
+        moving = mark.moving
+        return MoveStanding(
+            moved_to="" if mark.moves == self.moves else mark.consensus_at or mark.consensus,
+            move="" if moving is None else moving.id,
+            stamp=mark.stamp,
+        )
+
+    async def give_up(self, standing: MoveStanding) -> None:
+        mark, e_tag = await load_mark(self.store)
+        if mark.moving is None or mark.stamp != standing.stamp:
+            return
+        await _replaced(self.store, mark, e_tag, self.clock, moving=None)
+
+
+async def load_mark(store: Store) -> tuple[Mark, str]:
+    """Return the mark of a location, and the e_tag that proves it was read.
+
+    Raises:
+        ObjectNotFound: there is none. CorruptionError, UsageError: see `read_mark`.
+    """
+    found = await store.get(MARK)
+    return read_mark(found.data, where=store.url), found.e_tag
+
+
+async def move_consensus(
+    store: Store, old: Consensus, to: ConsensusPlace, *, moves: int, clock: Clock
+) -> Moved:
+    """Move consensus from ``old``, in which it is since the mark said ``moves``, to a place.
+
+    Raises:
+        ContentionError: others gave it up at every try, to write. ConsensusMoved: somebody has
+            moved it elsewhere. LocationError: a store or a database failed: the same call goes on.
+    """
+    await check_there(to, clock=clock)
+    for attempt in range(TRIES):
+        mark, e_tag = await load_mark(store)
+        if _is_at(mark, to):
+            return Moved(consensus=mark.consensus_at or mark.consensus)
+        if mark.moves != moves:
+            raise ConsensusMoved(
+                "somebody else moved the location's consensus meanwhile: begin anew",
+                consensus=mark.consensus_at or mark.consensus,
+            )
+        wanted = to.told or to.kind
+        moving = mark.moving
+        if moving is None or moving.to != wanted:
+            # One to elsewhere that is under way is over by this.
+            moving = Moving(id=clock.unique(), to=wanted)
+            if not await _replaced(store, mark, e_tag, clock, moving=moving):
+                await clock.sleep(backoff_us(attempt, clock))
+                continue
+        mover = _Mover(
+            store=store,
+            clock=clock,
+            old=old,
+            new=open_consensus(to, location=moving.id, store=store, clock=clock),
+            move=moving.id,
+        )
+        if await mover.copy() and await mover.switch(to):
+            await mover.close(wanted)
+            return Moved(consensus=wanted, keys=len(mover.fenced), records=mover.records)
+    raise ContentionError(
+        "others who write give the move up at every try, or move it elsewhere: try again"
+    )
+
+
+def _is_at(mark: Mark, to: ConsensusPlace) -> bool:
+    return mark.consensus == to.kind and mark.consensus_at == to.told
+
+
+async def _replaced(
+    store: Store,
+    mark: Mark,
+    e_tag: str,
+    clock: Clock,
+    **changed: object,
+) -> bool:
+    """Replace the mark, unless somebody else was first."""
+    # The stamp makes bodies differ: a store's e_tag may be a hash of them.
+    changed_mark = msgspec.structs.replace(mark, stamp=clock.unique(), **changed)
+    try:
+        await replace(store, MARK, encode_mark(changed_mark), e_tag=e_tag, clock=clock)
+    except ObjectChanged:
+        return False
+    return True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Mover:
+    """One move, as far as this process has come with it."""
+
+    store: Store
+    clock: Clock
+    old: Consensus
+    new: Copies
+    move: str
+    beaten_us: int = 0
+    records: int = 0
+    fenced: dict[str, SeqNo] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.beaten_us = self.clock.monotonic_us()
+
+    async def copy(self) -> bool:
+        """Fence each key, and copy it; False if the move was given up by somebody."""
+        keys = [key async for key in self.old.list_keys()]
+        for key in keys:
+            if not await self._beat():
+                return False
+            fence = await self._fence(key, MoveFence(self.move), is_there=self._is_ours)
+            found = await self.old.scan(key, SeqNo(1))
+            kept = [one for one in found if one.seqno <= fence]
+            await self.new.adopt(key, kept)
+            head = await self.new.head(key)
+            if head is None or head.seqno < fence or not kept:
+                raise CorruptionError("a copy of a state is not what was copied", key=key)
+            self.fenced[key] = fence
+            self.records += len(kept)
+        return True
+
+    async def switch(self, to: ConsensusPlace) -> bool:
+        """Have the new place count; False if the move was given up by somebody."""
+        for attempt in range(TRIES):
+            mark, e_tag = await load_mark(self.store)
+            if _is_at(mark, to):
+                return True  # By another process, that did the same.
+            if not self._is_under_way(mark):
+                return False
+            switched = await _replaced(
+                self.store, mark, e_tag, self.clock,
+                moving=None, moves=mark.moves + 1,
+                consensus=to.kind, consensus_at=to.told, id=self.move,
+            )  # fmt: skip
+            if switched:
+                return True
+            await self.clock.sleep(backoff_us(attempt, self.clock))
+        return False
+
+    async def close(self, moved_to: str) -> None:
+        """Write into the old keys where consensus is now, and drop what was in them."""
+        for key in self.fenced:
+            final = MoveFence(self.move, moved_to)
+            seqno = await self._fence(key, final, is_there=lambda f: bool(f.moved_to))
+            await self.old.truncate(key, seqno)
+        if moved_to == STORE:
+            await self.store.delete([WITNESS])
+        else:
+            await self.store.put(WITNESS, encode_mark((await load_mark(self.store))[0]))
+
+    async def _fence(
+        self, key: str, fence: MoveFence, *, is_there: Callable[[MoveFence], bool]
+    ) -> SeqNo:
+        """Have a fence be the newest record of a key; return its seqno."""
+        while True:
+            newest = await self.old.head(key)
+            if newest is None:
+                raise CorruptionError("a state vanished while it was moved", key=key)
+            there = fence_of(newest.data)
+            if there is not None and is_there(there):
+                return newest.seqno
+            data = self._record(key, newest, fence)
+            seqno = SeqNo(newest.seqno + 1)
+            if await self.old.compare_and_set(key, seqno, data):
+                return seqno
+
+    def _record(self, key: str, newest: Versioned, fence: MoveFence) -> bytes:
+        at_us = wall_us(self.clock)
+        return encode_fence(newest.data, fence, at_us=at_us, key=key, seqno=newest.seqno)
+
+    def _is_ours(self, fence: MoveFence) -> bool:
+        return fence.move == self.move and not fence.moved_to
+
+    def _is_under_way(self, mark: Mark) -> bool:
+        return mark.moving is not None and mark.moving.id == self.move
+
+    async def _beat(self) -> bool:
+        """Show now and then that the move is under way; False if it is not any more."""
+        now_us = self.clock.monotonic_us()
+        if now_us - self.beaten_us < BEAT_US:
+            return True
+        mark, e_tag = await load_mark(self.store)
+        if not self._is_under_way(mark):
+            return False
+        # Where another process was first, that was its sign of life.
+        await _replaced(self.store, mark, e_tag, self.clock)
+        self.beaten_us = now_us
+        return True

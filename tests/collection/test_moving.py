@@ -1,0 +1,374 @@
+"""Consensus moves: at every moment the location is in one place, and no write is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kit.clocks import SwiftClock
+from kit.stores import keys_in
+from tidelog.clock import SystemClock
+from tidelog.consensus import kinds
+from tidelog.consensus.sql import Database
+from tidelog.errors import (
+    ConsensusMoved,
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    Outcome,
+    TidelogError,
+    UsageError,
+)
+from tidelog.ids import SeqNo
+from tidelog.location import Location, open_location
+from tidelog.machine.guarded import GuardedConsensus
+from tidelog.mark import MARK, WITNESS
+from tidelog.moving import load_mark
+from tidelog.persist.transition import Verdict
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.testing import Fault, Faulty, Request
+
+CLOCK = SystemClock()
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+async def opened(store: Store, **options: Any) -> Location:
+    """Open the location as a process of its own does."""
+    clock = options.pop("clock", None) or SwiftClock()
+    return await open_location("memory://lake", store=store, clock=clock, **options)
+
+
+async def append(location: Location, n: int, *, name: str = "s") -> bool:
+    """Append a number at the next time; False if others were first."""
+    shard = location.shard(name, schema=SCHEMA)
+    time = (await shard.upper()).time
+    updates = pa.table({"n": [n], "_time": [time], "_diff": [1]})
+    return (await shard.compare_and_append(updates, time, time + 1)).verdict is Verdict.COMMITTED
+
+
+async def numbers(location: Location, *, name: str = "s") -> list[int]:
+    """Return the numbers that a newcomer reads."""
+    shard = location.shard(name)
+    upper = (await shard.upper()).time
+    if not upper:
+        return []
+    table = await (await shard.snapshot(upper - 1)).to_arrow()
+    return sorted(n for n, d in zip(*table.to_pydict().values(), strict=True) for _ in range(d))
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    return {
+        "store": "store",
+        "sqlite": f"sqlite:{tmp_path / 'a.db'}",
+        "other": f"sqlite:{tmp_path / 'b.db'}",
+    }
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        ("store", "sqlite", "store", "sqlite"),
+        ("sqlite", "other", "sqlite", "store", "other"),
+        ("store", "postgres", "sqlite", "postgres", "store"),
+    ],
+)
+async def test_a_location_moves_from_place_to_place(
+    places: dict[str, str], route: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
+    """States keep their seqnos; what was written is read; who has the old place open is told."""
+    if "postgres" in route:
+        places["postgres"] = request.getfixturevalue("postgres").url()
+    store = MemoryStore()
+    location = await opened(store, create=True, consensus=places[route[0]])
+    written = 0
+    for _ in range(200):  # So that there are rollups, and records that were spilled or truncated.
+        await append(location, written)
+        written += 1
+    for place in route[1:]:
+        shard = location.shard("s")
+        before = await shard.refresh()
+        seqno = shard.machine.seqno
+        moved = await location.move_consensus(places[place])
+        assert moved.keys == 1
+        assert moved.records > 0
+        assert await (await opened(store)).move_consensus(places[place]) == type(moved)(
+            consensus=moved.consensus
+        )
+        for work in (
+            shard.refresh(),
+            append(location, -1),
+            location.shards(),
+            append(location, -1),
+        ):
+            with pytest.raises(ConsensusMoved, match="open the location again"):
+                await work
+        location = await opened(store)
+        shard = location.shard("s")
+        assert await shard.refresh() == before
+        assert shard.machine.seqno == seqno + 1  # The fence.
+        for _ in range(3):
+            assert await append(location, written)
+            written += 1
+        assert await numbers(await opened(store)) == list(range(written))
+
+
+@dataclass
+class Fuse:
+    """Requests of a process that dies at one of them, whichever of its stores that goes to."""
+
+    last: int
+    happened: bool
+    count: int = 0
+
+    @property
+    def blown(self) -> bool:
+        return self.count > self.last
+
+    def next(self) -> Fault:
+        self.count += 1
+        if self.count <= self.last:
+            return Fault()
+        return Fault(happened=self.happened and self.count == self.last + 1, told=False)
+
+    def toss(self, request: Request) -> Fault:
+        del request
+        return self.next()
+
+
+@dataclass
+class FusedDatabase:
+    """A database that a dying process asks."""
+
+    inner: Database
+    fuse: Fuse
+
+    async def run(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        fault = self.fuse.next()
+        found = await self.inner.run(statement, values) if fault.happened else []
+        if not fault.told:
+            raise LocationError("the process died", outcome=Outcome.UNKNOWN)
+        return found
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class Burning:
+    """Has databases that are opened within die by a fuse."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._make: Callable[..., Database] = kinds._database
+        self.fuse: Fuse | None = None
+
+        def made(*args: Any, **named: Any) -> Any:
+            found = self._make(*args, **named)
+            return found if self.fuse is None else FusedDatabase(found, self.fuse)
+
+        monkeypatch.setattr(kinds, "_database", made)
+
+
+@pytest.mark.parametrize("route", [("store", "sqlite"), ("sqlite", "store"), ("sqlite", "other")])
+async def test_a_move_that_dies_at_any_request_leaves_one_place(
+    places: dict[str, str], route: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Reads and writes go on in one place, and the move that is run again comes to its end."""
+    burning = Burning(monkeypatch)
+    points = 0
+    for happened in (False, True):
+        for last in range(10_000):
+            for name in ("sqlite", "other"):
+                places[name] = f"sqlite:{tmp_path / f'{name}-{happened}-{last}.db'}"
+            store = MemoryStore()
+            location = await opened(store, create=True, consensus=places[route[0]])
+            for n in range(3):
+                await append(location, n)
+            await append(location, 7, name="t")
+            stale = await opened(store)
+            await stale.shard("s").refresh()
+
+            burning.fuse = fuse = Fuse(last, happened)
+            with_fuse: Store = Faulty(store, toss=fuse.toss)
+            died = True
+            try:
+                mover = await opened(with_fuse)
+                await mover.move_consensus(places[route[1]])
+                died = False
+            except (LocationError, CorruptionError, ContentionError):
+                pass
+            burning.fuse = None
+            if not died and not fuse.blown:
+                break  # There are no more requests.
+            points += 1
+
+            assert await numbers(await opened(store)) == [0, 1, 2]
+            if last % 2:
+                # A writer that was there before, and one that comes now: both, or one alone.
+                wrote = [3]
+                assert await append(await opened(store), 3)
+                try:
+                    await append(stale, 4)
+                    wrote.append(4)
+                except ConsensusMoved:
+                    pass
+                assert await numbers(await opened(store)) == [0, 1, 2, *wrote]
+            else:
+                wrote = []
+            mark, _ = await load_mark(store)
+            assert mark.moves in (0, 1)
+            await (await opened(store)).move_consensus(places[route[1]])
+            mark, _ = await load_mark(store)
+            assert (mark.moves, mark.moving) == (1, None)
+            again = await opened(store)
+            assert await numbers(again) == [0, 1, 2, *wrote]
+            assert await numbers(again, name="t") == [7]
+            with pytest.raises(ConsensusMoved):
+                await append(stale, 9)
+            assert await append(again, 5)
+            with pytest.raises(ConsensusMoved):
+                await numbers(stale)
+    assert points > 25, points
+
+
+@dataclass
+class AtWork:
+    """Processes that write to a location while it moves; what they were told, they remember."""
+
+    store: Store
+    acknowledged: list[int] = field(default_factory=list)
+    doubtful: list[int] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    doubted: list[int] = field(default_factory=list)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def work(self, n: int, step: int, *, makes: bool) -> None:
+        """Append numbers, or make shards of such names, until the moves are over."""
+        location = await opened(self.store, clock=CLOCK)
+        told, unsure = (self.made, self.doubted) if makes else (self.acknowledged, self.doubtful)
+        while not self.done.is_set():
+            try:
+                if await append(location, n, name=f"made{n}" if makes else "s"):
+                    told.append(n)
+                    n += step
+            except ConsensusMoved as error:
+                if error.outcome is Outcome.UNKNOWN:
+                    unsure.append(n)
+                    n += step
+                location = await opened(self.store, clock=CLOCK)
+            await CLOCK.sleep(500)
+
+    async def move(self, route: list[str]) -> None:
+        """Move from place to place."""
+        for place in route:
+            await CLOCK.sleep(200_000)
+            await (await opened(self.store, clock=CLOCK)).move_consensus(place)
+        self.done.set()
+
+
+async def test_whoever_writes_meanwhile_loses_nothing(places: dict[str, str]) -> None:
+    """All that was acknowledged is there, once, and so is each shard that was made."""
+    store = MemoryStore()
+    await opened(store, create=True)
+    busy = AtWork(store)
+    route = [places[name] for name in ("sqlite", "store", "other", "store", "sqlite")]
+    async with asyncio.TaskGroup() as group:
+        for first in range(3):
+            group.create_task(busy.work(first, 3, makes=False))
+        group.create_task(busy.work(0, 1, makes=True))
+        group.create_task(busy.move(route))
+
+    last = await opened(store)
+    found = await numbers(last)
+    assert len(found) == len(set(found))
+    assert set(busy.acknowledged) <= set(found) <= {*busy.acknowledged, *busy.doubtful}
+    assert len(busy.acknowledged) > 20
+    names = {int(name[4:]) for name in await last.shards() if name.startswith("made")}
+    assert set(busy.made) <= names <= {*busy.made, *busy.doubted}
+    assert [await numbers(last, name=f"made{n}") for n in busy.made] == [[n] for n in busy.made]
+    assert len(busy.made) > 5
+
+
+async def test_a_shard_that_is_made_in_the_old_place_is_refused(places: dict[str, str]) -> None:
+    """By whoever makes it, and by whoever else has the old place open and goes on with it."""
+    store = MemoryStore()
+    await opened(store, create=True)
+    maker, other, reader = [await opened(store) for _ in range(3)]
+    await (await opened(store)).move_consensus(places["sqlite"])
+
+    # The first request that knows of the move comes after the record has landed.
+    guarded = maker.consensus
+    assert isinstance(guarded, GuardedConsensus)
+    with pytest.raises(ConsensusMoved) as refused:
+        await guarded.compare_and_set("user.new", SeqNo(1), b"x")
+    assert refused.value.outcome is Outcome.UNKNOWN
+    with pytest.raises(ConsensusMoved):
+        await other.consensus.compare_and_set("user.new", SeqNo(2), b"y")
+    with pytest.raises(ConsensusMoved):
+        await reader.shard("never").refresh()
+    assert await (await opened(store)).shards() == []
+
+
+async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) -> None:
+    """Who asks last is heard; what was copied before to the other place counts for nothing."""
+    store = MemoryStore()
+    location = await opened(store, create=True)
+    await append(location, 1)
+
+    marks = 0
+
+    def toss(request: Request) -> Fault:
+        nonlocal marks
+        marks += request.op == "put" and request.key == MARK
+        return Fault(happened=False, told=False) if marks > 1 else Fault()
+
+    failing = Faulty(store, toss=toss)
+    with pytest.raises((LocationError, ContentionError)):
+        await (await opened(failing)).move_consensus(places["sqlite"])
+    mark, _ = await load_mark(store)
+    assert mark.moving is not None
+    assert mark.moving.to == places["sqlite"]
+    moved = await (await opened(store)).move_consensus(places["other"])
+    assert moved.consensus == places["other"]
+    assert await numbers(await opened(store)) == [1]
+
+
+@pytest.mark.parametrize("how", ["made", "moved"])
+async def test_a_lost_mark_is_told_with_any_consensus(places: dict[str, str], how: str) -> None:
+    """It was looked for in the store's consensus alone: the location was made anew over itself."""
+    store = MemoryStore()
+    first = places["sqlite"] if how == "made" else "store"
+    location = await opened(store, create=True, consensus=first)
+    if how == "moved":
+        await location.move_consensus(places["sqlite"])
+    elif how == "made":
+        assert await keys_in(store) == [WITNESS, MARK]
+    await store.delete([MARK])
+
+    for create in (False, True):
+        with pytest.raises(CorruptionError, match=r"tidelog\.json is gone"):
+            await opened(store, create=create)
+    await store.delete([key for key in await keys_in(store) if key.startswith("consensus")])
+    await opened(store, create=True)
+    await store.delete([MARK])
+    await store.put("shard/user.s/part/00000000/x.parquet", b"")
+    with pytest.raises(CorruptionError, match=r"though shard/user\.s/part/.* is there"):
+        await opened(store, create=True)
+
+
+async def test_what_is_no_place_is_refused(places: dict[str, str], tmp_path: Path) -> None:
+    """Before anything is changed."""
+    store = MemoryStore()
+    location = await opened(store, create=True)
+    before = dict(store.objects)
+    for place in ("etcd://x", "sqlite:", f"sqlite:{tmp_path / 'none' / 'x.db'}"):
+        with pytest.raises(TidelogError) as refused:
+            await location.move_consensus(place)
+        assert isinstance(refused.value, UsageError | LocationError)
+        assert store.objects == before
