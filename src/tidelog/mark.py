@@ -89,7 +89,7 @@ def read_mark(data: bytes, *, where: str) -> Mark:
                 f"{FORMAT}): upgrade tidelog to use it"
             )
         mark = msgspec.convert(found, Mark)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CorruptionError(f"{where}/{MARK} cannot be read") from error
     if mark.consensus not in KINDS:
         raise UsageError(

@@ -7,5 +7,6 @@
 - `looking`, `writing`: all that can be asked of a log, and to do with it, each held to the truth
 - `unseen`: what no reader can tell, by what the bytes can say; docs/log.md and docs/wal3.md have it
 - `case`: one seed and number, from the specimen to its complaints
+- `decoders`: every other decoder of what is stored, a table of them, and its own small loop
 - `worker`, `runner`: many cases in a process with little memory; another that counts and tells
 """

@@ -143,12 +143,12 @@ class StoreConsensus:
         box = EMPTY
         for one in records:
             box = boxes.adopt_record(box, one.seqno, one.data, write_id=self.clock.unique())
-            box = await self._spilled(key, box)
+            box = await self._without_older(key, box)
         with suppress(ObjectExists):
             await self.store.put(self._path(key), boxes.encode_box(box), if_absent=True)
         self._held.pop(key, None)
 
-    async def _spilled(self, key: str, box: Box) -> Box:
+    async def _without_older(self, key: str, box: Box) -> Box:
         """Return a box that has grown too large without its older records, which were put away."""
         moved = boxes.plan_spill(box)
         if not moved:
@@ -163,7 +163,7 @@ class StoreConsensus:
 
     async def _append(self, key: str, held: _Held, data: bytes, *, write_id: str) -> None:
         box = boxes.append_record(held.box, data, write_id=write_id)
-        box = await self._spilled(key, box)
+        box = await self._without_older(key, box)
         await self._replace(key, held, box)
 
     async def _replace(self, key: str, held: _Held, box: Box) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.persist.part import Part
+from tidelog.persist.part import Part, decode_bounds
 
 Interval: TypeAlias = tuple[Any, Any]
 Box: TypeAlias = Mapping[str, Interval]
@@ -87,13 +87,12 @@ def whole_range(dtype: pa.DataType) -> range:
 
 def box_of_part(part: Part) -> dict[str, Interval]:
     """Return the least and the greatest value of each key column whose bounds the part tells."""
-    if not part.key_bounds:
-        return {}
-    with pa.ipc.open_stream(pa.py_buffer(part.key_bounds)) as stream:
-        table = stream.read_all()
-    named = ((name, table.column(name)) for name in table.column_names)
-    values = {name: ordered(c).to_pylist() for name, c in named if is_ordered(c.type)}
-    return {name: (least, greatest) for name, (least, greatest) in values.items()}
+    # Of no other kinds of values readers choose parts; see `is_ordered`.
+    return {
+        name: interval
+        for name, interval in decode_bounds(part).items()
+        if type(interval[0]) in (int, str)
+    }
 
 
 def part_reaches(part: Part, box: Box) -> bool:

@@ -62,6 +62,9 @@ class ShardScrubbed:
 
 def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -> Iterator[str]:
     """Yield what of a part's descriptor is not true of its updates, which were read whole."""
+    if why := _invalid(table):
+        yield f"its values are none: {why}"
+        return
     if table.num_rows != part.rows:
         yield f"it has {table.num_rows} updates, and its state says {part.rows}"
     if not table.num_rows:
@@ -73,11 +76,7 @@ def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -
         yield f"its times are {least} to {greatest}, and its state says otherwise"
     if least < batch.lower or (batch.upper is not None and greatest >= batch.upper):
         yield "it has times outside of its batch"
-    box = key_box(table, schema.key)
-    for name, (low, high) in decode_bounds(part).items():
-        found = box.get(name, (None, None))
-        if found[0] is None or found[0] < low or found[1] > high:
-            yield f"column {name!r} has keys outside of the bounds that its state says"
+    yield from _check_bounds(part, table, schema)
     sum_v, sum_t = sums_of(table, schema)
     if sum_v != part.v:
         yield "its rows do not sum up to V"
@@ -87,6 +86,23 @@ def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -
         yield "its updates are not in the order that its state says"
     if not int64_of(table, DIFF).all():
         yield "it has updates whose diff is 0"
+
+
+def _check_bounds(part: Part, table: pa.Table, schema: ShardSchema) -> Iterator[str]:
+    box = key_box(table, schema.key)
+    for name, (low, high) in decode_bounds(part).items():
+        found = box.get(name, (None, None))
+        if found[0] is None or found[0] < low or found[1] > high:
+            yield f"column {name!r} has keys outside of the bounds that its state says"
+
+
+def _invalid(table: pa.Table) -> str:
+    """Return what of the values is none that Arrow can have; the empty text if all are."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return str(error).splitlines()[0][:200]
+    return ""
 
 
 def _is_comparable(schema: ShardSchema) -> bool:

@@ -47,5 +47,5 @@ def decode_health(data: bytes) -> Health | None:
     """Read a health; None if it cannot be read."""
     try:
         return msgspec.json.decode(data, type=Health)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

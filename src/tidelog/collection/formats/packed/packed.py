@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from tidelog.errors import CorruptionError
+
 Codec = Literal["gzip", "zstd"]
 
 PACKED_RATIO: Final = 8  # About how much longer text is than what it was compressed to.
@@ -57,4 +59,12 @@ def encode_packed(packed: Packed | None) -> bytes:
 
 
 def decode_packed(data: bytes) -> Packed | None:
-    return msgspec.msgpack.decode(data, type=Packed) if data else None
+    """Read what the remap shard keeps; see `encode_packed`.
+
+    Raises:
+        CorruptionError: it is nothing of the kind.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=Packed) if data else None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptionError("where a compressed file was read to cannot be read") from error
