@@ -138,7 +138,9 @@ def test_what_lies_there_is_told(cli: Cli) -> None:
     assert (old["seqno"], old["upper"], len(old["batches"])) == (3, 2, 2)
     assert cli.done("shard", "state", "s", "--json").object["upper"] == 4
     described = cli.done("shard", "describe", "s", "--json").object
-    assert [one["level"] for one in described["batches"]] == [3, 0, 0, 0]
+    first, *others = [one["level"] for one in described["batches"]]
+    assert first > 0
+    assert others == [0, 0, 0]
     assert described["gets_a_snapshot"] == 2
     assert described["dollars_a_month"] > 0
 

@@ -26,7 +26,7 @@ def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -
     """Show a shard's schema, times, batches, holds, sizes, and what it costs to read and to keep.
 
     Batches are drawn by their level, in the order of their times: those of a level have about as
-    many updates, and those of the next eight times as many.
+    many updates, and those of the next several times as many.
     """
 
     async def work(location: Location) -> dict[str, Any]:
