@@ -13,7 +13,7 @@ import xxhash
 
 from tidelog.consensus import box as boxes
 from tidelog.consensus.box import Box, BoxEntry
-from tidelog.ids import SeqNo
+from tidelog.ids import Named, SeqNo
 from tidelog.machine.record import Record, decode_record
 from tidelog.persist.language import ShardLanguage
 from tidelog.persist.part import Part
@@ -21,7 +21,7 @@ from tidelog.persist.transactions.language import TransactionLanguage
 from tidelog.store.memory import MemoryStore
 
 _BOX = "consensus/"
-TRANSACTIONS = "transactions="  # How keys of transaction shards begin.
+TRANSACTIONS = Named.TRANSACTIONS.prefix
 
 
 @dataclass(slots=True)

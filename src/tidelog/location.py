@@ -100,7 +100,7 @@ class Location:
         from tidelog.persist.transactions.transactions import Transactions
 
         return Transactions(
-            name=check_name(name, of="name of transactions"),
+            name=name,
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,

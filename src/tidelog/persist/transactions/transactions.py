@@ -33,7 +33,7 @@ from tidelog.errors import (
     require,
 )
 from tidelog.frontier import TIME_MAX, Frontier, check_time
-from tidelog.ids import ShardId, check_name, new_writer_id
+from tidelog.ids import Named, ShardId, check_name, named_id, new_writer_id
 from tidelog.machine.machine import Machine
 from tidelog.persist.appending import WRITES_MAX
 from tidelog.persist.evolution import served_schema
@@ -89,8 +89,7 @@ class Transactions:
 
     def __post_init__(self) -> None:
         self.machine = Machine(
-            # No shard can be called so.
-            key=f"transactions={self.name}",
+            key=named_id(Named.TRANSACTIONS, self.name),
             prefix=f"transactions/{self.name}",
             language=TransactionLanguage(),
             store=self.store,
