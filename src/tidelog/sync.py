@@ -21,8 +21,8 @@ from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress as IngestProgress
 from tidelog.collection.ingest.summary import Summary
-from tidelog.collection.predicate.selection import RowSelection, repeated
 from tidelog.moving import Moved
+from tidelog.persist.selection import RowSelection, repeated
 from tidelog.portal import Portal
 from tidelog.sync_log import Log, documented_as
 from tidelog.sync_shard import Shard

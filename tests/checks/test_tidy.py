@@ -26,6 +26,7 @@ ROOMS = (
     ("arguments", "clock", "frontier", "metrics", "portal", "setsum", "rowhash_xxh3"),
     ("ids", "rowhash_columns"),
     ("rowhash",),
+    ("predicate",),
     ("store",),
     ("consensus",),
     ("wal",),
@@ -55,7 +56,7 @@ FOLDERS = {
         ("admin",),
         ("scrub",),
     ),
-    "collection": (("formats",), ("catalog",), ("predicate",), ("source",), ("ingest",)),
+    "collection": (("formats",), ("catalog",), ("source",), ("ingest",)),
 }
 PURE_FOLDERS = frozenset({("wal", "format"), ("collection", "formats")})
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
@@ -67,7 +68,7 @@ OUTSIDE = ("__init__", "__main__", "testing", "pyspark_tidelog")  # Of the order
 FOREIGN = {
     "pyspark": {"spark", "pyspark_tidelog"},
     "py4j": {"spark"},
-    "duckdb": {"persist", "collection", "demo", "spark"},
+    "duckdb": {"persist", "predicate", "collection", "demo", "spark"},
     "obstore": {"store"},
     "typer": {"cli"},
     "rich": {"cli"},

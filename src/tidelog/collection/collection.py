@@ -19,7 +19,6 @@ from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, Rendition
 from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import When, format_time, parse_time
 from tidelog.collection.formats.types import sql_type_of
-from tidelog.collection.predicate.selection import RowSelection, repeated
 from tidelog.collection.reading import Reading
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
@@ -35,6 +34,7 @@ from tidelog.persist.part import Part
 from tidelog.persist.reader import parts_between
 from tidelog.persist.rereading import reread
 from tidelog.persist.schema import ShardSchema
+from tidelog.persist.selection import RowSelection, repeated
 from tidelog.persist.shard import Shard
 from tidelog.persist.snapshot import ShardSnapshot, require_replaced
 from tidelog.persist.updates import sum_up

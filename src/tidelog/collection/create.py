@@ -26,7 +26,6 @@ from tidelog.collection.infer import (
     no_files,
     sample_schema,
 )
-from tidelog.collection.predicate.expression import check_predicate
 from tidelog.collection.source.decode_rows import csv_line, one_line
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
@@ -36,6 +35,7 @@ from tidelog.collection.spec_types import check_types
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.persist.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
+from tidelog.predicate.expression import check_predicate
 from tidelog.store.places import split_globs
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, real_root, secrets_in

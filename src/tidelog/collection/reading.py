@@ -13,7 +13,6 @@ from functools import partial
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.collection.predicate.selection import CheckedSelection, first_rows, rows_count
 from tidelog.persist.bounds import Box
 from tidelog.persist.opened import PartOpener
 from tidelog.persist.part import Part
@@ -25,6 +24,7 @@ from tidelog.persist.pieces import (
     pieces_by_key,
 )
 from tidelog.persist.schema import ShardSchema
+from tidelog.persist.selection import CheckedSelection, first_rows, rows_count
 from tidelog.store.port import Store
 
 

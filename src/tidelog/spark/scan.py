@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.collection.predicate.selection import check_multiplicity
 from tidelog.errors import CorruptionError
 from tidelog.persist.bounds import (
     OPEN,
@@ -34,6 +33,7 @@ from tidelog.persist.bounds import (
 )
 from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
+from tidelog.persist.selection import check_multiplicity
 from tidelog.persist.updates import accumulate, consolidate
 
 PARTITION_BYTES: Final = 8 * 1024 * 1024

@@ -35,8 +35,6 @@ from tidelog.collection.ingest.envelope import (
     messages_schema,
     stamp_rows,
 )
-from tidelog.collection.predicate.expression import check_predicate
-from tidelog.collection.predicate.predicate import Predicate
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import TextsNotKept, errors_table
 from tidelog.collection.source.kind import SourceKind
@@ -46,6 +44,8 @@ from tidelog.frontier import Frontier
 from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
 from tidelog.persist.updates import check_updates
+from tidelog.predicate.expression import check_predicate
+from tidelog.predicate.predicate import Predicate
 from tidelog.rowhash import Hashes, bucket_of, hash_rows
 
 # So long after its own time a deletion is remembered, by the times of the data.

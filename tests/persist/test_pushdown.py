@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.predicate.expression import check_predicate
-from tidelog.collection.predicate.predicate import open_sandbox
-from tidelog.collection.predicate.pushdown import box_of
 from tidelog.persist.bounds import Box, rows_within
+from tidelog.persist.pushdown import box_of
+from tidelog.predicate.expression import check_predicate
+from tidelog.predicate.predicate import open_sandbox
 
 COLUMNS: dict[str, pa.DataType] = {
     "id": pa.int64(),

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.collection.predicate import predicate
-from tidelog.collection.predicate.expression import Predicate, check_predicate, filter_table
 from tidelog.errors import ExpressionTooSlow, UsageError
+from tidelog.predicate import predicate
+from tidelog.predicate.expression import Predicate, check_predicate, filter_table
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FLIGHTS = pa.table(

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 import duckdb
 import pyarrow as pa
 
-from tidelog.collection.predicate.expression_tree import Json
-from tidelog.collection.predicate.predicate import ROWS
 from tidelog.persist.bounds import Box, Interval, is_ordered, meet, ordered, whole_range
+from tidelog.predicate.expression_tree import Json
+from tidelog.predicate.predicate import ROWS
 
 _MIRRORED: Final = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from tidelog.collection.predicate.expression_tree import Json, Kind, Use, uses_of, without_places
-from tidelog.collection.predicate.predicate import (
+from tidelog.errors import UsageError
+from tidelog.predicate.expression_tree import Json, Kind, Use, uses_of, without_places
+from tidelog.predicate.predicate import (
     ROWS,
     Predicate,
     filter_table,
     open_sandbox,
     told_by,
 )
-from tidelog.errors import UsageError
 
 __all__ = ["Predicate", "check_predicate", "filter_table"]
 

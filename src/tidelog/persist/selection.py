@@ -21,7 +21,7 @@ from tidelog.persist.updates import consolidate
 if TYPE_CHECKING:
     import duckdb
 
-    from tidelog.collection.predicate.predicate import Predicate
+    from tidelog.predicate.predicate import Predicate
 
 BLOCK_ROWS: Final = 65_536
 
@@ -61,7 +61,7 @@ class RowSelection:
         predicate = None
         if where is not None:
             # DuckDB is behind it, which takes 50 ms to load.
-            from tidelog.collection.predicate.expression import check_predicate
+            from tidelog.predicate.expression import check_predicate
 
             told = f"{self.what}where"
             check_kind(where, str, f"{told} is a condition in SQL, as text")
@@ -105,7 +105,7 @@ class CheckedSelection:
         if self.predicate is None:
             yield None
             return
-        from tidelog.collection.predicate.predicate import open_sandbox
+        from tidelog.predicate.predicate import open_sandbox
 
         with open_sandbox() as opened:
             yield opened
@@ -114,7 +114,7 @@ class CheckedSelection:
         """Return bounds outside of which no row is asked for."""
         if self.predicate is None or sandbox is None:
             return {}
-        from tidelog.collection.predicate.pushdown import box_of
+        from tidelog.persist.pushdown import box_of
 
         return box_of(self.predicate.sql, self.predicate.schema, sandbox)
 
