@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +18,7 @@ from tidelog.persist.evolution import Evolved
 from tidelog.persist.listening import Progress
 from tidelog.persist.reader import Split
 from tidelog.persist.shard import LEASE_US
+from tidelog.persist.spilled_rows import MEMORY_BYTES
 from tidelog.persist.state import Token
 from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
@@ -66,9 +67,16 @@ class Shard:
     ) -> bool:
         return self._portal.run(self._inner.append(updates, lower, upper))
 
-    def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
-        found = self._portal.run(self._inner.snapshot(as_of, timeout_us=timeout_us))
-        return ShardSnapshot(self._portal, found)
+    def snapshot(
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_us: int | None = None,
+    ) -> ShardSnapshot:
+        asked = self._inner.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
+        return ShardSnapshot(self._portal, self._portal.run(asked))
 
     def listen(self, as_of: int) -> Iterator[Progress]:
         return self._portal.iterate(self._inner.listen(as_of))
@@ -139,6 +147,9 @@ class ShardSnapshot:
 
     def to_arrow(self) -> pa.Table:
         return self._portal.run(self._inner.to_arrow())
+
+    def to_batches(self, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[pa.RecordBatch]:
+        return self._portal.iterate(self._inner.to_batches(memory_bytes=memory_bytes))
 
 
 @documented_as(aio_appender.Appender)

@@ -55,6 +55,27 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @contextmanager
+def bounded_duck(memory_bytes: int, spill: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a database of one's own that keeps in ``spill`` what does not fit into memory."""
+    import duckdb
+
+    database = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": f"{memory_bytes}B",
+            "temp_directory": spill,
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+        },
+    )
+    try:
+        database.execute("SET TimeZone = 'UTC'")
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
 def duck_in_order() -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a database of one's own, whose results come in the order of what they are made of."""
     import duckdb

@@ -9,8 +9,8 @@ Source: persist, "Compaction".
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from tidelog.persist.merging import MergeRequest
 from tidelog.persist.part import Part, int64_array, int64_of, sums_of
 from tidelog.persist.reader import PartReader
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, fitted
+from tidelog.persist.sql_batches import tables_of
 from tidelog.persist.updates import is_sortable
 from tidelog.rowhash import RowSum
 
@@ -89,9 +90,16 @@ class RowMerger:
     ) -> AsyncGenerator[pa.Table, None]:
         work = partial(_sum_up, schema=self.schema, advanced_to=request.advanced_to)
         gathered = self._in_memory if request.size_bytes <= IN_MEMORY_BYTES else self._in_files
-        async with gathered(parts) as rows, aclosing(self._each(partial(work, rows))) as tables:
-            async for table in tables:
-                yield table
+        async with gathered(parts) as rows:
+            made = tables_of(
+                partial(work, rows),
+                clock=self.reader.clock,
+                out_bytes=self.out_bytes,
+                schema=self.schema.updates,
+            )
+            async with aclosing(made) as tables:
+                async for table in tables:
+                    yield table
 
     async def _load(self, part: Part) -> pa.Table:
         """Read a part as the newest schema has it.
@@ -141,29 +149,6 @@ class RowMerger:
 
         await self.reader.clock.offload(write)
         return str(path)
-
-    async def _each(
-        self, merged: Callable[[], AbstractContextManager[Iterator[pa.RecordBatch]]]
-    ) -> AsyncGenerator[pa.Table, None]:
-        """Yield what SQL made, cut into tables, while a thread waits for it."""
-        offload = self.reader.clock.offload
-        opened = merged()
-        batches = await offload(opened.__enter__)
-        try:
-            while (table := await offload(lambda: self._next(batches))) is not None:
-                yield table
-        finally:
-            opened.__exit__(None, None, None)  # Which takes no time, and may come after a crash.
-
-    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
-        held: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            held.append(batch)
-            size += batch.nbytes
-            if size >= self.out_bytes:
-                break
-        return pa.Table.from_batches(held).cast(self.schema.updates) if held else None
 
 
 def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:

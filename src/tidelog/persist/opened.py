@@ -109,11 +109,20 @@ class PartOpener:
     async def _open(self, part: Part, in_files: bool) -> OpenPart:
         if part.path is None:
             return self._inline(part)
-        try:
-            data = (await self.store.get(part.path)).data
-        except ObjectNotFound as error:
-            raise missing_part(part.path) from error
+        data = await self._load(part.path)
         return await self.clock.offload(lambda: self._checked(part, data, in_files))
+
+    async def bytes_of(self, part: Part) -> bytes:
+        """Read and check a part's bytes; see `open`."""
+        data = (part.inline or b"") if part.path is None else await self._load(part.path)
+        await self.clock.offload(partial(check_bytes, part, data))
+        return data
+
+    async def _load(self, path: str) -> bytes:
+        try:
+            return (await self.store.get(path)).data
+        except ObjectNotFound as error:
+            raise missing_part(path) from error
 
     def _inline(self, part: Part) -> OpenPart:
         table = decode_part(part, part.inline or b"", self.schema)

@@ -42,7 +42,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is a msgpack map: of each key
         column whose type has an order, ``[kind, least, greatest]``; it is empty where none has.
-        ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``.
+        ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``. ``plain`` says
+        that each diff is 1.
     """
 
     path: str | None = None
@@ -61,6 +62,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     sum_t: bytes
     format: int = FORMAT
     extra: dict[str, Any] = {}
+    plain: bool = False
 
     @property
     def v(self) -> RowSum:
@@ -132,19 +134,21 @@ def encode_part(
     small = body is not None and len(body) <= INLINE_BYTES
     data = body if body is not None and small else encode_parquet(updates)
     times = pc.min_max(updates.column(TIME))
+    diffs = int64_of(updates, DIFF)
     part = Part(
         path=None if small else path,
         inline=data if small else None,
         size_bytes=len(data),
         xxh3=xxhash.xxh3_128_digest(data),
         rows=updates.num_rows,
-        diffs=int(int64_of(updates, DIFF).sum()),
+        diffs=int(diffs.sum()),
         time_min=times["min"].as_py(),
         time_max=times["max"].as_py(),
         key_bounds=_encode_bounds(updates, schema),
         is_sorted=is_sorted,
         sum_v=sum_v.to_bytes(),
         sum_t=sum_t.to_bytes(),
+        plain=bool((diffs == 1).all()),
     )
     return part, None if small else data
 

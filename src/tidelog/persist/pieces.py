@@ -49,7 +49,7 @@ class Wanted:
 
     Shape: ``columns`` are those that are needed; rows outside ``box`` are not, and left out.
     Of changes, only such after ``after`` are. ``piece_rows`` is about how many updates are decoded
-    at once.
+    at once. With ``is_grouped``, equal rows are put together where nothing was taken back, too.
     """
 
     as_of: int
@@ -57,6 +57,7 @@ class Wanted:
     columns: tuple[str, ...]
     box: Box
     piece_rows: int = PIECE_ROWS
+    is_grouped: bool = False
 
 
 async def pieces_as_written(
@@ -265,7 +266,8 @@ class _Sweep:
         self._low = high
         data = self._opener.schema.data
         names = ShardSchema(pa.schema([data.field(n) for n in self._names]), 0)
-        return merge(found, names, key=self._opener.schema.key)
+        key = self._opener.schema.key
+        return merge(found, names, key=key, is_grouped=self._wanted.is_grouped)
 
     def _before(self, cursor: _Cursor, high: Any) -> Iterator[pa.Table]:
         """Yield a part's rows before ``high``; keep what is decoded beyond it, if it is little."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from tidelog.errors import PartMissing
-from tidelog.persist.snapshot import READS_MAX, overtaken
+from tidelog.errors import PartMissing, ReadOvertaken
+
+READS_MAX: Final = 5
 
 T = TypeVar("T")
 
@@ -42,3 +43,11 @@ async def reread(
         else:
             return
     raise overtaken()
+
+
+def overtaken() -> ReadOvertaken:
+    """Return the error of a read whose parts go quicker than it reads them."""
+    return ReadOvertaken(
+        "what was still to be read was merged and deleted meanwhile: read again, or collect less "
+        "eagerly (tidelog collect --after)"
+    )

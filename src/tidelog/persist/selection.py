@@ -69,6 +69,9 @@ class RowSelection:
         return CheckedSelection(columns=tuple(columns), predicate=predicate, limit=limit)
 
 
+ALL_ROWS: Final = RowSelection()
+
+
 def _limit_of(limit: SupportsIndex, what: str) -> int:
     try:
         found = operator.index(limit)  # Of numpy, too.
@@ -92,6 +95,10 @@ class CheckedSelection:
     columns: tuple[str, ...]
     predicate: Predicate | None
     limit: int | None
+
+    def is_all(self, schema: ShardSchema) -> bool:
+        """Say whether it leaves nothing out of what has this schema, and changes no order."""
+        return self.predicate is None and self.limit is None and list(self.columns) == schema.names
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -127,9 +134,18 @@ class CheckedSelection:
             UsageError: the condition fails on a row. CorruptionError: one is there less than no
             times.
         """
+        found = self.filtered(rows, sandbox)
+        check_multiplicity(found, name)
+        return found
+
+    def filtered(self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None) -> pa.Table:
+        """Return those of some rows that are asked for, however often they are there.
+
+        Raises:
+            UsageError: the condition fails on a row.
+        """
         if self.predicate is not None and sandbox is not None and rows.num_rows:
             rows = rows.filter(self.predicate.mask_in(sandbox, rows))
-        check_multiplicity(rows, name)
         return rows.select([*self.columns, DIFF])
 
     def chosen_changes(

@@ -7,7 +7,7 @@ Source: persist, "API".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ from tidelog.persist.listening import Progress
 from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader, parts_until
 from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.persist.selection import ALL_ROWS, CheckedSelection, RowSelection
 from tidelog.persist.snapshot import ShardSnapshot, check_readable, require_replaced
 from tidelog.persist.state import Diff, State, Token
 from tidelog.persist.timeout import in_time
@@ -185,19 +186,38 @@ class Shard:
         """Forget a named writer; gives whether there was one."""
         return await self._decide(lambda state: transition.decide_drop_writer(state, name))
 
-    async def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
-        """Return the contents at ``as_of``, once they are complete.
+    async def snapshot(
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_us: int | None = None,
+    ) -> ShardSnapshot:
+        """Return the contents at ``as_of``, once they are complete: all, unless told.
+
+        ``where`` is a condition in DuckDB's dialect on a row; what it and ``columns`` leave out is
+        not read, where that can be told without reading it.
 
         Raises:
+            UsageError: a column is not there, or the condition is none.
             AsOfBeforeSince: since is past it; the message has the smallest time that can be read.
             DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
         """
         check_time(as_of)
+        asked = RowSelection(columns=columns, where=where)
+        checked = None if self.schema is None else asked.check(self.schema)
         state = await self.wait_for_upper(as_of, timeout_us=timeout_us)
-        return self.snapshot_of(state, as_of)
+        checked = checked or asked.check(served_schema(state, self.schema))
+        return self.snapshot_of(state, as_of, checked)
 
     def snapshot_of(
-        self, state: State, as_of: int, *, upper: Frontier | None = None
+        self,
+        state: State,
+        as_of: int,
+        selection: CheckedSelection | None = None,
+        *,
+        upper: Frontier | None = None,
     ) -> ShardSnapshot:
         """Return the contents at a time that ``state``, read before, is complete for: no request.
 
@@ -215,7 +235,8 @@ class Shard:
         schema = served_schema(state, self.schema)
 
         async def again(error: PartMissing) -> ShardSnapshot:
-            return self.snapshot_of(await self.check_replaced(error), as_of, upper=upper)
+            newest = await self.check_replaced(error)
+            return self.snapshot_of(newest, as_of, selection, upper=upper)
 
         return ShardSnapshot(
             shard=self.id,
@@ -224,6 +245,7 @@ class Shard:
             parts=tuple(parts_until(state, as_of)),
             reader=self.reader,
             again=again,
+            selection=selection or ALL_ROWS.check(schema),
         )
 
     async def check_replaced(self, error: PartMissing) -> State:

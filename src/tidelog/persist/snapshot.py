@@ -5,27 +5,32 @@ Source: persist, "Snapshot".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from tidelog.errors import AsOfBeforeSince, PartMissing, ReadOvertaken, UsageError
+from tidelog.errors import AsOfBeforeSince, PartMissing, UsageError
 from tidelog.ids import ShardId
+from tidelog.persist.contents import IN_MEMORY_BYTES, ContentsReader, Way, choose_way
 from tidelog.persist.part import Part
 from tidelog.persist.reader import PartReader, Split, plan_splits
+from tidelog.persist.rereading import READS_MAX, overtaken, reread
 from tidelog.persist.schema import ShardSchema
+from tidelog.persist.selection import CheckedSelection
+from tidelog.persist.spilled_rows import MEMORY_BYTES
 from tidelog.persist.state import State
-from tidelog.persist.updates import accumulate
+from tidelog.persist.updates import accumulate, sum_up
 
-READS_MAX: Final = 5
+BATCH_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSnapshot:
-    """The contents at ``as_of``, not read yet.
+    """The contents at ``as_of``, not read yet: those rows and columns that ``selection`` names.
 
     ``again`` plans the same by the newest state, where that names other parts than are missing.
     """
@@ -36,24 +41,67 @@ class ShardSnapshot:
     parts: tuple[Part, ...]
     reader: PartReader
     again: Callable[[PartMissing], Awaitable[ShardSnapshot]]
+    selection: CheckedSelection
 
     def splits(self, count: int) -> list[Split]:
         """Share the snapshot out into exactly ``count`` plain values, balanced by bytes.
 
         Raises:
-            UsageError: ``count`` is less than 1.
+            UsageError: ``count`` is less than 1, or the snapshot is of some rows or columns.
         """
         if count < 1:
             raise UsageError("a snapshot has at least one split", count=count)
+        if not self.is_whole:
+            raise UsageError(
+                "splits are of whole snapshots: leave columns and where out, and choose from what "
+                "a split gives"
+            )
         return plan_splits(self.shard, self.schema, self.as_of, self.parts, count)
 
+    @property
+    def is_whole(self) -> bool:
+        """Say whether all rows and columns are asked for, in their order."""
+        return self.selection.is_all(self.schema)
+
     async def to_arrow(self) -> pa.Table:
-        """Return the contents: data columns and ``_diff``, consolidated.
+        """Return the contents: the columns asked for and ``_diff``, consolidated.
 
         Raises:
             CorruptionError: a part is missing, or not what was written. AsOfBeforeSince: the time
-                is not kept any more. LocationError: the store failed.
+                is not kept any more. UsageError: the condition fails on a row. LocationError: the
+                store failed.
         """
+        if self.is_whole and sum(part.size_bytes for part in self.parts) <= IN_MEMORY_BYTES:
+            return await self._at_once()
+        found = [table async for table in self._tables(MEMORY_BYTES)]
+        narrow = self._contents(MEMORY_BYTES).narrow
+        of_all_columns = set(narrow.names) == set(self.schema.names)
+        if of_all_columns and choose_way(self.parts, self.schema) is not Way.AS_WRITTEN:
+            return pa.concat_tables([sum_up([], narrow), *found])
+        return await self.reader.clock.offload(lambda: sum_up(found, narrow))
+
+    async def to_batches(
+        self, *, memory_bytes: int = MEMORY_BYTES
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the contents in batches, of which never all are in memory: columns and ``_diff``.
+
+        No row is there that was taken back. A row comes once, with how often it is there in
+        ``_diff``, unless the shard has no key and nothing in it was ever taken back, or a column
+        is left out: then equal rows may come apart, and their sum counts.
+
+        Units: of what has to be sorted or grouped, at most ``memory_bytes`` are in memory, and
+            what does not fit lies in files meanwhile.
+
+        Raises:
+            ReadOvertaken: what was still to come was merged and deleted. Whatever `to_arrow`
+                raises.
+        """
+        async with aclosing(self._tables(memory_bytes)) as tables:
+            async for table in tables:
+                for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+                    yield batch
+
+    async def _at_once(self) -> pa.Table:
         snapshot = self
         for _ in range(READS_MAX):
             try:
@@ -65,13 +113,24 @@ class ShardSnapshot:
             return await self.reader.clock.offload(work)
         raise overtaken()
 
+    def _tables(self, memory_bytes: int) -> AsyncGenerator[pa.Table, None]:
+        planned = [self]
 
-def overtaken() -> ReadOvertaken:
-    """Return the error of a read whose parts go quicker than it reads them."""
-    return ReadOvertaken(
-        "what was still to be read was merged and deleted meanwhile: read again, or collect less "
-        "eagerly (tidelog collect --after)"
-    )
+        async def plan_again(error: PartMissing) -> None:
+            planned.append(await self.again(error))
+
+        contents = self._contents(memory_bytes)
+        return reread(lambda: contents.tables(planned[-1].parts), plan_again)
+
+    def _contents(self, memory_bytes: int) -> ContentsReader:
+        return ContentsReader(
+            schema=self.schema,
+            selection=self.selection,
+            as_of=self.as_of,
+            store=self.reader.store,
+            clock=self.reader.clock,
+            memory_bytes=memory_bytes,
+        )
 
 
 def require_replaced(states: Iterable[State], error: PartMissing) -> None:

@@ -117,36 +117,46 @@ def sum_up(tables: Sequence[pa.Table], schema: ShardSchema) -> pa.Table:
     """Return contents that came in pieces, columns and ``_diff``, consolidated."""
     columns = ", ".join(quoted(n) for n in schema.names)
     return _run(
-        f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns}",
+        f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns} "
+        f"HAVING sum({DIFF}) <> 0",
         tables,
         schema.data.append(pa.field(DIFF, pa.int64(), nullable=False)),
     )
 
 
-def merge(tables: Sequence[pa.Table], schema: ShardSchema, *, key: Sequence[str]) -> pa.Table:
+def merge(
+    tables: Sequence[pa.Table],
+    schema: ShardSchema,
+    *,
+    key: Sequence[str],
+    is_grouped: bool = False,
+) -> pa.Table:
     """Return updates without times as one table, ordered by its columns: data and ``_diff``.
 
     Shape: the columns of ``key`` are the first of all, and have no dictionaries; others may.
-    They are consolidated if one takes back anything; else equal rows may stand apart.
+    They are consolidated if one takes back anything, or with ``is_grouped``; else equal rows may
+    stand apart.
     """
     out = schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
     filled = [t.select(out.names) for t in tables if t.num_rows]
     if len({t.schema for t in filled}) > 1:
         filled = [t.cast(out) for t in filled]  # One part has a dictionary where another has none.
     if not can_sort(filled, key):
-        return _merge_by_sql(filled, schema, out)
+        return _merge_by_sql(filled, schema, out, is_grouped)
     joined = joined_in_order(filled, key)
     if joined is not None:
         return joined
     single, others = sorted_by_key(pa.concat_tables(filled), key)
     if not others.num_rows:
         return single
-    return in_key_order([single.cast(out), _merge_by_sql([others], schema, out)], key)
+    return in_key_order([single.cast(out), _merge_by_sql([others], schema, out, is_grouped)], key)
 
 
-def _merge_by_sql(filled: Sequence[pa.Table], schema: ShardSchema, out: pa.Schema) -> pa.Table:
+def _merge_by_sql(
+    filled: Sequence[pa.Table], schema: ShardSchema, out: pa.Schema, is_grouped: bool
+) -> pa.Table:
     columns = ", ".join(quoted(n) for n in schema.names)
-    if any(pc.min(t.column(DIFF)).as_py() < 0 for t in filled):
+    if is_grouped or any(pc.min(t.column(DIFF)).as_py() < 0 for t in filled):
         return _run(
             f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns} "
             f"HAVING sum({DIFF}) <> 0 ORDER BY {columns}",

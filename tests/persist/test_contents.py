@@ -1,0 +1,299 @@
+"""What is read of a snapshot: the same rows, however parts lie and whatever is skipped."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.shard_tables import TIMES, schema_of, shard_updates, table_of
+from kit.shards import Place, in_memory
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.persist import contents, parquet, part, pieces
+from tidelog.persist.contents import Way, choose_way
+from tidelog.persist.part import Part
+from tidelog.persist.schema import DIFF, ShardSchema, shard_schema
+from tidelog.persist.shard import Shard
+from tidelog.store.memory import MemoryStore
+from tidelog.testing import Recorded
+from tidelog.testing.models import Row, accumulate, contents_of, rows_of, updates_of
+
+WAYS = st.sampled_from(Way)
+
+
+async def written(schema: ShardSchema, table: pa.Table, cuts: Sequence[int]) -> Shard:
+    """Write updates to a shard in several batches, by their times; row groups are of two rows."""
+    shard = in_memory().shard(schema=schema)
+    with patch.object(parquet, "ROW_GROUP_ROWS", 2), patch.object(part, "INLINE_BYTES", 0):
+        for lower, upper in pairwise([0, *cuts, 6]):
+            times = table.column("_time").to_numpy()
+            some = table.filter(pa.array((times >= lower) & (times < upper)))
+            await shard.compare_and_append(some, lower, upper)
+    return shard
+
+
+def fitting(way: Way, parts: Sequence[Part], schema: ShardSchema) -> Way:
+    """Return the way that is asked for, if it is sound for these parts, else the one chosen."""
+    is_plain = all(part.plain for part in parts)
+    is_wrong = way is Way.AS_WRITTEN and not (is_plain and not schema.key_columns)
+    return choose_way(parts, schema) if is_wrong else way
+
+
+CUTS = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
+
+
+@settings(max_examples=80)
+@given(drawn=shard_updates(max_size=16), cuts=CUTS, as_of=TIMES, way=WAYS, data=st.data())
+async def test_every_way_of_reading_gives_what_the_model_has(
+    drawn: tuple[ShardSchema, pa.Table],
+    cuts: list[int],
+    as_of: int,
+    way: Way,
+    data: st.DataObject,
+) -> None:
+    """T29: no row that is not there, none twice; and of some columns, as if there were no others.
+
+    Rows come in any order, and what is not grouped adds up to the same.
+    """
+    schema, table = drawn
+    shard = await written(schema, table, cuts)
+    count = data.draw(st.integers(1, len(schema.names)), label="columns")
+    columns = data.draw(st.permutations(schema.names), label="order")[:count]
+    expected = accumulate(updates_of(table), as_of)
+    places = [schema.names.index(name) for name in columns]
+    projected: Counter[Row] = Counter()
+    for row, diff in expected.items():
+        projected[tuple(row[place] for place in places)] += diff
+
+    with (
+        patch.object(contents, "choose_way", lambda parts, s: fitting(way, parts, s)),
+        patch.object(pieces, "PIECE_ROWS", 2),
+    ):
+        whole = await shard.snapshot(as_of)
+        some = await shard.snapshot(as_of, columns=columns)
+        batches = [batch async for batch in whole.to_batches()]
+        of_some = [batch async for batch in some.to_batches()]
+        narrow = await some.to_arrow()
+    assert contents_of(await whole.to_arrow()) == expected
+    assert contents_of(narrow) == {row: n for row, n in projected.items() if n}
+    assert narrow.schema.names == [*columns, DIFF]
+    assert added_up(batches, schema.names) == expected
+    assert added_up(of_some, columns) == {row: n for row, n in projected.items() if n}
+    if choose_way(whole.parts, schema) is not Way.AS_WRITTEN:
+        contents_of(pa.Table.from_batches(batches, whole_schema(schema)))
+
+
+def whole_schema(schema: ShardSchema) -> pa.Schema:
+    return schema.data.append(pa.field(DIFF, pa.int64(), nullable=False))
+
+
+def added_up(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[Row, int]:
+    found: Counter[Row] = Counter()
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        assert 0 not in table.column(DIFF).to_pylist()
+        diffs = table.column(DIFF).to_numpy().tolist()
+        for row, diff in zip(rows_of(table, names), diffs, strict=True):
+            found[row] += diff
+    return {row: n for row, n in found.items() if n}
+
+
+# T30. Values that bounds are easily wrong about: what has no order, what was cut short, the ends.
+LONG = "z" * 70
+COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "id": (pa.int64(), [None, -(2**63), -1, 0, 1, 2, 2**63 - 1]),
+    "name": (pa.string(), [None, "", "a", "ab", LONG, LONG + "a", LONG + "b", "é", "\U0001f600"]),
+    "amount": (pa.float64(), [None, 0.0, -0.0, float("nan"), float("inf"), -1.5]),
+    "day": (pa.date32(), [None, dt.date(1, 1, 1), dt.date(2020, 1, 2), dt.date(9999, 12, 31)]),
+    "price": (pa.decimal128(9, 2), [None, 0, 1, -2]),
+    "raw": (pa.binary(), [None, b"", b"\xff", b"a"]),
+}
+LITERALS = {
+    "id": ["-9223372036854775808", "-1", "0", "1", "1.5", "9223372036854775807", "NULL"],
+    "name": ["''", "'a'", f"'{LONG}'", f"'{LONG}a'", "'é'", "NULL"],
+    "amount": ["0", "-0.0::DOUBLE", "'nan'::DOUBLE", "'inf'::DOUBLE", "1"],
+    "day": ["DATE '2020-01-02'", "'2020-01-02'", "DATE '0001-01-01'", "NULL"],
+    "price": ["0", "1.00", "-2.5"],
+    "raw": ["''::BLOB", "'a'::BLOB"],
+}
+
+
+@st.composite
+def conditions(draw: st.DrawFn, depth: int = 2) -> str:
+    if depth and draw(st.integers(0, 2)) == 0:
+        left, right = draw(conditions(depth - 1)), draw(conditions(depth - 1))
+        joined = draw(st.sampled_from(["AND", "AND", "OR"]))
+        return f"{draw(st.sampled_from(['', 'NOT ']))}({left} {joined} {right})"
+    name = draw(st.sampled_from(sorted(COLUMNS)))
+    literal = st.sampled_from(LITERALS[name])
+    match draw(st.sampled_from(["compared", "between", "in", "null", "mirrored"])):
+        case "between":
+            return f"{name} BETWEEN {draw(literal)} AND {draw(literal)}"
+        case "in":
+            return f"{name} IN ({draw(literal)}, {draw(literal)})"
+        case "null":
+            return f"{name} IS {draw(st.sampled_from(['', 'NOT ']))}NULL"
+        case "mirrored":
+            return f"{draw(literal)} {draw(st.sampled_from(['=', '<', '>=']))} {name}"
+    return f"{name} {draw(st.sampled_from(['=', '<', '<=', '>', '>=', '<>']))} {draw(literal)}"
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[ShardSchema, pa.Table]:
+    first = draw(st.permutations(sorted(COLUMNS)))
+    keys = draw(st.integers(0, 2))
+    fields = [pa.field(name, COLUMNS[name][0]) for name in first]
+    schema = shard_schema(pa.schema(fields), key=list(first[:keys]))
+    values = st.tuples(*[st.sampled_from(COLUMNS[name][1]) for name in schema.names])
+    drawn = draw(st.lists(st.tuples(values, TIMES, st.sampled_from([1, 1, 1, -1])), max_size=20))
+    return schema, table_of(schema, [(*row, time, diff) for row, time, diff in drawn])
+
+
+def chosen_by_duckdb(found: Counter[Row], schema: ShardSchema, where: str) -> dict[Row, int]:
+    """Filter all that there is, as SQL does it that knows nothing of parts."""
+    kept = list(found)
+    columns = {
+        name: pa.array([unmodelled(row[n]) for row in kept], schema.data.field(name).type)
+        for n, name in enumerate(schema.names)
+    }
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register(
+            "t", pa.table({**columns, "_n": pa.array(range(len(kept)), pa.int64())})
+        )
+        hits = connection.sql(f"SELECT _n FROM t WHERE ({where})").fetchall()
+    return {kept[n]: found[kept[n]] for (n,) in hits}
+
+
+def unmodelled(value: Any) -> Any:
+    return float("nan") if value == "NaN, which equals itself here" else value
+
+
+@pytest.mark.parametrize("way", Way)
+@settings(max_examples=70)
+@given(drawn=rows(), cuts=CUTS, as_of=TIMES, where=conditions())
+async def test_what_is_skipped_is_nothing_that_was_asked_for(
+    way: Way, drawn: tuple[ShardSchema, pa.Table], cuts: list[int], as_of: int, where: str
+) -> None:
+    """T30: a condition on all rows chooses what one does that parts and row groups know of."""
+    schema, table = drawn
+    shard = await written(schema, table, cuts)
+    expected = chosen_by_duckdb(accumulate(updates_of(table), as_of), schema, where)
+
+    with patch.object(contents, "choose_way", lambda parts, s: fitting(way, parts, s)):
+        found = await (await shard.snapshot(as_of, where=where)).to_arrow()
+
+    assert contents_of(found) == expected
+
+
+def numbered(start: int, count: int, time: int) -> pa.Table:
+    schema = schema_of(["int64", "string"], keys=1)
+    return table_of(schema, [(n, f"row {n}", time, 1) for n in range(start, start + count)])
+
+
+async def test_parts_and_row_groups_are_skipped_by_key_and_by_time() -> None:
+    """What bounds exclude costs no request; and of a part that is read, only what is asked for."""
+    schema, store = schema_of(["int64", "string"], keys=1), Recorded(MemoryStore())
+    shard = Place(store, in_memory()._consensus).shard(schema=schema)
+    with patch.object(part, "INLINE_BYTES", 0):
+        for n in range(6):
+            await shard.compare_and_append(numbered(100 * n, 100, n), n, n + 1)
+    store.records.clear()
+
+    one = await (await shard.snapshot(5, columns=["c1"], where="c0 = 250")).to_arrow()
+    early = await (await shard.snapshot(1, where="c0 >= 100")).to_arrow()
+
+    assert one.to_pylist() == [{"c1": "row 250", DIFF: 1}]
+    assert early.num_rows == 100
+    assert sum(record.op == "get" and "/part/" in record.key for record in store.records) == 2
+
+
+async def test_a_condition_is_computed_on_rows_that_are_there() -> None:
+    """A row that was taken back cannot make it fail."""
+    schema = schema_of(["int64", "string"], keys=0)
+    shard = in_memory().shard(schema=schema)
+    await shard.compare_and_append(table_of(schema, [(1, "x", 0, 1), (2, "9", 0, 1)]), 0, 1)
+    await shard.compare_and_append(table_of(schema, [(1, "x", 1, -1)]), 1, 2)
+
+    found = await (await shard.snapshot(1, where="CAST(c1 AS INT) = 9")).to_arrow()
+    before = await shard.snapshot(0, where="CAST(c1 AS INT) = 9")
+
+    assert found.column("c0").to_pylist() == [2]
+    with pytest.raises(UsageError, match="where fails on a row"):
+        await before.to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"columns": ["nix"]}, "there is no column 'nix'"),
+        ({"columns": "c0"}, "a list of names"),
+        ({"columns": []}, "names no column"),
+        ({"where": "nix = 1"}, "nix"),
+        ({"where": "c0"}, "condition|boolean"),
+        ({"where": 5}, "a condition in SQL"),
+    ],
+)
+async def test_what_cannot_be_asked_is_told_before_anything_is_read(
+    asked: dict[str, Any], told: str
+) -> None:
+    """A wrong name is found without a request, and without waiting for a time."""
+    store = Recorded(MemoryStore())
+    shard = Place(store, in_memory()._consensus).shard(schema=schema_of(["int64"], keys=1))
+
+    with pytest.raises(UsageError, match=told):
+        await shard.snapshot(7, **asked)
+
+    assert store.records == []
+
+
+@pytest.mark.parametrize("way", Way)
+async def test_a_damaged_part_is_told_whichever_way_it_is_read(way: Way) -> None:
+    """Never a row of it is shown."""
+    schema = schema_of([*["int64"] * 2], keys=0 if way is Way.AS_WRITTEN else 1)
+    place = in_memory()
+    shard = place.shard(schema=schema)
+    with patch.object(part, "INLINE_BYTES", 0):
+        await shard.compare_and_append(table_of(schema, [(1, 2, 0, 1)]), 0, 1)
+    (path,) = [p.path or "" for batch in shard.state.batches for p in batch.parts]
+    data = (await place.store.get(path)).data
+    await place.store.put(path, data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
+
+    with (
+        patch.object(contents, "choose_way", lambda parts, s: way),
+        pytest.raises(CorruptionError, match="not those that were written"),
+    ):
+        [batch async for batch in (await shard.snapshot(0)).to_batches()]
+
+
+def test_the_way_is_chosen_by_what_is_known_of_the_parts() -> None:
+    """Grouping is left out only where it is proven to change nothing."""
+    keyed, keyless = schema_of(["int64", "string"], keys=1), schema_of(["int64"], keys=0)
+    nested = schema_of(["list"], keys=1)
+
+    def parts(count: int, **told: Any) -> list[Part]:
+        made: dict[str, Any] = {
+            "size_bytes": 6 << 20, "xxh3": b"", "rows": 1, "diffs": 1, "time_min": 0,
+            "time_max": 0, "sum_v": b"", "sum_t": b"", "path": "p", "is_sorted": True,
+            "key_bounds": part._encode_bounds(numbered(0, 2, 0), keyed),
+        }  # fmt: skip
+        return [Part(**{**made, **told}) for _ in range(count)]
+
+    assert choose_way(parts(9, plain=True), keyless) is Way.AS_WRITTEN
+    assert choose_way(parts(9, plain=False), keyless) is Way.SPILLED
+    assert choose_way(parts(1, plain=False), keyless) is Way.AT_ONCE
+    assert choose_way(parts(9), keyed) is Way.BY_KEY
+    assert choose_way(parts(9, is_sorted=False), keyed) is Way.SPILLED
+    assert choose_way(parts(9), nested) is Way.SPILLED
+    one_value = part._encode_bounds(numbered(0, 1, 0), keyed)
+    assert choose_way(parts(9, key_bounds=one_value), keyed) is Way.SPILLED
+    assert choose_way(parts(9, key_bounds=one_value, size_bytes=10), keyed) is Way.BY_KEY
