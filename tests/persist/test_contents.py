@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from kit.shard_tables import TIMES, schema_of, shard_updates, table_of
 from kit.shards import Place, in_memory
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist import contents, parquet, part, pieces
+from tidelog.persist import contents, parquet, part, pieces, spilled_rows
 from tidelog.persist.contents import Way, choose_way
 from tidelog.persist.part import Part
 from tidelog.persist.schema import DIFF, ShardSchema, shard_schema
@@ -52,13 +53,21 @@ CUTS = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
 
 
 @settings(max_examples=80)
-@given(drawn=shard_updates(max_size=16), cuts=CUTS, as_of=TIMES, way=WAYS, data=st.data())
+@given(
+    drawn=shard_updates(max_size=16),
+    cuts=CUTS,
+    as_of=TIMES,
+    way=WAYS,
+    row_bytes=st.sampled_from([1, 1 << 27]),  # As large, each row goes to a file of its own.
+    picked=st.permutations(range(3)).flatmap(lambda p: st.integers(1, 3).map(lambda n: p[:n])),
+)
 async def test_every_way_of_reading_gives_what_the_model_has(
     drawn: tuple[ShardSchema, pa.Table],
     cuts: list[int],
     as_of: int,
     way: Way,
-    data: st.DataObject,
+    row_bytes: int,
+    picked: list[int],
 ) -> None:
     """T29: no row that is not there, none twice; and of some columns, as if there were no others.
 
@@ -66,8 +75,7 @@ async def test_every_way_of_reading_gives_what_the_model_has(
     """
     schema, table = drawn
     shard = await written(schema, table, cuts)
-    count = data.draw(st.integers(1, len(schema.names)), label="columns")
-    columns = data.draw(st.permutations(schema.names), label="order")[:count]
+    columns = [schema.names[n] for n in picked if n < len(schema.names)] or schema.names[:1]
     expected = accumulate(updates_of(table), as_of)
     places = [schema.names.index(name) for name in columns]
     projected: Counter[Row] = Counter()
@@ -77,6 +85,7 @@ async def test_every_way_of_reading_gives_what_the_model_has(
     with (
         patch.object(contents, "choose_way", lambda parts, s: fitting(way, parts, s)),
         patch.object(pieces, "PIECE_ROWS", 2),
+        patch.object(spilled_rows, "ROW_BYTES", row_bytes),
     ):
         whole = await shard.snapshot(as_of)
         some = await shard.snapshot(as_of, columns=columns)
@@ -297,3 +306,33 @@ def test_the_way_is_chosen_by_what_is_known_of_the_parts() -> None:
     one_value = part._encode_bounds(numbered(0, 1, 0), keyed)
     assert choose_way(parts(9, key_bounds=one_value), keyed) is Way.SPILLED
     assert choose_way(parts(9, key_bounds=one_value, size_bytes=10), keyed) is Way.BY_KEY
+
+
+BOUND = 8 << 20
+
+
+@pytest.mark.parametrize("way", [Way.AS_WRITTEN, Way.BY_KEY, Way.SPILLED])
+async def test_a_snapshot_of_twenty_times_the_bound_is_read_within_it(way: Way) -> None:
+    """Whatever is read, some rows at a time are held, and what DuckDB has; the rest is on disk."""
+    schema = schema_of(["int64", "string"], keys=0 if way is Way.AS_WRITTEN else 1)
+    shard = in_memory().shard(schema=schema)
+    each, batches = 160_000, 4
+    for n in range(batches):
+        numbers = np.arange(n, each * batches, batches)  # Each batch reaches over all keys.
+        text = pa.array(["x" * 250]).take(pa.array(np.zeros(each, np.int64)))
+        ones = pa.array(np.ones(each, np.int64))
+        columns = [pa.array(numbers), text, pa.array(np.full(each, n)), ones]
+        table = pa.table(columns, schema.updates.names)
+        await shard.compare_and_append(table, n, n + 1)
+    snapshot = await shard.snapshot(batches - 1)
+    del table, text, columns
+    before, most, rows, size = pa.total_allocated_bytes(), 0, 0, 0
+
+    with patch.object(contents, "choose_way", lambda parts, s: way):
+        async for batch in snapshot.to_batches(memory_bytes=BOUND):
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    assert rows == each * batches
+    assert size > 20 * BOUND
+    assert most < 4 * BOUND

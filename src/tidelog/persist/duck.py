@@ -64,6 +64,7 @@ def bounded_duck(memory_bytes: int, spill: str) -> Iterator[duckdb.DuckDBPyConne
         config={
             "memory_limit": f"{memory_bytes}B",
             "temp_directory": spill,
+            "threads": 1,
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
         },

@@ -1,22 +1,24 @@
 """Rows that are in no order, and too many to be held: they meet in files of this machine.
 
-Parts are copied to files, a few at once, when their bytes were checked. DuckDB groups what it reads
-of them within its bound, and keeps in files what does not fit.
+Parts are copied to files, a few at once, when their bytes were checked. Rows are shared out from
+there by their hashes, over as many files as it takes for one to fit into memory: equal rows are in
+one. DuckDB then groups file after file; it spills as well, but not so far that it would never fail.
 Source: persist, "Snapshot".
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import pairwise
 from operator import and_
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -30,10 +32,14 @@ from tidelog.persist.part import Part, decode_part
 from tidelog.persist.pieces import Wanted
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.sql_batches import tables_of
+from tidelog.rowhash import bucket_of, hash_rows
 
 MEMORY_BYTES: Final = 256 * 1024 * 1024
 OUT_BYTES: Final = 8 * 1024 * 1024
 BATCH_ROWS: Final = 65_536
+FILES_MAX: Final = 256
+ROW_BYTES: Final = 48  # What a group of DuckDB's takes besides its values, about.
+GROUPED_TIMES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +64,24 @@ class SpilledRows:
             work = [partial(self._copy, part, Path(folder, f"{n}")) for n, part in enumerate(parts)]
             files = await run_all(work, at_once=self.opener.reads)
             rows = pads.dataset(files, schema=self.opener.schema.updates, format="parquet")
-            made = tables_of(
-                partial(self._summed, rows, folder),
-                clock=self.opener.clock,
-                out_bytes=OUT_BYTES,
-                schema=self._made.append(pa.field(DIFF, pa.int64(), nullable=False)),
-            )
-            async with aclosing(made) as tables:
-                async for table in tables:
-                    yield table
+            offload = self.opener.clock.offload
+            for file in await offload(lambda: self._shared_out(rows, Path(folder))):
+                made = tables_of(
+                    partial(self._summed, file),
+                    clock=self.opener.clock,
+                    out_bytes=OUT_BYTES,
+                    schema=self._made,
+                )
+                async with aclosing(made) as tables:
+                    async for table in tables:
+                        yield table
+                await offload(file.unlink)
 
     @property
     def _made(self) -> pa.Schema:
         names = dict.fromkeys([*self.wanted.columns, *self.wanted.box])
-        return pa.schema([self.opener.schema.data.field(name) for name in names])
+        fields = [self.opener.schema.data.field(name) for name in names]
+        return pa.schema([*fields, pa.field(DIFF, pa.int64(), nullable=False)])
 
     async def _copy(self, part: Part, path: Path) -> str:
         data = await self.opener.bytes_of(part)
@@ -85,18 +95,62 @@ class SpilledRows:
         await self.opener.clock.offload(write)
         return str(path)
 
+    def _shared_out(self, rows: pads.Dataset, folder: Path) -> list[Path]:
+        """Write what is wanted of rows to files, equal rows to the same, and return their paths."""
+        inside = within(self.wanted.box, self.opener.schema)
+        until = pc.field(TIME) <= scalar_of(self.wanted.as_of, pa.int64())
+        scanner = rows.scanner(
+            columns=self._made.names,
+            filter=until if inside is None else until & inside,
+            batch_size=BATCH_ROWS,
+            batch_readahead=2,
+            fragment_readahead=1,
+            use_threads=False,
+        )
+        files: list[Path] = []
+        with ExitStack() as stack:
+            sinks: list[pa.ipc.RecordBatchFileWriter] = []
+            for batch in scanner.to_batches():
+                table = pa.Table.from_batches([batch]).cast(self._made)
+                if not sinks:
+                    count = self._files_count(table, rows.count_rows())
+                    files = [folder / f"shared-{n}" for n in range(count)]
+                    sinks = [stack.enter_context(_sink(file, self._made)) for file in files]
+                for sink, some in zip(sinks, _by_hash(table, len(sinks)), strict=True):
+                    sink.write_table(some)
+        return files
+
+    def _files_count(self, sample: pa.Table, rows: int) -> int:
+        """Return over how many files rows like those of a sample are shared out."""
+        a_row = sample.nbytes / max(1, sample.num_rows) + ROW_BYTES
+        return min(FILES_MAX, 1 + int(a_row * rows * GROUPED_TIMES / self.memory_bytes))
+
     @contextmanager
-    def _summed(self, rows: pads.Dataset, folder: str) -> Iterator[Iterator[pa.RecordBatch]]:
-        names = ", ".join(quoted(name) for name in self._made.names)
+    def _summed(self, file: Path) -> Iterator[Iterator[pa.RecordBatch]]:
+        names = ", ".join(quoted(name) for name in self._made.names if name != DIFF)
         sql = (
             f"SELECT {names}, sum({DIFF})::BIGINT AS {DIFF} FROM updates "
-            f"WHERE {TIME} <= {self.wanted.as_of} GROUP BY {names} HAVING sum({DIFF}) <> 0"
+            f"GROUP BY {names} HAVING sum({DIFF}) <> 0"
         )
-        inside = within(self.wanted.box, self.opener.schema)
-        spill = os.path.join(folder, "spill")
-        with bounded_duck(self.memory_bytes, spill) as connection:
-            connection.register("updates", rows if inside is None else rows.filter(inside))
+        with bounded_duck(self.memory_bytes, f"{file}-spill") as connection:
+            connection.register("updates", pads.dataset([str(file)], format="ipc"))
             yield iter(connection.sql(sql).to_arrow_reader(BATCH_ROWS))
+
+
+def _sink(path: Path, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
+    return pa.ipc.new_file(str(path), schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+
+
+def _by_hash(table: pa.Table, count: int) -> list[pa.Table]:
+    """Share rows out over ``count`` tables; equal rows are in one of them, always the same."""
+    if count == 1:
+        return [table]
+    columns = [table.column(name) for name in table.column_names if name != DIFF]
+    buckets = bucket_of(hash_rows(columns, rows=table.num_rows), count)
+    order = np.argsort(buckets, kind="stable")
+    table = table.take(order)
+    ends = np.searchsorted(buckets[order], np.arange(count + 1))
+    return [table.slice(start, limit - start) for start, limit in pairwise(ends.tolist())]
 
 
 def within(box: Box, schema: ShardSchema) -> pc.Expression | None:
