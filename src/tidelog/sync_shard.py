@@ -78,8 +78,10 @@ class Shard:
         asked = self._inner.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
         return ShardSnapshot(self._portal, self._portal.run(asked))
 
-    def listen(self, as_of: int) -> Iterator[Progress]:
-        return self._portal.iterate(self._inner.listen(as_of))
+    def listen(
+        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> Iterator[Progress]:
+        return self._portal.iterate(self._inner.listen(as_of, columns=columns, where=where))
 
     def within(self, timeout_us: int | None) -> Shard:
         return Shard(self._portal, self._inner.within(timeout_us))

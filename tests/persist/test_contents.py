@@ -58,7 +58,7 @@ CUTS = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
     cuts=CUTS,
     as_of=TIMES,
     way=WAYS,
-    row_bytes=st.sampled_from([1, 1 << 27]),  # As large, each row goes to a file of its own.
+    row_bytes=st.sampled_from([1, 1 << 25]),  # As large, few rows share a file.
     picked=st.permutations(range(3)).flatmap(lambda p: st.integers(1, 3).map(lambda n: p[:n])),
 )
 async def test_every_way_of_reading_gives_what_the_model_has(
@@ -319,7 +319,7 @@ async def test_a_snapshot_of_twenty_times_the_bound_is_read_within_it(way: Way) 
     each, batches = 160_000, 4
     for n in range(batches):
         numbers = np.arange(n, each * batches, batches)  # Each batch reaches over all keys.
-        text = pa.array(["x" * 250]).take(pa.array(np.zeros(each, np.int64)))
+        text = pa.array(["x" * 250]).take(np.zeros(each, np.int64))
         ones = pa.array(np.ones(each, np.int64))
         columns = [pa.array(numbers), text, pa.array(np.full(each, n)), ones]
         table = pa.table(columns, schema.updates.names)

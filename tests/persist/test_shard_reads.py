@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of
@@ -21,6 +23,7 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
+from tidelog.persist import listening
 from tidelog.persist.shard import Shard
 from tidelog.testing.models import (
     Update,
@@ -157,3 +160,48 @@ async def test_another_schema_is_refused(place: Place) -> None:
     await place.shard().compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     with pytest.raises(UsageError, match="another schema"):
         await place.shard(schema=other).compare_and_append(None, 1, 2)
+
+
+async def test_a_listener_who_is_far_behind_learns_of_one_batch_after_another() -> None:
+    """It need not hold all that was written since; and intervals follow one another."""
+    shard = in_memory().shard()
+    for n in range(6):
+        await shard.compare_and_append(
+            rows(("a", n, 3 * n, 1), ("b", n, 3 * n + 1, 1)), 3 * n, 3 * n + 3
+        )
+    listener = shard.listen(1)
+    with patch.object(listening, "INTERVAL_BYTES", 0):
+        told = [await anext(listener) for _ in range(5)]
+    at_once = await anext(shard.listen(1))
+
+    assert [progress.updates.num_rows for progress in told] == [2] * 5
+    assert at_once.updates == pa.concat_tables(progress.updates for progress in told)
+    assert told[0].lower == Frontier.at(2)
+    assert told[-1].upper == Frontier.at(18)
+    assert all(before.upper == after.lower for before, after in pairwise(told))
+    for progress in told:
+        times = progress.updates.column("_time").to_numpy().tolist()
+        assert all(progress.lower <= Frontier.at(time) < progress.upper for time in times)
+
+
+async def test_a_listener_hears_of_some_columns_and_rows(place: Place) -> None:
+    """As of a shard that had no others: what cancels without a column does not come."""
+    shard = place.shard()
+    await shard.compare_and_append(rows(("a", 1, 1, 1), ("b", 1, 1, 1)), 0, 2)
+    keys = shard.listen(0, columns=["c0"])
+    large = shard.listen(0, columns=["c0"], where="c1 >= 2")
+    first, none = await anext(keys), await anext(large)
+    await shard.compare_and_append(rows(("a", 1, 2, -1), ("a", 2, 2, 1), ("b", 7, 2, 1)), 2, 3)
+    second, some = await anext(keys), await anext(large)
+
+    assert first.updates.column_names == ["c0", "_time", "_diff"]
+    assert first.updates.column("c0").to_pylist() == ["a", "b"]
+    assert second.updates.to_pylist() == [{"c0": "b", "_time": 2, "_diff": 1}]
+    assert none.updates.num_rows == 0
+    assert some.updates.column("c0").to_pylist() == ["a", "b"]
+
+
+async def test_a_listener_is_told_at_once_of_a_column_that_is_none() -> None:
+    """It would wait for what never comes."""
+    with pytest.raises(UsageError, match="there is no column 'nix'"):
+        await anext(in_memory().shard().listen(0, columns=["nix"]))

@@ -1,11 +1,15 @@
-"""Listening: what comes after a time, interval by interval, each once.
+"""Listening: what changes in a shard, interval by interval, as far as it is complete.
 
-Source: persist, "Listen"; design page 4, "Reading".
+Only updates of one time can cancel. So parts whose times overlap are read together, as those of a
+merge may have to be, and others apart: a listener who is far behind learns of one interval after
+another, and never holds all of them.
+Source: persist, "Listen".
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -15,17 +19,23 @@ import pyarrow as pa
 from tidelog.clock import backoff_us
 from tidelog.errors import DeadlineExceeded, PartMissing
 from tidelog.frontier import TIME_MAX, Frontier, check_time
+from tidelog.persist.bounds import part_reaches
 from tidelog.persist.evolution import served_schema
+from tidelog.persist.part import Part
+from tidelog.persist.pieces import parts_by_time
 from tidelog.persist.reader import parts_between
+from tidelog.persist.schema import ShardSchema
+from tidelog.persist.selection import CheckedSelection, RowSelection
 from tidelog.persist.snapshot import check_readable
+from tidelog.persist.state import State
 from tidelog.persist.updates import consolidate
 
 if TYPE_CHECKING:
     from tidelog.persist.shard import Shard
-    from tidelog.persist.state import State
 
 POLL_FIRST_US: Final = 20_000
 POLL_MOST_US: Final = 1_000_000
+INTERVAL_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +47,81 @@ class Progress:
     upper: Frontier
 
 
-async def listen(shard: Shard, as_of: int) -> AsyncGenerator[Progress, None]:
-    """Yield everything at times after ``as_of``; see `Shard.listen`."""
+async def listen(
+    shard: Shard, as_of: int, selection: RowSelection
+) -> AsyncGenerator[Progress, None]:
+    """Yield the updates at times after ``as_of``; see `Shard.listen`."""
     reached = check_time(as_of)
+    if shard.schema is not None:
+        selection.check(shard.schema)
     while True:
         state = await wait_for_upper(shard, reached + 1, timeout_us=shard.timeout_us)
         check_readable(state, reached)
-        schema = served_schema(state, shard.schema)
-        last = TIME_MAX if state.upper is None else state.upper - 1
         try:
-            tables = await shard.reader.read(parts_between(state, reached, last), schema)
+            async with aclosing(_intervals(shard, state, reached, selection)) as intervals:
+                async for progress in intervals:
+                    yield progress
+                    reached = TIME_MAX if progress.upper.is_empty else progress.upper.time - 1
         except PartMissing as error:
             await shard.check_replaced(error)
             continue
-        work = partial(consolidate, tables, schema, after=reached, until=last)
-        found = await shard.clock.offload(work)
-        yield Progress(found, Frontier.at(reached + 1), state.upper_frontier)
         if state.upper is None:
             return
-        reached = last
+
+
+async def _intervals(
+    shard: Shard, state: State, reached: int, selection: RowSelection
+) -> AsyncGenerator[Progress, None]:
+    """Yield what a state has after a time, up to where it is complete."""
+    schema = served_schema(state, shard.schema)
+    checked = selection.check(schema)
+    last = TIME_MAX if state.upper is None else state.upper - 1
+    groups = list(_together(parts_by_time(parts_between(state, reached, last)))) or [[]]
+    lower = Frontier.at(reached + 1)
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        upper = state.upper_frontier
+        if following is not None:
+            upper = Frontier.at(min(part.time_min for part in following))
+        until = last if following is None else upper.time - 1
+        found = await _changes(shard, schema, checked, group, after=reached, until=until)
+        yield Progress(found, lower, upper)
+        lower, reached = upper, until
+
+
+def _together(groups: list[list[Part]]) -> Iterator[list[Part]]:
+    """Put groups that follow one another together, as long as they are small."""
+    held: list[Part] = []
+    held_bytes = 0
+    for group in groups:
+        size = sum(part.size_bytes for part in group)
+        if held and held_bytes + size > INTERVAL_BYTES:
+            yield held
+            held, held_bytes = [], 0
+        held.extend(group)
+        held_bytes += size
+    if held:
+        yield held
+
+
+async def _changes(
+    shard: Shard,
+    schema: ShardSchema,
+    selection: CheckedSelection,
+    parts: list[Part],
+    *,
+    after: int,
+    until: int,
+) -> pa.Table:
+    with selection.sandbox() as sandbox:
+        box = selection.box(sandbox)
+        reached = [part for part in parts if part_reaches(part, box)]
+        tables = await shard.reader.read(reached, schema)
+        narrow = ShardSchema(pa.schema([schema.data.field(n) for n in selection.needed]), 0)
+        found = await shard.clock.offload(
+            partial(consolidate, tables, narrow, after=after, until=until)
+        )
+        choose = partial(selection.chosen_changes, found, sandbox, data=schema.data)
+        return await shard.clock.offload(choose)
 
 
 async def wait_for_upper(shard: Shard, time: int, *, timeout_us: int | None) -> State:

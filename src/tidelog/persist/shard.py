@@ -8,6 +8,7 @@ Source: persist, "API".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -258,16 +259,22 @@ class Shard:
         require_replaced([state], error)
         return state
 
-    async def listen(self, as_of: int) -> AsyncIterator[Progress]:
+    async def listen(
+        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> AsyncIterator[Progress]:
         """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.
 
-        With a snapshot at the same ``as_of``, nothing is missing and nothing comes twice.
+        With a snapshot at the same ``as_of``, nothing is missing and nothing comes twice. Of some
+        ``columns``, updates are those of a shard that had no others.
 
         Raises:
             AsOfBeforeSince: updates after ``as_of`` may no longer be told apart.
+            UsageError: see `snapshot`.
         """
-        async for progress in listening.listen(self, as_of):
-            yield progress
+        selection = RowSelection(columns=columns, where=where)
+        async with aclosing(listening.listen(self, as_of, selection)) as stream:
+            async for progress in stream:
+                yield progress
 
     async def hold(
         self, name: str, since: Frontier | int | None = None, *, token: int | None = None
