@@ -89,6 +89,7 @@ class Location:
             consensus=self.consensus,
             clock=self.clock,
             schema=shaped,
+            location_url=self.url,
         )
 
     def transactions(self, name: str) -> Transactions:

@@ -25,6 +25,8 @@ from tidelog.portal import Portal
 from tidelog.sync_log import documented_as
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from tidelog.persist.compactor import Compacted
     from tidelog.persist.sweeper import ShardSwept
 
@@ -149,6 +151,9 @@ class ShardSnapshot:
 
     def to_arrow(self) -> pa.Table:
         return self._portal.run(self._inner.to_arrow())
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        return self._portal.run(self._inner.to_spark(spark))
 
     def to_batches(self, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[pa.RecordBatch]:
         return self._portal.iterate(self._inner.to_batches(memory_bytes=memory_bytes))

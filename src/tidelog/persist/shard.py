@@ -75,6 +75,7 @@ class Shard:
     schema: ShardSchema | None = None
     first_holds: Mapping[str, Frontier] = field(default_factory=dict)
     cache_bytes: int = 0
+    location_url: str = ""  # By which other processes find the store; its own URL, unless told.
     timeout_us: int | None = None
     beats: Beats = field(init=False, default_factory=Beats)
     machine: Machine[State, Diff] = field(init=False)
@@ -246,6 +247,7 @@ class Shard:
             parts=tuple(parts_until(state, as_of)),
             reader=self.reader,
             again=again,
+            location_url=self.location_url,
             selection=selection or ALL_ROWS.check(schema),
         )
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -24,6 +25,9 @@ from tidelog.persist.selection import CheckedSelection
 from tidelog.persist.spilled_rows import MEMORY_BYTES
 from tidelog.persist.state import State
 from tidelog.persist.updates import accumulate, sum_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 BATCH_ROWS: Final = 65_536
 
@@ -42,6 +46,7 @@ class ShardSnapshot:
     reader: PartReader
     again: Callable[[PartMissing], Awaitable[ShardSnapshot]]
     selection: CheckedSelection
+    location_url: str = ""
 
     def splits(self, count: int) -> list[Split]:
         """Share the snapshot out into exactly ``count`` plain values, balanced by bytes.
@@ -100,6 +105,20 @@ class ShardSnapshot:
             async for table in tables:
                 for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
                     yield batch
+
+    async def to_spark(self, spark: SparkSession) -> DataFrame:
+        """Return the contents as a Spark DataFrame: columns and ``_diff``; nothing is read yet.
+
+        It stands for the parts that are named now: read it before what merges replace is
+        collected. Equal rows may come apart, as from `to_batches`.
+
+        Raises:
+            UsageError: the snapshot has a condition, its store is this process's memory, or Spark
+                has no type for a column. LocationError: the store failed.
+        """
+        # No room here knows Spark: where there is a session, what makes frames is there, too.
+        made: DataFrame = await import_module("tidelog.spark.shard_frame").frame_of(spark, self)
+        return made
 
     async def _at_once(self) -> pa.Table:
         snapshot = self

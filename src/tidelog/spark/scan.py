@@ -185,14 +185,14 @@ def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
         return
     if scan.appended:
         raise CorruptionError("a collection that is only appended to has lost a row")
-    found = accumulate(tables, _narrow(scan), as_of=scan.as_of)
+    found = accumulate(tables, narrowed(scan), as_of=scan.as_of)
     check_multiplicity(found, "read by Spark")
     yield found
 
 
 def changes_of(tables: Sequence[pa.Table], scan: Scan) -> pa.Table:
     """Return updates, consolidated: as if there were no columns but those that are read."""
-    return consolidate(tables, _narrow(scan))
+    return consolidate(tables, narrowed(scan))
 
 
 def batches_of_changes(changes: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -202,7 +202,8 @@ def batches_of_changes(changes: pa.Table, target: pa.Schema) -> Iterator[pa.Reco
         yield from changes.select(target.names).cast(target).to_batches(max_chunksize=step)
 
 
-def _narrow(scan: Scan) -> ShardSchema:
+def narrowed(scan: Scan) -> ShardSchema:
+    """Return the schema of what a scan reads; nothing of it is called a key."""
     data = decode_schema(scan.schema).data
     return ShardSchema(pa.schema([data.field(n) for n in scan.columns]), 0)
 

@@ -158,7 +158,7 @@ async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
     scans: list[Scan] = []
     for snapshot in await collection.snapshots(pin.as_of):
         parts = [part for part in snapshot.parts if part_reaches(part, box or {})]
-        scans.extend(await _share(_scan_of(pin, parts, box or {}), location.store))
+        scans.extend(await share(_scan_of(pin, parts, box or {}), location.store))
     return scans
 
 
@@ -201,7 +201,8 @@ async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
     return await run_all([partial(load, part) for part in scan.parts], at_once=READS_MAX)
 
 
-async def _share(scan: Scan, store: Store) -> list[Scan]:
+async def share(scan: Scan, store: Store) -> list[Scan]:
+    """Share a scan out over tasks; LocationError if the store failed."""
     if not scan.parts or scan.appended:
         return share_parts(scan) if scan.parts else []
     if scan.size_bytes < 3 * PARTITION_BYTES // 2 or not can_share_keys(decode_schema(scan.schema)):

@@ -1,0 +1,241 @@
+"""Snapshots of shards as DataFrames: the same rows by every engine, whatever their types."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from kit.s3_servers import MotoServer
+from kit.shard_tables import KINDS, schema_of, table_of, updates
+from kit.shards import on_store
+from tidelog.clock import SystemClock
+from tidelog.errors import UsageError
+from tidelog.persist import parquet, part
+from tidelog.persist.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.shard import Shard
+from tidelog.persist.updates import is_sortable, sort_updates
+from tidelog.spark import scan, scan_plan, shard_frame
+from tidelog.spark.types import arrow_schema, spark_schema
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store
+from tidelog.testing.models import Row, accumulate, canonical, contents_of, rows_of, updates_of
+
+MANY = 8  # Of types: what Spark makes of more takes it seconds to compile.
+QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+
+
+def rows_in(frame: DataFrame, names: Sequence[str]) -> dict[Row, int]:
+    """Return what a frame says: rows, and how often each is there."""
+    table = frame.toArrow()
+    assert table.column_names == [*names, DIFF]
+    found: Counter[Row] = Counter()
+    diffs = table.column(DIFF).to_numpy().tolist()
+    for row, diff in zip(rows_of(table, names), diffs, strict=True):
+        found[row] += diff
+    return {row: n for row, n in found.items() if n}
+
+
+async def written(
+    store: Store, schema: ShardSchema, table: pa.Table, *, inline: int = 4_096
+) -> Shard:
+    """Write updates to a shard in two batches; row groups are of two rows."""
+    shard = on_store(store).shard(schema=schema, clock=SystemClock())
+    with patch.object(parquet, "ROW_GROUP_ROWS", 2), patch.object(part, "INLINE_BYTES", inline):
+        for lower, upper in pairwise([0, 3, 6]):
+            times = table.column(TIME).to_numpy()
+            some = table.filter(pa.array((times >= lower) & (times < upper)))
+            await shard.compare_and_append(some, lower, upper)
+    return shard
+
+
+@st.composite
+def all_kinds(draw: st.DrawFn) -> tuple[ShardSchema, pa.Table]:
+    """Draw updates of many types at once, the first of which is the key's."""
+    kinds = draw(st.permutations(sorted(KINDS)))[:MANY]
+    schema = schema_of(list(kinds), keys=draw(st.integers(0, 2)))
+    return schema, draw(updates(schema, list(kinds), max_size=10))
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=3, phases=[Phase.generate], suppress_health_check=QUIET)
+@given(drawn=all_kinds(), as_of=st.integers(1, 5), inline=st.sampled_from([0, 4_096]))
+async def test_rows_of_all_types_are_the_same_by_every_engine(
+    tmp_path_factory: pytest.TempPathFactory,
+    spark: SparkSession,
+    drawn: tuple[ShardSchema, pa.Table],
+    as_of: int,
+    inline: int,
+) -> None:
+    """Arrow and DuckDB read them here, Spark its own way and in tasks; grouped, they are equal."""
+    schema, table = drawn
+    store = open_store(str(tmp_path_factory.mktemp("store")), clock=SystemClock())
+    shard = await written(store, schema, table, inline=inline)
+    flat = [f.name for f in schema.data if "time64" not in str(f.type)]
+    expected = accumulate(updates_of(table), as_of)
+    places = [schema.names.index(name) for name in flat]
+    projected: Counter[Row] = Counter()
+    for row, diff in expected.items():
+        projected[tuple(row[place] for place in places)] += diff
+
+    snapshot = await shard.snapshot(as_of)
+    assert contents_of(await snapshot.to_arrow()) == expected
+    assert (
+        rows_in(await shard_frame.frame_of(spark, snapshot, native=False), schema.names) == expected
+    )
+    some = await shard.snapshot(as_of, columns=flat)
+    assert rows_in(await some.to_spark(spark), flat) == {r: n for r, n in projected.items() if n}
+
+
+FLAT = [kind for kind, (dtype, _) in KINDS.items() if not pa.types.is_nested(dtype)]
+
+
+def in_order(values: Sequence[Any]) -> list[Any]:
+    return [canonical(value) for value in values]
+
+
+@pytest.mark.parametrize("kind", FLAT)
+def test_values_of_every_type_have_one_order(spark: SparkSession, kind: str) -> None:
+    """Runs that one engine sorted are merged by another: NaN past all numbers, nulls at the end."""
+    schema = schema_of([kind], keys=1)
+    strategy = st.lists(st.none() | KINDS[kind][1], min_size=30, max_size=30)
+    drawn: list[list[Any]] = []
+
+    @settings(max_examples=1, database=None)
+    @given(strategy)
+    def draw(values: list[Any]) -> None:
+        drawn.append(values)
+
+    draw()
+    table = table_of(schema, [(value, 0, 1) for value in [*drawn[0], *HARD.get(kind, [])]])
+
+    by_arrow = sort_updates(table, schema).column("c0")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("t", table)
+        by_duckdb = connection.sql("SELECT c0 FROM t ORDER BY c0 NULLS LAST").to_arrow_table()
+    target = arrow_schema(spark_schema(schema.data))
+    frame = spark.createDataFrame(table.select(["c0"]).cast(target))
+    by_spark = frame.selectExpr("c0").orderBy(frame["c0"].asc_nulls_last()).toArrow()
+
+    assert is_sortable(schema)
+    assert in_order(by_arrow.to_pylist()) == in_order(
+        by_duckdb.column("c0").cast(by_arrow.type).to_pylist()
+    )
+    assert in_order(by_arrow.to_pylist()) == in_order(by_spark.column("c0").to_pylist())
+
+
+HARD: dict[str, list[Any]] = {
+    "float64": [0.0, -0.0, float("nan"), -float("nan"), float("inf"), -float("inf"), 5e-324, None],
+    "float32": [0.0, -0.0, float("nan"), float("inf"), -float("inf"), None],
+    "string": ["\uffff", "\U00010000", "a", "A", "", "\x00", "é", "e\u0301", None],
+    "binary": [b"\xff", b"\x00", b"", b"\x7f", b"\x80", None],
+}
+
+
+async def test_a_plain_shard_is_scanned_without_a_shuffle(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """And without Python: Spark reads what it has to, with checksums of pages."""
+    schema = schema_of(["int64", "string"], keys=1)
+    store = open_store(str(tmp_path), clock=SystemClock())
+    table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
+    shard = await written(store, schema, table, inline=0)
+
+    frame = await (await shard.snapshot(4, columns=["c1"])).to_spark(spark)
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+
+    assert rows_in(frame, ["c1"]) == {(f"row {n}",): 1 for n in range(50) if n % 6 <= 4}
+    assert "FileScan parquet" in plan or "Scan parquet" in plan
+    assert "Exchange" not in plan
+    assert "Python" not in plan
+    assert "c0" not in plan.split("ReadSchema")[1]
+
+
+async def test_a_byte_that_changed_is_told_by_spark(tmp_path: Path, spark: SparkSession) -> None:
+    """Never rows that nobody wrote."""
+    schema = schema_of(["int64", "int64"], keys=1)
+    store = open_store(str(tmp_path), clock=SystemClock())
+    table = table_of(schema, [(n, n * 7919, 0, 1) for n in range(5_000)])
+    with patch.object(part, "INLINE_BYTES", 0):
+        shard = on_store(store).shard(schema=schema, clock=SystemClock())
+        await shard.compare_and_append(table, 0, 1)
+    snapshot = await shard.snapshot(0)
+    frame = await snapshot.to_spark(spark)
+    before = frame.selectExpr("sum(c0)", "sum(c1)").first()
+    (path,) = [tmp_path / (p.path or "") for p in snapshot.parts]
+    data = bytearray(path.read_bytes())
+    told = 0
+    for place in range(40, len(data) * 2 // 3, len(data) // 12):
+        changed = bytearray(data)
+        changed[place] ^= 0x10
+        path.write_bytes(bytes(changed))
+        spark.catalog.clearCache()
+        try:
+            found = (await snapshot.to_spark(spark)).selectExpr("sum(c0)", "sum(c1)").first()
+        except (PySparkException, Py4JError):
+            told += 1
+        else:
+            assert found == before
+
+    assert told >= 3
+
+
+async def test_many_shares_of_a_shard_are_read_by_as_many_tasks(
+    moto: MotoServer, spark: SparkSession
+) -> None:
+    """In a bucket, where tasks read: by ranges of the key, so that what cancels meets."""
+    schema = schema_of(["int64", "string"], keys=1)
+    store = open_store(moto.url("frames"), clock=SystemClock())
+    numbers = [(n, f"row {n}", 0, 1) for n in range(3_000)]
+    back = [(n, f"row {n}", 4, -1) for n in range(0, 3_000, 3)]
+    shard = await written(store, schema, table_of(schema, [*numbers, *back]), inline=0)
+    shard.location_url = moto.url("frames")
+
+    with (
+        patch.object(scan, "PARTITION_BYTES", 4_000),
+        patch.object(scan_plan, "PARTITION_BYTES", 4_000),
+    ):
+        frame = await (await shard.snapshot(5)).to_spark(spark)
+
+    assert frame.rdd.getNumPartitions() > 3
+    expected = {(n, f"row {n}"): 1 for n in range(3_000) if n % 3}
+    assert rows_in(frame, schema.names) == expected
+
+
+async def test_what_spark_cannot_do_is_told_before_it_tries(spark: SparkSession) -> None:
+    """Executors do not see this process's memory; and conditions are of another dialect."""
+    schema = schema_of(["int64"], keys=1)
+    shard = on_store(MemoryStore()).shard(schema=schema)
+    await shard.compare_and_append(table_of(schema, [(1, 0, 1)]), 0, 1)
+
+    with pytest.raises(UsageError, match="cannot reach memory"):
+        await (await shard.snapshot(0)).to_spark(spark)
+    with pytest.raises(UsageError, match=r"DataFrame.where\(\)"):
+        await (await shard.snapshot(0, where="c0 = 1")).to_spark(spark)
+
+
+async def test_an_empty_snapshot_is_an_empty_frame(tmp_path: Path, spark: SparkSession) -> None:
+    """A shard that nothing was written to but times."""
+    schema = schema_of(["int64", "struct"], keys=1)
+    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
+    await shard.compare_and_append(None, 0, 1)
+    snapshot = await shard.snapshot(0)
+
+    for native in (True, False):
+        frame = await shard_frame.frame_of(spark, snapshot, native=native)
+        assert frame.columns == ["c0", "c1", DIFF]
+        assert frame.count() == 0
