@@ -20,6 +20,7 @@ from tidelog.persist.schema import DIFF
 
 # Of more rows SQL makes less of a burden, which has memory of its own and spills.
 SORTED_ROWS_MAX: Final = 1_000_000
+LOOK_ROWS: Final = 1_024
 
 _Bools: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -37,6 +38,17 @@ def joined_in_order(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table 
         return None
     joined = pa.concat_tables(sorted(tables, key=lambda table: _first(table, key)))
     return joined if _rises(joined, key).all() else None
+
+
+def is_rising(table: pa.Table, key: Sequence[str]) -> bool:
+    """Say whether each row's key is known to be greater than the one before."""
+    if not key or not all(is_ordered(table.schema.field(name).type) for name in key):
+        return False
+    if any(table.column(name).null_count for name in key):
+        return False
+    # Whoever is in no order mostly shows it at once.
+    first = table.slice(0, LOOK_ROWS)
+    return bool(_rises(first, key).all() and _rises(table, key).all())
 
 
 def sorted_by_key(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:

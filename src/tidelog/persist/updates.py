@@ -17,7 +17,14 @@ from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.bounds import scalar_of
 from tidelog.persist.duck import duck, quoted
-from tidelog.persist.key_order import can_sort, in_key_order, joined_in_order, sorted_by_key, summed
+from tidelog.persist.key_order import (
+    can_sort,
+    in_key_order,
+    is_rising,
+    joined_in_order,
+    sorted_by_key,
+    summed,
+)
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 
 
@@ -91,6 +98,8 @@ def sort_updates(table: pa.Table, schema: ShardSchema) -> pa.Table:
     """Sort by (key, value, time) where the schema allows."""
     if table.num_rows < 2 or not is_sortable(schema):
         return table
+    if is_rising(table, schema.key):
+        return table  # To look costs a tenth of what sorting does.
     return table.sort_by([(n, "ascending") for n in (*schema.names, TIME)])
 
 
