@@ -217,12 +217,21 @@ class LeasedReader:
         """Return the wall time, in microseconds, at which a fixed lease is over."""
         return self._inner.until_us
 
-    def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
-        found = self._portal.run(self._inner.snapshot(as_of, timeout_us=timeout_us))
-        return ShardSnapshot(self._portal, found)
+    def snapshot(
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_us: int | None = None,
+    ) -> ShardSnapshot:
+        asked = self._inner.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
+        return ShardSnapshot(self._portal, self._portal.run(asked))
 
-    def listen(self, as_of: int) -> Iterator[Progress]:
-        return self._portal.iterate(self._inner.listen(as_of))
+    def listen(
+        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> Iterator[Progress]:
+        return self._portal.iterate(self._inner.listen(as_of, columns=columns, where=where))
 
     def downgrade_since(self, since: Frontier | int) -> Frontier:
         return self._portal.run(self._inner.downgrade_since(since))

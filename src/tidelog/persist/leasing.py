@@ -9,7 +9,7 @@ Source: persist, "Leasing"; design page 4, "Holds".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,7 +49,14 @@ class LeasedReader:
     _beating: asyncio.Task[None] | None = field(init=False, default=None)
     _failed: TidelogError | None = field(init=False, default=None)
 
-    async def snapshot(self, as_of: int, *, timeout_us: int | None = None) -> ShardSnapshot:
+    async def snapshot(
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_us: int | None = None,
+    ) -> ShardSnapshot:
         """Return the contents at ``as_of``, once they are complete; see `Shard.snapshot`.
 
         Its parts, and those of its splits, stay until `downgrade_since` or `close`.
@@ -58,9 +65,11 @@ class LeasedReader:
             HoldExpired: the lease is over.
         """
         self._check()
-        return await self.shard.snapshot(as_of, timeout_us=timeout_us)
+        return await self.shard.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
 
-    async def listen(self, as_of: int) -> AsyncIterator[Progress]:
+    async def listen(
+        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> AsyncIterator[Progress]:
         """Yield everything at times after ``as_of``; see `Shard.listen`.
 
         Call `downgrade_since` with what is done, so that it does not hold all for ever.
@@ -69,7 +78,7 @@ class LeasedReader:
             HoldExpired: the lease is over.
         """
         self._check()
-        async for progress in self.shard.listen(as_of):
+        async for progress in self.shard.listen(as_of, columns=columns, where=where):
             self._check()
             yield progress
 
