@@ -207,7 +207,7 @@ def line(
 ) -> list[str]:
     ours, raw = statistics.median(found["ours"]), statistics.median(found["raw"])
     rate, mb = bench.table.num_rows / 1e6, bench.table.nbytes / 1e6
-    return [
+    made = [
         what,
         f"{rate / ours:.2f}",
         f"{mb / ours:.0f}",
@@ -215,6 +215,8 @@ def line(
         f"{ratio(found['ours'], found['raw']):.2f}",
         f"{aim}",
     ]
+    print(*made, flush=True)  # As it comes; the table is last.
+    return made
 
 
 def peak() -> None:
