@@ -19,8 +19,8 @@ from tidelog.persist.shard import Shard
 from tidelog.persist.snapshot import check_readable
 
 if TYPE_CHECKING:
-    from tidelog.collection.predicate.selection import CheckedSelection
     from tidelog.errors import PartMissing
+    from tidelog.persist.selection import CheckedSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
