@@ -102,6 +102,7 @@ class Location:
 
         return Transactions(
             name=name,
+            kind=Named.SHARD,
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,

@@ -33,7 +33,7 @@ from tidelog.errors import (
     require,
 )
 from tidelog.frontier import TIME_MAX, Frontier, check_time
-from tidelog.ids import Named, ShardId, check_name, named_id, new_writer_id
+from tidelog.ids import Named, ShardId, check_name, name_of, named_id, new_writer_id
 from tidelog.machine.machine import Machine
 from tidelog.persist.appending import WRITES_MAX
 from tidelog.persist.evolution import served_schema
@@ -77,10 +77,13 @@ TRIES_MAX = 20
 class Transactions:
     """A transaction shard; see the module. Opening it does no I/O, and its first change makes it.
 
-    ``shards`` are handles of those that are written by it, as far as they were needed.
+    Shards are called by their names as a ``kind`` of shards has them, or by their ids without one.
+    ``shards`` are handles of those that are written by it, by their ids, as far as they were
+    needed.
     """
 
     name: str
+    kind: Named | None = None
     store: Store
     consensus: Consensus
     clock: Clock
@@ -115,14 +118,20 @@ class Transactions:
 
     async def tables(self) -> list[str]:
         """Return the names of the shards that are registered."""
-        return sorted((await self.refresh()).tables)
+        tables = (await self.refresh()).tables
+        return sorted(name_of(self.kind, one) or one if self.kind else one for one in tables)
+
+    def _id(self, name: str) -> ShardId:
+        if self.kind is None:
+            return ShardId(check_name(name, of="name of a shard"))
+        return named_id(self.kind, name)
 
     def shard(self, name: str) -> Shard:
         """Return this handle's own handle of a shard."""
         found = self.shards.get(name)
         if found is None:
             found = Shard(
-                id=ShardId(check_name(name, of="name of a shard")),
+                id=ShardId(name),
                 store=self.store,
                 consensus=self.consensus,
                 clock=self.clock,
@@ -148,7 +157,7 @@ class Transactions:
             decide = partial(decide_register, shard=shard.id, joined=joined)
             if await self.machine.commit(decide) is not None:
                 return self.state.upper_frontier
-            await self.forget(shard.id)  # Which somebody has begun, and may not have ended.
+            await self._forget(shard.id)  # Which somebody has begun, and may not have ended.
         raise ContentionError("others forget the shard at every try: try again", shard=shard.id)
 
     async def forget(self, name: str) -> Frontier:
@@ -160,6 +169,9 @@ class Transactions:
         Raises:
             NotRegistered: it is not registered, and never was.
         """
+        return await self._forget(self._id(name))
+
+    async def _forget(self, name: str) -> Frontier:
         shard = self.shard(name)
         found = (await shard.refresh()).registered
         state = await self.refresh()
@@ -199,6 +211,7 @@ class Transactions:
             NotRegistered: a shard is not registered. UsageError: updates do not fit. NOT_APPLIED.
             OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
         """
+        updates = {self._id(name): table for name, table in updates.items()}
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         if lower.is_empty or until.is_empty:
             raise UsageError("transactions have no end: forget a shard to finish it")
@@ -317,6 +330,7 @@ class Transactions:
             DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
         """
         check_time(as_of)
+        name = self._id(name)
         upper = await self._wait_for_upper(name, as_of, timeout_us)
         if upper is None:
             return await self.shard(name).snapshot(as_of, timeout_us=timeout_us)
@@ -329,6 +343,7 @@ class Transactions:
         Raises:
             NotRegistered, AsOfBeforeSince: see `snapshot`.
         """
+        name = self._id(name)
         reached = check_time(as_of)
         shard = self.shard(name)
         while True:
