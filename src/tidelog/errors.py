@@ -124,6 +124,10 @@ class NoSuchShard(GoneError):
     """Nobody has made a shard of that name."""
 
 
+class NoSuchHold(GoneError):
+    """Nobody has placed a hold of that name."""
+
+
 class ManifestLost(NoSuchLog):
     """The log's manifest is not there, and its records are."""
 

@@ -21,6 +21,7 @@ from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress as IngestProgress
 from tidelog.collection.ingest.summary import Summary
+from tidelog.frontier import Frontier
 from tidelog.moving import Moved
 from tidelog.persist.selection import RowSelection, repeated
 from tidelog.portal import Portal
@@ -132,6 +133,18 @@ class Collection:
         return self._portal.run(
             self._inner.changes(since, until, columns=columns, where=where, limit=limit)
         )
+
+    def hold(self, name: str, at: When | None = None, *, token: int | None = None) -> Frontier:
+        """Keep times from ``at`` on readable; see the awaited one."""
+        return self._portal.run(self._inner.hold(name, at, token=token))
+
+    def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
+        """Move a hold up; gives from when on the collection can be read."""
+        return self._portal.run(self._inner.downgrade_since(name, at, token=token))
+
+    def release(self, name: str, *, token: int | None = None) -> bool:
+        """Drop a hold; gives whether there was one."""
+        return self._portal.run(self._inner.release(name, token=token))
 
     def describe(self) -> dict[str, Any]:
         return self._portal.run(self._inner.describe())

@@ -56,11 +56,17 @@ def collect(
         def work(some: Sequence[Kept]) -> AsyncIterator[CollectedOne]:
             return tending.collect(some, after_us=after_us, sweeps=sweep)
 
-        async for one in turn.each(kept, work):
+        def told(one: CollectedOne) -> None:
             if as_json:
                 print_json({"name": one.name, "deleted": one.deleted, "waiting": one.waiting})
             elif one.deleted or not follow:
                 waits = f", {one.waiting:,} to go once {after} old" if one.waiting else ""
                 say(f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}")
+
+        async for one in turn.each(kept, work):
+            told(one)
+        if not names:
+            async for one in tending.tidy():
+                told(one)
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))

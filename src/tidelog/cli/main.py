@@ -74,6 +74,7 @@ _GROUPS: Final = {
     "source": "source",
     "log": "log.group",
     "shard": "shard.group",
+    "hold": "hold",
     "consensus": "consensus",
 }
 

@@ -16,6 +16,7 @@ from tidelog.cli.output import (
     say,
     write_text,
 )
+from tidelog.errors import CorruptionError
 
 if TYPE_CHECKING:
     from tidelog.collection.maintenance import ScrubbedOne
@@ -48,6 +49,12 @@ def scrub(
                 print_json(_object(one))
             else:
                 _tell(one, quiet=follow)
+        for transactions in [] if names else await tending.transactions():
+            try:
+                await transactions.refresh()
+            except CorruptionError as error:
+                turn.damaged.append(f"({transactions.name}: transactions)")
+                say(f"tidelog: the transactions {transactions.name!r}: {error}")
 
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
 

@@ -19,6 +19,7 @@ from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, Rendition
 from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import When, format_time, parse_time
 from tidelog.collection.formats.types import sql_type_of
+from tidelog.collection.held import move_hold, place_hold, release_hold
 from tidelog.collection.reading import Reading
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
@@ -101,6 +102,41 @@ class Collection:
     def upper(self) -> Frontier:
         """Return up to when it is complete, errors included, as of the last refresh."""
         return meet([s.state.upper_frontier for s in self.all_shards])
+
+    async def hold(
+        self, name: str, at: When | None = None, *, token: int | None = None
+    ) -> Frontier:
+        """Keep times from ``at`` on readable (from where they are, unless told); gives where.
+
+        A hold of the name stays where it is; with a greater ``token`` it is taken over.
+
+        Raises:
+            UsageError: the time is no longer kept, or not complete yet. HoldFenced: a newer owner
+            has it. LocationError: the store failed: do it again.
+        """
+        await self.refresh()
+        since = None if at is None else Frontier.at(parse_time(at, what="at"))
+        return await place_hold(self.all_shards, name, since, token=token)
+
+    async def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
+        """Move a hold up to ``at``; gives from when on the collection can be read.
+
+        Raises:
+            NoSuchHold: there is none of the name. UsageError, HoldFenced, LocationError: see
+            `hold`.
+        """
+        await self.refresh()
+        since = Frontier.at(parse_time(at, what="at"))
+        return await move_hold(self.all_shards, name, since, token=token)
+
+    async def release(self, name: str, *, token: int | None = None) -> bool:
+        """Drop a hold; gives whether there was one.
+
+        Raises:
+            HoldFenced, LocationError: see `hold`.
+        """
+        await self.refresh()
+        return await release_hold(self.all_shards, name, token=token)
 
     async def resolve_as_of(self, as_of: When | None, *, what: str = "as_of") -> int:
         """Return the time to be read: the one asked for, or the newest that is complete.

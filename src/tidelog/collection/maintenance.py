@@ -22,6 +22,7 @@ from tidelog.persist.compactor import Compacted, compact
 from tidelog.persist.hold import Hold
 from tidelog.persist.shard import Shard
 from tidelog.persist.sweeper import usage_of_shard
+from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.usage import ShardUsage
 from tidelog.store.port import Store
 
@@ -116,9 +117,7 @@ class Maintenance:
                 one for name in dict.fromkeys(names) for one in await self._named(catalog, name)
             ]
         found = [self._of(catalog, name) for name in sorted(catalog.collections)]
-        for kind in Named:
-            keys = sorted([key async for key in self.consensus.list_keys(kind.prefix)])
-            found += [self._of_user(kind, name) for key in keys if (name := name_of(kind, key))]
+        found += [self._of_user(name) for name in await self._names(Named.SHARD)]
         found.append(Kept(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
         gone = tuple(self._shard(one) for one in sorted(catalog.dropped))
         if dropped and gone:
@@ -218,8 +217,8 @@ class Maintenance:
 
     async def _named(self, catalog: Catalog, name: str) -> list[Kept]:
         found = [self._of(catalog, name)] if name in catalog.collections else []
-        heads = [(kind, await self.consensus.head(named_id(kind, name))) for kind in Named]
-        found += [self._of_user(kind, name) for kind, head in heads if head is not None]
+        if await self.consensus.head(named_id(Named.SHARD, name)) is not None:
+            found.append(self._of_user(name))
         if not found:
             try:
                 catalog.collection(name)
@@ -227,9 +226,35 @@ class Maintenance:
                 raise NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}") from None
         return found
 
-    def _of_user(self, kind: Named, name: str) -> Kept:
-        role = "shard" if kind is Named.SHARD else "transactions"
-        return Kept(name, (self._shard(named_id(kind, name)),), (role,))
+    async def transactions(self) -> list[Transactions]:
+        """Return the transaction shards that there are."""
+        return [
+            Transactions(
+                name=name,
+                kind=Named.SHARD,
+                store=self.store,
+                consensus=self.consensus,
+                clock=self.clock,
+            )
+            for name in await self._names(Named.TRANSACTIONS)
+        ]
+
+    async def tidy(self) -> AsyncIterator[CollectedOne]:
+        """Apply what transactions have committed, and forget it; delete what vanished of them.
+
+        Raises:
+            LocationError: the store failed; do it again.
+        """
+        for one in await self.transactions():
+            await one.tidy()
+            yield CollectedOne(f"({one.name}: transactions)", await one.machine.collect(), 0)
+
+    async def _names(self, kind: Named) -> list[str]:
+        keys = [key async for key in self.consensus.list_keys(kind.prefix)]
+        return sorted(name for key in keys if (name := name_of(kind, key)) is not None)
+
+    def _of_user(self, name: str) -> Kept:
+        return Kept(name, (self._shard(named_id(Named.SHARD, name)),), ("shard",))
 
     def _of(self, catalog: Catalog, name: str) -> Kept:
         info = catalog.collection(name)

@@ -95,7 +95,8 @@ def decide_append(
     if command.expected_upper != state.upper_frontier or state.upper is None:
         return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
     check_epochs(state, command.parts)
-    first = command.first_holds if not state.schema else {}
+    # A hold may have been placed before, by whoever wanted to read from the beginning.
+    first = command.first_holds if state.upper == 0 and not state.commits else {}
     holds, since = moved_by_append(state, {**first, **command.holds}, command.upper)
     if command.upper == command.expected_upper and not holds:
         return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))

@@ -1,0 +1,237 @@
+"""``tidelog hold``: keep times of collections and shards readable, and let go of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.command import AsJson, ask_first, on_location
+from tidelog.cli.output import Column, choose_format, print_json, print_table, say
+from tidelog.errors import NoSuchCollection, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.frontier import Frontier
+    from tidelog.location import Location
+    from tidelog.persist.hold import Hold
+    from tidelog.persist.shard import Shard
+
+Of = Annotated[str, typer.Argument(metavar="NAME", help="A collection, or a shard.")]
+HoldName = Annotated[str, typer.Argument(metavar="HOLD", help="The hold.")]
+Token = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="The owner's number: a greater one takes the hold over, and lesser ones are refused.",
+    ),
+]
+IsShard = Annotated[
+    bool, typer.Option("--shard", help="NAME is a shard's, though a collection has it, too.")
+]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Holds: what keeps times of collections and shards readable, whatever is merged.",
+)
+
+
+@app.command("list")
+def list_holds(
+    context: typer.Context, name: Of, *, shard: IsShard = False, as_json: AsJson = False
+) -> None:
+    """List what holds a collection or a shard, and since when it can be read."""
+
+    async def work(location: Location) -> tuple[Held, dict[str, Hold]]:
+        held = await _held(location, name, shard)
+        found: dict[str, Hold] = {}
+        for one in held.shards:
+            for hold_name, hold in one.state.holds.items():
+                known = found.get(hold_name)
+                if known is None or hold.frontier < known.frontier:
+                    found[hold_name] = hold
+        return held, dict(sorted(found.items()))
+
+    held, found = on_location(context, work)
+    is_json = choose_format(None, as_json=as_json) == "json"
+    rows: list[dict[str, Any]] = [
+        {"hold": n, "kind": h.kind.value, "since": h.since, "token": h.token or None}
+        | {"until_us": h.until_us, "purpose": h.purpose or None}
+        for n, h in found.items()
+    ]
+    if is_json:
+        print_json({"name": name, "since": held.since, "holds": rows})
+        return
+    if not rows:
+        say(f"nothing holds {name!r}")
+        return
+
+    def text(row: dict[str, Any], field: str) -> str:
+        return "" if row[field] is None else str(row[field])
+
+    print_table(
+        rows,
+        [
+            Column("hold", lambda row: text(row, "hold")),
+            Column("kind", lambda row: text(row, "kind")),
+            Column("since", lambda row: held.text(row["since"])),
+            Column("token", lambda row: text(row, "token"), right=True),
+            Column("purpose", lambda row: text(row, "purpose")),
+        ],
+    )
+
+
+@app.command("place")
+def place(
+    context: typer.Context,
+    name: Of,
+    hold: HoldName,
+    *,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="From when on; from the earliest time, unless told."),
+    ] = None,
+    token: Token = None,
+    shard: IsShard = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep times from one on readable, until the hold is moved or released.
+
+    One that stands already stays where it is. It keeps all that is not merged away by then: while
+    it stands, storage grows.
+    """
+
+    async def work(location: Location) -> tuple[Held, Frontier]:
+        from tidelog.collection.held import place_hold
+
+        held = await _held(location, name, shard)
+        since = None if at is None else held.time_of(at, "--at")
+        return held, await place_hold(held.shards, hold, since, token=token)
+
+    held, at_time = on_location(context, work)
+    _told(held, hold, at_time, as_json=as_json)
+
+
+@app.command("move")
+def move(
+    context: typer.Context,
+    name: Of,
+    hold: HoldName,
+    time: Annotated[str, typer.Argument(metavar="TIME", help="What is before it is given up.")],
+    *,
+    token: Token = None,
+    shard: IsShard = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a hold up; what is before all holds cannot be read any more, for good."""
+    if not yes:
+        ask_first(
+            lambda: f"Give up what {hold!r} holds of {name!r} before {time}, for good?",
+            deed="give it up",
+            undone="Nothing was given up.",
+        )
+
+    async def work(location: Location) -> tuple[Held, Frontier]:
+        from tidelog.collection.held import move_hold
+
+        held = await _held(location, name, shard)
+        since = held.time_of(time, "TIME")
+        return held, await move_hold(held.shards, hold, since, token=token)
+
+    held, since = on_location(context, work)
+    if as_json:
+        _told(held, hold, since, as_json=True)
+        return
+    say(f"{name!r} can be read from {held.text_of(since)} on")
+
+
+@app.command("release")
+def release(
+    context: typer.Context,
+    name: Of,
+    hold: HoldName,
+    *,
+    token: Token = None,
+    shard: IsShard = False,
+) -> None:
+    """Drop a hold. What it held goes once another hold is moved past it: with the next tick."""
+
+    async def work(location: Location) -> bool:
+        from tidelog.collection.held import holds_of, release_hold
+
+        held = await _held(location, name, shard)
+        holds_of(held.shards, hold)
+        return await release_hold(held.shards, hold, token=token)
+
+    on_location(context, work)
+    say(f"{name!r} is held by {hold!r} no more")
+
+
+class Held:
+    """What is held: the shards of a collection, whose times are dates, or a shard."""
+
+    def __init__(self, name: str, shards: Sequence[Shard], *, is_collection: bool) -> None:
+        self.name = name
+        self.shards = shards
+        self.is_collection = is_collection
+
+    @property
+    def since(self) -> int | None:
+        """Return from when on all can be read."""
+        from tidelog.frontier import join
+
+        found = join([shard.state.since_frontier for shard in self.shards])
+        return None if found.is_empty else found.time
+
+    def time_of(self, text: str, what: str) -> Frontier:
+        """Read a time.
+
+        Raises:
+            UsageError: it is none.
+        """
+        from tidelog.cli.shard.opened import time_of
+        from tidelog.collection.formats.times import parse_time
+        from tidelog.frontier import Frontier
+
+        return Frontier.at(
+            parse_time(text, what=what) if self.is_collection else time_of(text, what)
+        )
+
+    def text(self, time: int | None) -> str:
+        """Write a time for people."""
+        from tidelog.cli.shard.opened import time_text
+        from tidelog.collection.formats.times import format_time
+
+        return time_text(time) if time is None or not self.is_collection else format_time(time)
+
+    def text_of(self, frontier: Frontier) -> str:
+        return self.text(None if frontier.is_empty else frontier.time)
+
+
+async def _held(location: Location, name: str, is_shard: bool) -> Held:
+    from tidelog.cli.shard.opened import opened
+
+    if not is_shard:
+        try:
+            collection = await location.collection(name)
+        except NoSuchCollection as error:
+            if name not in await location.shards():
+                raise NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}") from None
+        else:
+            await collection.refresh()
+            return Held(name, collection.all_shards, is_collection=True)
+    found = await opened(location, name)
+    if found.state.upper is None and found.state.since is None:
+        raise UsageError(f"the shard {name!r} was finalized: there is nothing to hold")
+    return Held(name, [found], is_collection=False)
+
+
+def _told(held: Held, hold: str, at: Frontier, *, as_json: bool) -> None:
+    time = None if at.is_empty else at.time
+    if as_json:
+        print_json({"name": held.name, "hold": hold, "since": time})
+        return
+    say(f"{hold!r} holds {held.name!r} from {held.text(time)} on")

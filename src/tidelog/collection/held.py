@@ -1,0 +1,75 @@
+"""Holds on a collection: the same hold on each of its shards, so that its times stay readable.
+
+A process that dies in between leaves the hold on some of them: it places, moves or releases it
+again. A collection can be read from where the last of its shards can.
+Source: design page 4, "Holds".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.errors import NoSuchHold
+from tidelog.frontier import Frontier, join, meet
+from tidelog.persist.hold import Hold
+from tidelog.persist.shard import Shard
+
+
+async def place_hold(
+    shards: Sequence[Shard], name: str, since: Frontier | None, *, token: int | None = None
+) -> Frontier:
+    """Place a hold (where all shards can be read, unless told), or find it; gives where it is.
+
+    Raises:
+        UsageError: ``since`` is no longer kept, or past what is complete. HoldFenced: a newer owner
+            has it. LocationError: the store failed: some shards may have it.
+    """
+    for shard in shards:
+        await shard.refresh()
+    least = join([shard.state.since_frontier for shard in shards]) if since is None else since
+    placed = [await shard.hold(name, least, token=token) for shard in shards]
+    return meet(placed)
+
+
+async def move_hold(
+    shards: Sequence[Shard], name: str, since: Frontier, *, token: int | None = None
+) -> Frontier:
+    """Move a hold up; gives from where on all shards can be read.
+
+    Raises:
+        UsageError: ``since`` is past what is complete. NoSuchHold: there is none of the name.
+        HoldFenced: a newer owner has it. LocationError: the store failed: do it again.
+    """
+    for shard in shards:
+        await shard.refresh()
+    holds_of(shards, name)
+    moved = []
+    for shard in shards:
+        await shard.hold(name, token=token)  # Which a crash may have left out.
+        moved.append(await shard.downgrade_since(name, since, token=token))
+    return join(moved)
+
+
+async def release_hold(shards: Sequence[Shard], name: str, *, token: int | None = None) -> bool:
+    """Drop a hold; gives whether there was one.
+
+    Raises:
+        HoldFenced: a newer owner has it. LocationError: the store failed: do it again.
+    """
+    return any([await shard.release(name, token=token) for shard in shards])
+
+
+def holds_of(shards: Sequence[Shard], name: str) -> list[Hold]:
+    """Return the hold of a name on each shard that has it, as of the last refresh.
+
+    Raises:
+        NoSuchHold: none has; the message names those that there are.
+    """
+    found = [shard.state.holds[name] for shard in shards if name in shard.state.holds]
+    if not found:
+        known = sorted({one for shard in shards for one in shard.state.holds})
+        raise NoSuchHold(
+            f"there is no hold {name!r}: "
+            + (f"there are {', '.join(known)}" if known else "place it first")
+        )
+    return found

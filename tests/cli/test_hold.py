@@ -1,0 +1,96 @@
+"""``tidelog hold``: what keeps times readable is placed, moved, taken over and released by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.conftest import Cli
+
+
+@pytest.fixture
+def lake(cli: Cli) -> Cli:
+    """A location with a collection ``c`` that is complete up to 9 s, and a shard ``s`` up to 9."""
+    cli.write_lines("in/1.jsonl", *({"k": n % 3, "at": 1_000 * n} for n in range(10)))
+    place = str(cli.folder / "in")
+    cli.done(
+        *("source", "create", "c", "--files", place, "--time-column", "at", "--retain", "1s"),
+        *("--schema", "k bigint, at bigint"),
+    )
+    cli.ingest("c")
+    cli.write_lines("in/more.jsonl", {"k": 3, "at": 9_500})
+    cli.ingest("c")
+    rows = cli.write_lines("s.jsonl", {"k": 1, "_time": 3, "_diff": 1})
+    cli.done("shard", "create", "s", "--schema", "k bigint")
+    cli.done("shard", "append", "s", rows, "--upper", "9")
+    return cli
+
+
+def holds(cli: Cli, name: str) -> dict[str, dict[str, Any]]:
+    found = cli.done("hold", "list", name, "--json").object
+    return {one["hold"]: one for one in found["holds"]}
+
+
+def test_a_hold_of_a_shard_is_placed_moved_and_released(lake: Cli) -> None:
+    """By whole numbers, as its times are."""
+    placed = lake.done("hold", "place", "s", "mine", "--at", "2")
+    assert "'mine' holds 's' from 2 on" in placed.err
+    assert holds(lake, "s")["mine"]["since"] == 2
+    assert lake("hold", "move", "s", "mine", "5", "--yes").status == 0
+    assert holds(lake, "s")["mine"]["since"] == 5
+    assert lake("hold", "release", "s", "mine").status == 0
+    assert "mine" not in holds(lake, "s")
+
+
+def test_a_hold_of_a_collection_keeps_what_retention_would_give_up(lake: Cli) -> None:
+    """On all of its shards, whatever is ingested, merged and collected meanwhile."""
+    since = lake.done("hold", "place", "c", "audit", "--json").object["since"]
+    assert since == 8_500
+    lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
+    lake.ingest("c")
+    lake.done("compact", "--full")
+    then = ("read", "c", "--as-of", "1970-01-01T00:00:08.500Z", "--format", "json")
+    assert len(lake.done(*then).objects) == 9
+    assert {"audit", "history"} <= set(holds(lake, "c"))
+    lake.done("hold", "release", "c", "audit")
+    lake.write_lines("in/3.jsonl", {"k": 1, "at": 99_000})
+    lake.ingest("c")
+    assert lake(*then).status == 2
+
+
+def test_a_greater_token_takes_over(lake: Cli) -> None:
+    """T34, from a shell: the old owner is told who has it now."""
+    assert lake("hold", "place", "s", "sink", "--token", "3").status == 0
+    assert lake("hold", "place", "s", "sink", "--token", "4").status == 0
+    refused = lake("hold", "move", "s", "sink", "4", "--token", "3", "--yes")
+    assert refused.status == 1
+    assert "newer owner" in refused.err
+    assert "token=4" in refused.err
+    assert holds(lake, "s")["sink"]["token"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("list", "nobody"), 2, "nor is there a shard 'nobody'"),
+        (("place", "s", "h", "--at", "soon"), 2, "is no time of a shard"),
+        (("place", "s", "h", "--at", "99"), 2, "past upper"),
+        (("place", "c", "h", "--at", "1970-01-01T00:00:00Z"), 2, "below since"),
+        (("move", "s", "nothing", "5", "--yes"), 1, "there is no hold 'nothing'"),
+        (("move", "s", "history", "5"), 2, "write --yes"),
+        (("release", "c", "nothing"), 1, "there are"),
+        (("place", "s", "h", "--token", "0"), 2, "--token"),
+        (("list", "c", "--shard"), 2, "there is no shard 'c'"),
+    ],
+)
+def test_mistakes_are_told(
+    lake: Cli, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    """Nothing is changed, and the sentence says what to do."""
+    before = [holds(lake, name) for name in "cs"]
+    ran = lake("hold", *arguments)
+    assert ran.status == status, ran.err
+    assert message in ran.err
+    assert "Traceback" not in ran.err
+    assert [holds(lake, name) for name in "cs"] == before
