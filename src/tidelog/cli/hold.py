@@ -104,7 +104,7 @@ def place(
     """
 
     async def work(location: Location) -> tuple[Held, Frontier]:
-        from tidelog.collection.held import place_hold
+        from tidelog.collection.hold_all import place_hold
 
         held = await _held(location, name, shard)
         since = None if at is None else held.time_of(at, "--at")
@@ -135,7 +135,7 @@ def move(
         )
 
     async def work(location: Location) -> tuple[Held, Frontier]:
-        from tidelog.collection.held import move_hold
+        from tidelog.collection.hold_all import move_hold
 
         held = await _held(location, name, shard)
         since = held.time_of(time, "TIME")
@@ -160,7 +160,7 @@ def release(
     """Drop a hold. What it held goes once another hold is moved past it: with the next tick."""
 
     async def work(location: Location) -> bool:
-        from tidelog.collection.held import holds_of, release_hold
+        from tidelog.collection.hold_all import holds_of, release_hold
 
         held = await _held(location, name, shard)
         holds_of(held.shards, hold)

@@ -19,7 +19,7 @@ from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, Rendition
 from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import When, format_time, parse_time
 from tidelog.collection.formats.types import sql_type_of
-from tidelog.collection.held import move_hold, place_hold, release_hold
+from tidelog.collection.hold_all import move_hold, place_hold, release_hold
 from tidelog.collection.reading import Reading
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
