@@ -5,6 +5,7 @@ The block for Spark is run beside Spark's tests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import tidelog
 from kit.clocks import SwiftClock
-from kit.doc_blocks import run_block
+from kit.doc_blocks import ROOT, run_block
 from tidelog.portal import Portal
 from tidelog.store.memory import MemoryStore
 from tidelog.sync_log import Log
@@ -73,6 +74,28 @@ def test_transactions_move_what_is_there(tmp_path: Path) -> None:
     assert len(begun) == 3
     assert names["balance"]["giro"] == [{"account": "ann", "cents": 300, "_diff": 1}]
     assert sorted(row["cents"] for row in names["balance"]["savings"]) == [1, 200]
+
+
+def test_a_shard_is_written_and_read_as_its_page_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a named writer, and under a lease."""
+    names = run_block("docs/persist.md", "lake.shard", location=tmp_path)
+
+    assert capsys.readouterr().out == "{'k': ['tea'], 'v': [3], '_diff': [1]}\n"
+    assert names["table"].num_rows == 1
+
+
+def test_each_test_that_the_page_of_shards_names_is_there() -> None:
+    """What shows a sentence of the design must not be gone, or be called otherwise."""
+    named = {*re.findall(r"`(test_\w+)`", (ROOT / "docs/persist.md").read_text())}
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) >= 30
+    assert sorted(named - there) == []
 
 
 def test_the_awaited_face_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
