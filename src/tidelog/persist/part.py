@@ -25,6 +25,7 @@ import xxhash
 
 from tidelog.errors import CorruptionError, PartMissing, require
 from tidelog.ids import ShardId
+from tidelog.persist.inline import encode_inline
 from tidelog.persist.parquet import decode_parquet, encode_parquet
 from tidelog.persist.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weighted_sum
@@ -130,7 +131,7 @@ def encode_part(
     bytes to ride in the descriptor when they are few. ``hashes``: see `sums_of`.
     """
     sum_v, sum_t = sums_of(updates, schema, hashes)
-    body = _encode_ipc(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
+    body = encode_inline(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
     small = body is not None and len(body) <= INLINE_BYTES
     data = body if body is not None and small else encode_parquet(updates)
     times = pc.min_max(updates.column(TIME))
@@ -298,8 +299,3 @@ def _encode_bounds(updates: pa.Table, schema: ShardSchema) -> bytes:
 
 def _fits_in_state(value: Any) -> bool:
     return value is not None and (not isinstance(value, str) or len(value) <= 64)
-
-
-def _encode_ipc(updates: pa.Table) -> bytes:
-    batch = updates.combine_chunks().to_batches()[0]
-    return batch.serialize().to_pybytes()

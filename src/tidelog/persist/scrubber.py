@@ -25,8 +25,9 @@ from tidelog.errors import (
 from tidelog.machine.past import PastRecord, kept_records, load_rollup
 from tidelog.machine.record import Rollup
 from tidelog.persist.batch import Batch
+from tidelog.persist.evolution import newest_schema
 from tidelog.persist.part import Part
-from tidelog.persist.schema import ShardSchema, decode_schema
+from tidelog.persist.schema import ShardSchema
 from tidelog.persist.scrub import (
     RESTORE,
     Damage,
@@ -78,7 +79,7 @@ class _Scrubbing:
                 break
             for batch in new:
                 self.seen.add(batch.digest)
-                await self._check_parts(batch, decode_schema(state.schema))
+                await self._check_parts(batch, newest_schema(state))
             if not new:
                 break
         await self._check_state(self.shard.state)
@@ -94,8 +95,9 @@ class _Scrubbing:
         self, part: Part, schema: ShardSchema, batch: Batch, *, is_held: bool = False
     ) -> None:
         where = part.path or self.state_key
+        own = schema.of_part(part.schema_id)
         try:
-            (table,) = await self.shard.reader.read([part], schema)
+            (table,) = await self.shard.reader.read([part], own)
         except PartMissing as error:
             if is_held or await self._is_lost(error):
                 self.found.damages.append(Damage(where, "the object is not there", RESTORE))
@@ -106,7 +108,7 @@ class _Scrubbing:
         self.found.parts += 1
         self.found.rows += table.num_rows
         self.found.bytes_read += part.size_bytes
-        told = await self.shard.clock.offload(lambda: _told(part, table, schema, batch))
+        told = await self.shard.clock.offload(lambda: _told(part, table, own, batch))
         self._note_all(where, iter(told))
 
     async def _is_lost(self, error: PartMissing) -> bool:
@@ -154,7 +156,7 @@ class _Scrubbing:
         if since is None:
             return
         held = {path for g in machine.history.gone if g.seqno > since for path in g.paths}
-        schema = decode_schema(machine.state.schema)
+        schema = newest_schema(machine.state)
         for batch in batches:
             for part in batch.parts:
                 if part.path in held:

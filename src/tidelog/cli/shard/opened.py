@@ -50,16 +50,16 @@ async def opened(location: Location, name: str) -> Shard:
 
 
 def schema_of(state: State) -> ShardSchema:
-    """Return the schema of a shard that was written.
+    """Return the newest schema of a shard that was written.
 
     Raises:
         UsageError: it was buried before anybody said one.
     """
-    from tidelog.persist.schema import decode_schema
+    from tidelog.persist.evolution import newest_schema
 
     if not state.schema:
         raise UsageError("the shard has no schema: it was finalized before it was written")
-    return decode_schema(state.schema)
+    return newest_schema(state)
 
 
 def frontier_of(text: str, what: str) -> Frontier:

@@ -1,0 +1,115 @@
+"""T61: what was stored by an earlier tidelog is read for ever, checked, and written on.
+
+tests/golden/location.zip was made by `kit.golden_location`, and holds each form of what is stored
+of shards: records and rollups with two schemas, holds of each kind, claims and named writers; parts
+inline and as objects; a buried shard; transactions; a source's shards and its catalog.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kit.golden_location import EVOLVED, make, rows
+from tidelog.errors import AsOfBeforeSince
+from tidelog.location import Location, open_location
+from tidelog.persist.hold import HoldKind
+from tidelog.persist.transition import Verdict
+
+ARCHIVE = Path(__file__).resolve().parents[1] / "golden" / "location.zip"
+CONTENTS = [("b", None, None, 1), ("a", 2, None, 1), ("c", 3, None, 1), ("d", 4, "new", 1)]
+
+
+@pytest.fixture
+async def golden(tmp_path: Path) -> Location:
+    with zipfile.ZipFile(ARCHIVE) as packed:
+        packed.extractall(tmp_path)
+    return await open_location(tmp_path)
+
+
+def stored_in(folder: Path) -> dict[str, bytes]:
+    """Return what a location's objects are, by key."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".tidelog" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def tuples(table: pa.Table) -> set[tuple[object, ...]]:
+    return set(zip(*(table.column(n).to_pylist() for n in table.column_names), strict=True))
+
+
+async def test_a_shard_of_then_is_read_now(golden: Location) -> None:
+    """At each time that is kept, by the newest schema, with all that is known of it."""
+    shard = golden.shard("prices")
+    state = await shard.refresh()
+    assert tuples(await (await shard.snapshot(78)).to_arrow()) == set(CONTENTS)
+    early = await (await shard.snapshot(3)).to_arrow()
+    assert tuples(early) == {("a", 2, None, 1), ("b", None, None, 2)}
+    assert (state.since, state.upper, len(state.batches)) == (1, 79, 2)
+    kinds = {name.partition("-")[0]: hold.kind for name, hold in state.holds.items()}
+    assert kinds == {
+        "history": HoldKind.CRITICAL,
+        "sink": HoldKind.CRITICAL,
+        "term": HoldKind.FIXED,
+    }
+    assert state.holds["sink"].token == 3
+    assert state.writers == {"till": (0, 8)}
+    assert [claim.who for claim in state.claims] == ["somebody"]
+    assert [schema.names for schema in await shard.schemas()] == [["k", "v"], EVOLVED.names]
+
+
+async def test_all_of_it_is_checked_and_nothing_is_found_wrong(golden: Location) -> None:
+    """Bytes, sums, bounds, and that rollups and changes come to the state."""
+    tending = golden.maintenance
+    found = [one async for one in tending.scrub(await tending.kept())]
+    assert {one.name for one in found} >= {"prices", "over", "giro", "savings", "seen"}
+    assert [(one.name, one.found.damages) for one in found if not one.found.is_clean] == []
+
+
+async def test_it_is_written_on(golden: Location) -> None:
+    """As if it had been made today."""
+    shard = golden.shard("prices")
+    await shard.refresh()
+    done = await shard.compare_and_append(rows(EVOLVED, ("e", 5, None, 79, 1)), 79, 80)
+    assert done.verdict is Verdict.COMMITTED
+    await shard.compact(full=True)
+    wanted = {*CONTENTS, ("e", 5, None, 1)}
+    assert tuples(await (await golden.shard("prices").snapshot(79)).to_arrow()) == wanted
+
+
+async def test_transactions_of_then_go_on(golden: Location) -> None:
+    """Both shards have both, and a third is for both again."""
+    bank = golden.transactions("bank")
+    begun = await bank.begin()
+    found = await (await begun.snapshot("giro")).to_arrow()
+    assert tuples(found) == {("ann", 0, 1), ("ann", 1, 1)}
+    begun.write("savings", pa.table({"k": ["bob"], "v": [1]}))
+    assert (await begun.commit()).verdict is Verdict.COMMITTED
+    now = (await bank.upper()).time - 1
+    held = tuples(await (await bank.snapshot("savings", now)).to_arrow())
+    assert held == {("ann", 0, 1), ("ann", 10, 1), ("bob", 1, 1)}
+
+
+async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Location) -> None:
+    """Its newest contents, and since when they are kept; a buried shard is no more."""
+    collection = await golden.collection("seen")
+    found = await collection.snapshot()
+    assert {*found.column("key").to_pylist()} == {0, 1, 2, 3, 4}
+    assert collection.since.time > 0
+    with pytest.raises(AsOfBeforeSince, match="nobody may read"):
+        await golden.shard("over").snapshot(1)
+
+
+async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
+    """Byte for byte, but for Parquet: whoever changes a form by accident is told here."""
+    await make(tmp_path)
+    with zipfile.ZipFile(ARCHIVE) as packed:
+        then = {name: packed.read(name) for name in packed.namelist()}
+    now = stored_in(tmp_path)
+    assert sorted(now) == sorted(then)
+    # A library of another version writes other Parquet, whose checksum is in the states, too.
+    parts = [name for name in now if name.endswith(".parquet")]
+    if all(now[name] == then[name] for name in parts):
+        assert [name for name in now if now[name] != then[name]] == []
