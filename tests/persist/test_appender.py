@@ -45,6 +45,28 @@ async def test_another_writer_is_met_with_an_error() -> None:
     assert await contents(place.shard(), 1) == {("a", 1): 1}
 
 
+async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
+    """What a late one brings is not what the other one wrote, though it counts alike."""
+    late, other = await place.shard().appender("till"), await place.shard().appender("till")
+    await other.append(rows(("b", 1, 0, 1)), 2)
+    with pytest.raises(UpperMismatch, match="open the appender again"):
+        await late.append(rows(("a", 1, 0, 1)), 2)
+    with pytest.raises(UpperMismatch):
+        await late.append(rows(("a", 1, 0, 1)), 1)
+    await other.append(rows(("b", 2, 2, 1)), 4)
+    assert await contents(place.shard(), 3) == {("b", 1): 1, ("b", 2): 1}
+
+
+async def test_two_of_one_name_that_bring_the_same_both_succeed() -> None:
+    """A sink whose process was thought dead, and was not."""
+    place = in_memory()
+    one, two = await place.shard().appender("sink"), await place.shard().appender("sink")
+    for appender in (one, two):
+        await appender.append(rows(("a", 1, 0, 1)), 2)
+        assert appender.upper == Frontier.at(2)
+    assert await contents(place.shard(), 1) == {("a", 1): 1}
+
+
 async def test_progress_waits_for_the_beat_or_for_a_write() -> None:
     """A thousand frontiers moved are a few requests; a write carries what waits with it."""
     clock = SwiftClock()

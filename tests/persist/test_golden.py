@@ -55,7 +55,7 @@ async def test_a_shard_of_then_is_read_now(golden: Location) -> None:
         "term": HoldKind.FIXED,
     }
     assert state.holds["sink"].token == 3
-    assert state.writers == {"till": (0, 8)}
+    assert {name: (w.number, w.upper) for name, w in state.writers.items()} == {"till": (0, 8)}
     assert [claim.who for claim in state.claims] == ["somebody"]
     assert [schema.names for schema in await shard.schemas()] == [["k", "v"], EVOLVED.names]
 

@@ -146,6 +146,8 @@ async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
             assert progress.updates.num_rows == 700 * 11
             assert await reader.downgrade_since(progress.upper.time - 1) == Frontier.at(11)
             break
+        assert await reader.downgrade_since(3) == Frontier.at(11)
+        assert reader.since == Frontier.at(11), "what is given up is given up"
     assert await shard.since() == Frontier.at(11)
     with pytest.raises(AsOfBeforeSince, match="earliest is 11"):
         await place.shard().snapshot(3)

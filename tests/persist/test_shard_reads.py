@@ -205,3 +205,13 @@ async def test_a_listener_is_told_at_once_of_a_column_that_is_none() -> None:
     """It would wait for what never comes."""
     with pytest.raises(UsageError, match="there is no column 'nix'"):
         await anext(in_memory().shard().listen(0, columns=["nix"]))
+
+
+async def test_a_hold_needs_no_schema(place: Place) -> None:
+    """Whoever reads may keep what he reads; and who comes before the first write, keeps it all."""
+    await place.shard(schema=None).hold("early", 0)
+    writer = place.shard()
+    writer.first_holds = {"history": Frontier.at(0)}
+    await writer.compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
+    assert {*writer.state.holds} == {"early", "history"}
+    assert await place.shard(schema=None).hold("late", 2) == Frontier.at(2)

@@ -118,11 +118,12 @@ async def test_who_brings_more_waits_for_what_is_under_way() -> None:
     [
         (lambda: iter([rows(("a", 1, 5, 1))]), "outside the interval"),
         (lambda: iter([1, 2]), "updates are a pyarrow table"),
+        (lambda: iter([rows(("a", 1, 0, 1)), None]), "updates are a pyarrow table"),
         (lambda: 7, "updates are a pyarrow table"),
         (lambda: iter([rows(("a", 1, 0, 1)), pa.table({"x": [1]})]), "different schemas"),
         (lambda: iter([pa.table({"x": [1]})]), "a column is missing"),
     ],
-    ids=["time", "numbers", "a number", "mixed", "columns"],
+    ids=["time", "numbers", "nothing in between", "a number", "mixed", "columns"],
 )
 async def test_what_will_not_do_is_refused_and_nothing_counts(stream: Any, message: str) -> None:
     """The words are those that a table would have had."""

@@ -125,8 +125,8 @@ class Appender:
     async def _write(self, updates: Updates, upper: Frontier) -> None:
         async with self._lock:
             attempt = (updates is not None, upper)
-            if self._unsure is not None and await self._settle(self._unsure, attempt):
-                return
+            if self._unsure not in (None, attempt):
+                await self._settle(self._unsure)
             holds = dict(self._holds)
             options = AppendOptions(token=(self.name, self.number), named=True, holds=holds)
             self._unsure = attempt
@@ -148,16 +148,15 @@ class Appender:
             self._landed(upper)
             self._holds = {n: at for n, at in self._holds.items() if holds.get(n) != at}
 
-    async def _settle(self, last: Attempt, attempt: Attempt) -> bool:
-        """Learn whether a write without an answer landed; say whether that was this one."""
+    async def _settle(self, last: Attempt | None) -> None:
+        """Learn whether a write without an answer landed, before another one is made."""
         told = (await self.shard.refresh()).writers.get(self.name)
-        if told is not None and told[0] == self.number:
-            self._landed(Frontier.of(told[1]))
-            return attempt == last
-        if attempt != last:
-            # It may land yet, and would then answer for another write of its number.
-            self.number += 1
-        return False
+        wanted = None if last is None else (self.number, last[1])
+        if told is not None and wanted == (told.number, Frontier.of(told.upper)):
+            self._landed(wanted[1])
+            return
+        # It may land yet, and would then answer for another write of its number.
+        self.number += 1
 
     def _landed(self, upper: Frontier) -> None:
         self._unsure = None
@@ -174,7 +173,7 @@ async def open_appender(shard: Shard, name: str, *, heartbeat_us: int) -> Append
     return Appender(
         shard=shard,
         name=name,
-        number=0 if last is None else last[0] + 1,
+        number=0 if last is None else last.number + 1,
         upper=state.upper_frontier,
         heartbeat_us=heartbeat_us,
     )

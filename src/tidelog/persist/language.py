@@ -22,6 +22,7 @@ from tidelog.persist.spine import Spine
 from tidelog.persist.state import (
     Commit,
     Diff,
+    LastWrite,
     Merged,
     Registered,
     Retired,
@@ -40,7 +41,7 @@ _STATE: Final[dict[str, Any]] = {
     "upper": int | None,
     "batches": tuple[Batch, ...],
     "holds": dict[str, Hold],
-    "writers": dict[str, tuple[int, int | None]],
+    "writers": dict[str, LastWrite],
     "commits": tuple[Commit, ...],
     "commits_forgotten": bool,
     "totals": Totals,

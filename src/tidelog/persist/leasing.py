@@ -19,7 +19,7 @@ from weakref import ref
 
 from tidelog.clock import Clock, wall_us
 from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
-from tidelog.frontier import Frontier
+from tidelog.frontier import Frontier, join
 from tidelog.machine.language import Decision
 from tidelog.persist.holding import Lease, decide_expire, decide_lease, decide_renew
 from tidelog.persist.state import Diff, State
@@ -92,7 +92,7 @@ class LeasedReader:
         """
         at = Frontier.of(since)
         found = await self._renew(at)
-        self.since = at
+        self.since = join([at, self.since])
         return found
 
     async def renew(self) -> None:

@@ -290,8 +290,7 @@ class Shard:
             UsageError: ``since`` is below the shard's, or past upper. HoldFenced: see above.
         """
         wanted = None if since is None else Frontier.of(since)
-        # Whoever only reads may be of an earlier schema: it is needed where there is none.
-        schema = self.state.schema or encode_schema(self.written_schema())
+        schema = b"" if self.schema is None else encode_schema(self.schema)
         return await self._decide(
             lambda state: holding.decide_hold(state, name, wanted, schema=schema, token=token)
         )

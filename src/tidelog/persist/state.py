@@ -53,6 +53,15 @@ class Registered(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
 
+class LastWrite(msgspec.Struct, frozen=True, array_like=True):
+    """The newest commit of a named writer: its number, to where, and T of what it brought."""
+
+    number: int
+    upper: int | None
+    sum_t: bytes
+    extra: dict[str, Any] = {}
+
+
 class Totals(msgspec.Struct, frozen=True, array_like=True):
     """What all batches come to. T is that of all updates as they were appended."""
 
@@ -83,7 +92,7 @@ class State:
     upper: int | None = 0
     batches: Spine = _NONE
     holds: dict[str, Hold] = field(default_factory=dict)
-    writers: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    writers: dict[str, LastWrite] = field(default_factory=dict)
     commits: tuple[Commit, ...] = ()
     commits_forgotten: bool = False
     totals: Totals = _NOTHING
@@ -190,7 +199,7 @@ def _advance(state: State, diff: Diff, upper: int | None) -> dict[str, Any]:
         "commits_forgotten": state.commits_forgotten or len(commits) > COMMITS_KEPT,
     }
     if diff.named:
-        changed["writers"] = {**state.writers, writer: (number, upper)}
+        changed["writers"] = {**state.writers, writer: LastWrite(number, upper, diff.sum_t)}
     if diff.batch is not None:
         changed["batches"] = state.batches.append(diff.batch)
         changed["totals"] = _counted(was, (), (diff.batch,), sum_t=sum_t)

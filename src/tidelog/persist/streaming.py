@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import aclosing
 from functools import partial
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ from tidelog.errors import UsageError
 from tidelog.persist.part import Part
 from tidelog.persist.writer import PartWriter
 
+_END: Final[Any] = object()  # None could be among what comes, and is refused.
 Rows = pa.Table | pa.RecordBatch
 Stream = pa.RecordBatchReader | AsyncIterable[Rows] | Iterable[Rows]
 
@@ -91,7 +93,7 @@ async def _each(stream: Stream, clock: Clock) -> AsyncGenerator[pa.Table, None]:
         raise _no_rows(stream)
     waiting = iter(stream)
     # Whoever makes the rows may take the processor, or wait for something.
-    while (rows := await clock.offload(partial(next, waiting, None))) is not None:
+    while (rows := await clock.offload(partial(next, waiting, _END))) is not _END:
         yield _table(rows)
 
 

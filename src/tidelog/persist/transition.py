@@ -150,17 +150,18 @@ def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] |
     """
     writer, number = command.token
     if command.named and writer in state.writers:
-        last, upper = state.writers[writer]
-        if number == last:
-            return (upper,)
-        if number < last:
+        last = state.writers[writer]
+        if number < last.number:
             raise OutcomeUnknown(
                 "this write is older than the newest of its writer: read the shard instead",
                 writer=writer,
                 number=number,
-                newest=last,
+                newest=last.number,
             )
-        return None
+        # Another process may write under the same name, and have come first: what it wrote is not
+        # what this one brings, though both count alike.
+        is_told = (last.number, last.upper) == (number, time_of(command.upper))
+        return (last.upper,) if is_told and last.sum_t == _sum_t(command.parts) else None
     for commit in reversed(state.commits):
         if (commit.writer, commit.number) == (writer, number):
             return (commit.upper,)

@@ -19,6 +19,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.frontier import Frontier
+from tidelog.ids import Named
 from tidelog.persist.transactions.transactions import PENDING_MAX, Transactions
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.persist.transition import Appended
@@ -326,6 +327,28 @@ async def test_a_forgetting_that_was_broken_off_is_ended_by_who_reads(place: Pla
     done = await place.shard(name="a").compare_and_append(row("a", 2, 1), 1, 2)
     assert done.verdict is COMMITTED
     assert await held(found, "a", 1) == {("a", 1): 1, ("a", 2): 1}
+
+
+async def test_a_forgotten_shard_is_read_on_by_the_name_that_users_gave_it() -> None:
+    """Its id is another thing: neither is taken for the other."""
+    place = in_memory()
+    found = transactions(place)
+    found.kind = Named.SHARD
+    await found.register(place.shard(name="user.a"))
+    await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
+    assert await found.tables() == ["a"]
+    with (
+        patch(
+            "tidelog.persist.transactions.transactions.decide_leave", side_effect=KeyError("dead")
+        ),
+        pytest.raises(KeyError),
+    ):
+        await found.forget("a")
+    done = await place.shard(name="user.a").compare_and_append(row("a", 2, 1), 1, 5)
+    assert done.verdict is COMMITTED
+    late = transactions(place)
+    late.kind = Named.SHARD
+    assert await held(late, "a", 4) == {("a", 1): 1, ("a", 2): 1}
 
 
 async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -> None:

@@ -87,7 +87,7 @@ def _described(shard: Shard, name: str) -> dict[str, Any]:
             name: {"kind": hold.kind.value, "since": hold.since, "until_us": hold.until_us}
             for name, hold in sorted(state.holds.items())
         },
-        "writers": {writer: list(last) for writer, last in sorted(state.writers.items())},
+        "writers": {name: [w.number, w.upper] for name, w in sorted(state.writers.items())},
         # Its records, its rollup, and each part that is an object.
         "gets_a_snapshot": 1
         + (shard.machine.history.newest is not None)

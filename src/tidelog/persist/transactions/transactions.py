@@ -385,7 +385,7 @@ class Transactions:
             elif upper > time:
                 return Frontier.at(upper)
             elif name not in state.tables:
-                await self.forget(name)  # Somebody may have begun to.
+                await self._forget(name)  # Somebody may have begun to.
                 return None
             if timeout_us is not None and self.clock.monotonic_us() - start >= timeout_us:
                 raise DeadlineExceeded(
@@ -407,7 +407,7 @@ class Transactions:
         state = await self.refresh()
         gone = state.forgotten.get(shard.id)
         if gone is not None and gone.number >= registered.number:
-            await self.forget(shard.id)  # Somebody has begun to.
+            await self._forget(shard.id)  # Somebody has begun to.
             return
         upper = state.upper if shard.id in state.tables else 0
         await self._applied(shard.id)
