@@ -344,11 +344,14 @@ async def test_a_forgotten_shard_is_read_on_by_the_name_that_users_gave_it() -> 
         pytest.raises(KeyError),
     ):
         await found.forget("a")
-    done = await place.shard(name="user.a").compare_and_append(row("a", 2, 1), 1, 5)
-    assert done.verdict is COMMITTED
+    await found.compare_and_append({}, 1, 9)
     late = transactions(place)
     late.kind = Named.SHARD
-    assert await held(late, "a", 4) == {("a", 1): 1, ("a", 2): 1}
+    with pytest.raises(DeadlineExceeded):
+        await late.snapshot("a", 5, timeout_us=0)
+    done = await place.shard(name="user.a").compare_and_append(row("a", 2, 1), 1, 6)
+    assert done.verdict is COMMITTED
+    assert await held(late, "a", 5) == {("a", 1): 1, ("a", 2): 1}
 
 
 async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -> None:
