@@ -16,12 +16,11 @@ from functools import partial, reduce
 from itertools import pairwise
 from operator import and_
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from tidelog.clock import run_all
 from tidelog.persist.bounds import Box, scalar_of
@@ -33,6 +32,9 @@ from tidelog.persist.pieces import Wanted
 from tidelog.persist.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.sql_batches import tables_of
 from tidelog.rowhash import bucket_of, hash_rows
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
 
 MEMORY_BYTES: Final = 256 * 1024 * 1024
 OUT_BYTES: Final = 8 * 1024 * 1024
@@ -63,7 +65,9 @@ class SpilledRows:
         with tempfile.TemporaryDirectory(prefix="tidelog-read-") as folder:
             work = [partial(self._copy, part, Path(folder, f"{n}")) for n, part in enumerate(parts)]
             files = await run_all(work, at_once=self.opener.reads)
-            rows = pads.dataset(files, schema=self.opener.schema.updates, format="parquet")
+            from pyarrow.dataset import dataset  # Loads pandas, where it is installed.
+
+            rows = dataset(files, schema=self.opener.schema.updates, format="parquet")
             offload = self.opener.clock.offload
             for file in await offload(lambda: self._shared_out(rows, Path(folder))):
                 made = tables_of(
@@ -133,7 +137,9 @@ class SpilledRows:
             f"GROUP BY {names} HAVING sum({DIFF}) <> 0"
         )
         with bounded_duck(self.memory_bytes, f"{file}-spill") as connection:
-            connection.register("updates", pads.dataset([str(file)], format="ipc"))
+            from pyarrow.dataset import dataset
+
+            connection.register("updates", dataset([str(file)], format="ipc"))
             yield iter(connection.sql(sql).to_arrow_reader(BATCH_ROWS))
 
 
