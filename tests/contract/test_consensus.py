@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,31 +207,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def test_one_of_a_hundred_proposers_in_four_processes_wins(tmp_path: Path) -> None:
-    """A local store has no conditional replace but ours: it must hold between processes."""
-    url = str(tmp_path / "store")
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", _PROPOSERS, url, str(first)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for first in range(0, 100, 25)
-    ]
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    told = [line.split() for process in started for line in process.communicate()[0].splitlines()]
-
-    winners = [number for number, landed in told if landed == "True"]
-    assert len(told) == 100
-    assert len(winners) == 1
-    consensus = StoreConsensus(store=open_store(url, clock=CLOCK), clock=CLOCK)
-    assert asyncio.run(consensus.head("k")) == Versioned(SeqNo(1), winners[0].encode())
 
 
 # What follows is about consensus on a store, whose box must stay small.

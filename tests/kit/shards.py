@@ -40,6 +40,10 @@ class Place:
         self.store = store
         self._consensus = consensus
 
+    def consensus(self, store: Store | None = None) -> Consensus:
+        """Return consensus as one more process has it, on another way to the store if told."""
+        return self._consensus(store or self.store)
+
     def shard(
         self,
         *,
@@ -47,12 +51,13 @@ class Place:
         store: Store | None = None,
         name: str = "s",
         clock: SystemClock | None = None,
+        consensus: Consensus | None = None,
     ) -> Shard:
         within = store or self.store
         return Shard(
             id=ShardId(name),
             store=within,
-            consensus=self._consensus(within),
+            consensus=consensus or self.consensus(within),
             clock=clock or SwiftClock(),
             schema=schema,
         )

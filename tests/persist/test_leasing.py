@@ -6,19 +6,16 @@ The numbers T24 to T36 are those of the anchor notes' conformance scenarios.
 from __future__ import annotations
 
 import gc
-import pickle
 
 import pytest
 
 from kit.clocks import HandClock
-from kit.shards import Place, contents, in_memory, rows
-from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, PartMissing, UsageError
+from kit.shards import Place, in_memory, rows
+from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.compactor import compact
 from tidelog.persist.reader import read_split
-from tidelog.persist.schema import TIME
 from tidelog.persist.shard import Shard
-from tidelog.testing.models import contents_of
 
 LEASE_US = 60_000_000
 
@@ -40,49 +37,6 @@ async def merged_away(place: Place) -> Shard:
     await compact(other, full=True)
     await other.collect(after_us=0)
     return other
-
-
-async def test_what_a_leased_reader_planned_stays_until_it_lets_go(place: Place) -> None:
-    """T28: merged and collected, however eagerly, its splits are there; and go when it closes."""
-    shard = await written(place)
-    reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
-    splits = (await reader.snapshot(5)).splits(3)
-    before = await contents(shard, 5)
-    await merged_away(place)
-    copies = [pickle.loads(pickle.dumps(split)) for split in splits]
-    found = [await read_split(s, store=place.store, clock=HandClock()) for s in copies]
-    rows_of = [contents_of(table.drop_columns(TIME)) for table in found]
-    assert sum(rows_of, start=type(before)()) == before
-    await reader.close()
-    assert (await shard.refresh()).holds.keys() == {"history"}
-    await shard.collect(after_us=0)
-    with pytest.raises(PartMissing):
-        await read_split(splits[0], store=place.store, clock=HandClock())
-
-
-async def test_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Place) -> None:
-    """T33: within it all is held; after it what it held goes, and critical holds stay."""
-    shard = await written(place)
-    reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
-    planned = await reader.snapshot(5)
-    await reader.stop()
-    clock = HandClock()
-    watcher = place.shard(clock=clock)
-    assert await watcher.end_leases() == 0
-    await clock.pass_us(LEASE_US)
-    assert await watcher.end_leases() == 0
-    await clock.pass_us(1)
-    assert await watcher.end_leases() == 1
-    assert (await shard.refresh()).holds.keys() == {"history"}
-    with pytest.raises(HoldExpired, match="open another reader"):
-        await reader.renew()
-    await merged_away(place)
-    # Nothing is lost by it: the same contents are read by the newest state.
-    assert contents_of(await planned.to_arrow()) == await contents(shard, 5)
-    await shard.downgrade_since("history", 9)
-    await merged_away(place)
-    with pytest.raises(AsOfBeforeSince):
-        await planned.to_arrow()
 
 
 async def test_a_reader_renews_its_lease_while_it_lives() -> None:

@@ -5,19 +5,13 @@ The numbers T7 to T32 are those of the anchor notes' conformance scenarios.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
 from kit.shards import (
-    ALREADY,
     COMMITTED,
-    MISMATCH,
     SCHEMA,
     Place,
     contents,
@@ -31,10 +25,8 @@ from tidelog.errors import (
     DataDiffers,
     LocationError,
     Outcome,
-    UpperMismatch,
-    UsageError,
 )
-from tidelog.frontier import TIME_MAX, Frontier
+from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
 from tidelog.persist.shard import Shard
 from tidelog.store.memory import MemoryStore
@@ -44,15 +36,6 @@ from tidelog.testing.models import (
     consolidate,
     updates_of,
 )
-
-
-async def test_a_shard_that_nobody_wrote_begins_at_zero(place: Place) -> None:
-    """T7: since = upper = {0}, and looking makes nothing."""
-    shard = place.shard()
-    assert await shard.upper() == await shard.since() == Frontier.at(0)
-    assert [entry async for entry in place.store.list("")] == []
-    with pytest.raises(UsageError, match="with its schema"):
-        await place.shard(schema=None).compare_and_append(None, 0, 1)
 
 
 async def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
@@ -66,58 +49,6 @@ async def test_what_is_appended_is_read_at_every_time(place: Place) -> None:
     assert await contents(reader, 0) == {("a", 1): 1}
     assert await contents(reader, 2) == {("a", 1): 1, ("b", 2): 1}
     assert await contents(reader, 4) == {("a", 2): 1, ("b", 2): 1}
-
-
-@pytest.mark.parametrize(
-    ("updates", "lower", "upper"),
-    [
-        ([], 5, 3),
-        ([("a", 1, 3, 1)], 3, 3),
-        ([("a", 1, 2, 1)], 3, 5),
-        ([("a", 1, 5, 1)], 3, 5),
-        ([("a", 1, 3, 1)], 5, 3),
-    ],
-    ids=["backwards", "in no time", "below lower", "at upper", "both"],
-)
-async def test_an_interval_that_is_wrong_is_refused_without_a_request(
-    updates: list[tuple[str, int, int, int]], lower: int, upper: int
-) -> None:
-    """T8 and T9: a mistake of the caller costs nothing and leaves nothing."""
-    store = Recorded(MemoryStore())
-
-    with pytest.raises(UsageError) as caught:
-        await on_store(store).shard().compare_and_append(rows(*updates), lower, upper)
-    assert caught.value.outcome is Outcome.NOT_APPLIED
-
-    assert store.records == []
-
-
-async def test_of_two_that_race_one_wins_and_the_other_is_told(place: Place) -> None:
-    """T10: the loser learns the upper, and nothing of it is there."""
-    first, second = place.shard(), place.shard()
-    won, lost = await asyncio.gather(
-        first.compare_and_append(rows(("a", 1, 0, 1)), 0, 2),
-        second.compare_and_append(rows(("b", 1, 0, 1)), 0, 3),
-    )
-    assert {won.verdict, lost.verdict} == {COMMITTED, MISMATCH}
-    assert won.upper == lost.upper
-    assert sum((await contents(place.shard(), 0)).values()) == 1
-
-
-async def test_two_writers_of_one_thing_make_it_once(place: Place) -> None:
-    """T11: the same data, cut at other times; both are told that it is there."""
-    data = [("k", n, n, 1) for n in range(7)]
-
-    def between(lower: int, upper: int) -> pa.Table:
-        return rows(*[u for u in data if lower <= u[2] < upper])
-
-    first, second = place.shard(), place.shard()
-    await first.append(between(0, 5), 0, 5)
-    await second.append(between(0, 3), 0, 3)
-    await second.append(between(3, 7), 3, 7)
-    await first.append(between(5, 7), 5, 7)
-
-    assert await contents(place.shard(), 6) == {("k", n): 1 for n in range(7)}
 
 
 async def test_equal_boundaries_are_checked_and_others_are_told_to_be_unchecked() -> None:
@@ -156,48 +87,6 @@ async def test_other_data_for_the_same_times_is_found_and_refused(
         await second.append(rows(*other, ("later", 1, 4, 1)), 0, 9)
     assert await contents(place.shard(), 2) == {("a", 1): 1}
     assert await second.upper() == Frontier.at(3)
-
-
-async def test_an_append_with_a_hole_is_refused_and_one_in_the_past_is_not(place: Place) -> None:
-    """T12 and T13: nothing is skipped, and nothing is done twice."""
-    shard = place.shard()
-    with pytest.raises(UpperMismatch) as caught:
-        await shard.append(rows(("a", 1, 5, 1)), 5, 9)
-    assert caught.value.outcome is Outcome.NOT_APPLIED
-    assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
-    assert await shard.append(rows(("a", 1, 0, 1)), 0, 9)
-    assert await place.shard().append(rows(), 9, 9)
-    assert await contents(shard, 8) == {("a", 1): 1}
-
-
-async def test_a_finished_shard_is_readable_at_any_time_and_takes_no_more(place: Place) -> None:
-    """T14: the empty frontier is past every time there is."""
-    shard = place.shard()
-    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, None)
-
-    told = await place.shard().compare_and_append(rows(("b", 1, 5, 1)), 5, 9)
-    assert (told.verdict, told.upper) == (MISMATCH, Frontier.empty())
-    for as_of in (0, 5, TIME_MAX):
-        assert await contents(place.shard(), as_of) == {("a", 1): 1}
-    assert await shard.append(rows(("a", 1, 0, 1)), 0, None)
-    with pytest.raises(DataDiffers):
-        await shard.append(rows(("a", 2, 0, 1)), 0, None)
-
-
-async def test_empty_appends_write_no_part() -> None:
-    """T15: a thousand moves of upper cost no object, but for a rollup now and then."""
-    store = Recorded(MemoryStore())
-    shard = on_store(store).shard()
-    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-    for number in range(1, 1_001):
-        await shard.compare_and_append(None, number, number + 1)
-
-    puts = Counter(r.key.split("/")[-2] for r in store.records if r.op == "put")
-    assert set(puts) == {"consensus", "rollup"}
-    assert puts["consensus"] == 1_001 + puts["rollup"]
-    assert puts["rollup"] <= 1_001 // 64 + 1
-    sizes = [r.size for r in store.records if r.key.startswith("consensus/") and r.op == "put"]
-    assert max(sizes) < 64 * 1024
 
 
 async def test_a_small_append_costs_one_request() -> None:
@@ -249,34 +138,6 @@ class Torn:
         return Shard(
             id=ShardId("s"), store=store, consensus=consensus, clock=SwiftClock(), schema=SCHEMA
         )
-
-
-@pytest.mark.parametrize("happened", [False, True])
-@pytest.mark.parametrize("others_went_on", [False, True])
-@pytest.mark.parametrize("named", [False, True])
-async def test_a_retry_with_the_same_token_is_told_the_truth(
-    happened: bool, others_went_on: bool, named: bool
-) -> None:
-    """T17 to T20: once, never twice; and never a no for what is there."""
-    torn = Torn()
-
-    shard, table = torn.shard(), rows(("a", 1, 0, 1))
-    torn.next = Fault(happened=happened, told=False)
-    with pytest.raises(LocationError) as caught:
-        await shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
-    assert caught.value.outcome is Outcome.UNKNOWN
-    if others_went_on:
-        other = on_store(torn.inner).shard()
-        upper = await other.upper()
-        await other.compare_and_append(rows(("b", 1, 5, 1)), upper, 9)
-
-    told = await shard.compare_and_append(table, 0, 2, token=("w", 0), named=named)
-    wanted = ALREADY if happened else MISMATCH if others_went_on else COMMITTED
-    assert told.verdict is wanted
-    reader = on_store(torn.inner).shard()
-    upper = await reader.upper()
-    found = await contents(reader, upper.time - 1)
-    assert found[("a", 1)] == (0 if wanted is MISMATCH else 1)
 
 
 async def test_an_error_that_says_not_applied_is_to_be_believed() -> None:

@@ -13,37 +13,15 @@ import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of
-from kit.shards import SCHEMA, Place, contents, heard, history, in_memory, rows
+from kit.shards import SCHEMA, Place, in_memory, rows
 from tidelog.clock import SystemClock
 from tidelog.errors import (
-    AsOfBeforeSince,
-    AsOfNotComplete,
-    DeadlineExceeded,
     UsageError,
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
 from tidelog.persist import listening
 from tidelog.persist.shard import Shard
-from tidelog.testing.models import (
-    Update,
-    consolidate,
-)
-
-
-@pytest.mark.parametrize("as_of", range(10))
-async def test_a_snapshot_and_a_listener_make_the_whole(place: Place, as_of: int) -> None:
-    """T23: from every time at which they can part, nothing twice and nothing missing."""
-    model = await history(place.shard())
-    reader = place.shard()
-    before = await contents(reader, as_of)
-    await place.shard().compare_and_append(rows(("late", 1, 10, 1)), 10, 12)
-    after = await heard(reader.listen(as_of), 12)
-
-    model.compare_and_append([Update(("late", 1), 10, 1)], 10, 12)
-    assert before == model.contents(as_of)
-    assert consolidate(after) == model.changes(as_of)
-    assert [u.time for u in after] == sorted(u.time for u in after)
 
 
 async def test_a_listener_follows_until_the_end(place: Place) -> None:
@@ -69,70 +47,6 @@ async def test_a_listener_follows_until_the_end(place: Place) -> None:
     assert told[-1][1] == Frontier.empty()
     assert all(before[1] == after[0] for before, after in pairwise(told))
     assert sum(count for _, _, count in told) == 3
-
-
-async def test_a_time_below_since_is_refused_with_the_least_that_is_kept(place: Place) -> None:
-    """T24: never partial data; and what can be read is said."""
-    shard = place.shard()
-    await history(shard)
-    await shard.hold("h", 0)
-    await shard.downgrade_since("h", 4)
-    reader = place.shard()
-    for as_of in (0, 3):
-        with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
-            await reader.snapshot(as_of)
-        with pytest.raises(AsOfBeforeSince, match="the earliest is 4"):
-            await heard(reader.listen(as_of), 10)
-    assert (await contents(reader, 4))[("a", 2)] == 1
-
-
-async def test_a_time_that_is_not_complete_is_waited_for(place: Place) -> None:
-    """T24: a snapshot blocks until its time is known, or until it was told to give up."""
-    reader = place.shard(clock=SystemClock())
-    with pytest.raises(DeadlineExceeded):
-        await reader.snapshot(0, timeout_us=20_000)
-    with pytest.raises(AsOfNotComplete):
-        reader.snapshot_of(reader.state, 0)
-
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(contents(reader, 3))
-        await asyncio.sleep(0.03)
-        assert not waiting.done()
-        await place.shard().compare_and_append(rows(("a", 1, 3, 1)), 0, 4)
-    assert waiting.result() == {("a", 1): 1}
-
-
-async def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
-    """T24: neither a hold nor a lock: the handle goes on."""
-    place = in_memory()
-    shard = place.shard(clock=SystemClock())
-    waiting = asyncio.create_task(contents(shard, 3))
-    await asyncio.sleep(0.01)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 4)
-    assert shard.state.holds == {}
-    assert await contents(shard, 3) == {("a", 1): 1}
-
-
-async def test_since_follows_the_slowest_hold_and_stays_when_holds_go(place: Place) -> None:
-    """T31 and T32: a reader that is slow is protected by its own hold, and by nothing else."""
-    shard, other = place.shard(), place.shard()
-    await history(shard)
-    assert await shard.hold("slow") == Frontier.at(0)
-    assert await other.hold("quick", 2) == Frontier.at(2)
-    assert await other.downgrade_since("quick", 9) == Frontier.at(0)
-    assert (await contents(place.shard(), 0))[("a", 1)] == 1
-    assert await shard.downgrade_since("slow", 3) == Frontier.at(3)
-    assert await shard.downgrade_since("slow", 1) == Frontier.at(3)
-    assert await shard.release("slow")
-    assert await shard.release("quick")
-    assert not await shard.release("quick")
-    assert await place.shard().since() == Frontier.at(3)
-    assert await other.hold("new") == Frontier.at(3)
-    with pytest.raises(UsageError):
-        await other.hold("old", 2)
 
 
 async def test_first_holds_stand_before_anybody_could_let_go() -> None:

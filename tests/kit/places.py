@@ -1,0 +1,81 @@
+"""The places of the scenarios: each store that shards may lie in, and each kind of consensus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.clocks import SwiftClock
+from kit.postgres_server import PostgresServer
+from kit.s3_servers import SeaweedServer
+from kit.shards import Place, in_memory, on_store
+from tidelog.clock import SystemClock
+from tidelog.consensus.connection import OneConnection
+from tidelog.consensus.port import Consensus
+from tidelog.consensus.postgres import postgres_database
+from tidelog.consensus.sql import SqlConsensus
+from tidelog.consensus.sqlite import sqlite_database
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+from tidelog.store.urls import open_store
+
+CLOCK = SystemClock()
+KINDS = ("memory", "store on memory", "store on local", "store on S3", "sqlite", "postgres")
+SHARED = ("store on local", "store on S3", "sqlite", "postgres")  # By several processes.
+
+
+class Addresses:
+    """Where a kind has its store and its consensus, for other processes to open."""
+
+    def __init__(self, kind: str, request: pytest.FixtureRequest, folder: Path) -> None:
+        self.kind = kind
+        self.location = CLOCK.unique()
+        self.store_url = (folder / "store").as_uri()
+        self.consensus_url = "store"
+        if kind == "store on S3":
+            server: SeaweedServer = request.getfixturevalue("seaweed")
+            self.store_url = server.url(f"scenarios/{self.location}")
+        elif kind == "sqlite":
+            self.consensus_url = f"sqlite:{folder / 'consensus.db'}"
+        elif kind == "postgres":
+            database: PostgresServer = request.getfixturevalue("postgres")
+            self.consensus_url = database.url()
+
+    @property
+    def arguments(self) -> list[str]:
+        """What a process is told, in this order: store, consensus, location."""
+        return [self.store_url, self.consensus_url, self.location]
+
+
+def open_place(
+    kind: str, request: pytest.FixtureRequest, folder: Path
+) -> Iterator[tuple[Place, Addresses | None]]:
+    """Yield the test's own place; the connections of its handles are closed after."""
+    if kind == "memory":
+        yield in_memory(), None
+        return
+    if kind == "store on memory":
+        yield on_store(MemoryStore()), None
+        return
+    where = Addresses(kind, request, folder)
+    store = open_store(where.store_url, clock=CLOCK)
+    if where.consensus_url == "store":
+        yield on_store(store), where
+        return
+    opened: list[OneConnection] = []
+
+    def connect(_: Store) -> Consensus:
+        """Return consensus with a connection of its own, as each process has one."""
+        if kind == "sqlite":
+            path = Path(where.consensus_url.removeprefix("sqlite:"))
+            database = sqlite_database(path, clock=CLOCK)
+        else:
+            database = postgres_database(where.consensus_url, told="it", clock=CLOCK)
+        opened.append(database)
+        return SqlConsensus(database=database, location=where.location, clock=SwiftClock())
+
+    yield Place(store, connect), where
+    for database in opened:
+        database._close()

@@ -1,0 +1,334 @@
+"""Scenarios T37 to T45: merges change no contents, whoever makes them, and however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from kit.places import Addresses
+from kit.shards import Place, contents, heard, history, in_memory, rows
+from kit.stores import dying, keys_in
+from tidelog.errors import LocationError, TidelogError
+from tidelog.ids import SeqNo
+from tidelog.persist import compactor, merge_rows, merging, part
+from tidelog.persist.claim import CLAIM_US
+from tidelog.persist.compactor import compact, merge
+from tidelog.persist.merging import FANOUT, MergeRequest, decide_merge, plan_full_merge, plan_merge
+from tidelog.persist.shard import Shard
+from tidelog.persist.writer import PartWriter
+from tidelog.testing import Recorded
+from tidelog.testing.models import consolidate
+
+
+@pytest.fixture(autouse=True)
+def _objects() -> Iterator[None]:
+    """Have every part be an object."""
+    with patch.object(part, "INLINE_BYTES", 0):
+        yield
+
+
+async def grown(place: Place, count: int, *, shard: Shard | None = None) -> Shard:
+    """Return a shard to which ``count`` rows came one by one."""
+    shard = shard or place.shard()
+    for time in range(count):
+        await shard.compare_and_append(rows((f"k{time}", time, time, 1)), time, time + 1)
+    return shard
+
+
+def all_rows(count: int) -> dict[tuple[str, int], int]:
+    return {(f"k{n}", n): 1 for n in range(count)}
+
+
+@pytest.mark.parametrize("since", [0, 4, 9])
+async def test_t37_a_merge_changes_no_contents_at_any_time(place: Place, since: int) -> None:
+    """At each time from since on, by a handle that merged and by one that comes later."""
+    shard = place.shard()
+    await shard.hold("h", 0)
+    model = await history(shard)
+    await shard.downgrade_since("h", since)
+    assert (await compact(shard, full=True)).merges == 1
+    await shard.collect(after_us=0)
+    for reader in (shard, place.shard()):
+        for as_of in range(since, 10):
+            assert await contents(reader, as_of) == model.contents(as_of)
+        for as_of in range(since, 9):
+            assert consolidate(await heard(reader.listen(as_of), 10)) == model.changes(as_of)
+
+
+async def test_t38_what_cancels_goes_once_it_shares_a_batch_and_since_has_passed(
+    place: Place,
+) -> None:
+    """Neither is enough alone."""
+    shard = place.shard()
+    await shard.hold("h", 0)
+    for time in range(4):
+        await shard.compare_and_append(rows(("a", 1, time, (-1) ** time)), time, time + 1)
+    await compact(shard, full=True)
+    assert shard.state.totals.rows == 4
+    await shard.downgrade_since("h", 2)
+    await compact(shard, full=True)
+    assert shard.state.totals.rows == 2
+    await shard.downgrade_since("h", 3)
+    assert shard.state.totals.rows == 2
+    await compact(shard, full=True)
+    assert (shard.state.totals.rows, len(shard.state.batches)) == (0, 0)
+    assert await contents(place.shard(), 3) == {}
+
+
+async def test_t39_batches_grow_with_the_logarithm_of_the_updates() -> None:
+    """One row an append, whoever merges when: fewer than twice the fan-out of each size."""
+    place = in_memory()
+    shard, counted = place.shard(), []
+    await shard.hold("h", 0)
+    with patch.object(part, "INLINE_BYTES", 4096):
+        for time in range(600):
+            await shard.compare_and_append(rows((f"k{time}", 1, time, 1)), time, time + 1)
+            if time % 10 == 9:
+                await compact(shard)
+                counted.append((time + 1, len(shard.state.batches)))
+    for updates, batches in counted:
+        assert batches <= FANOUT * (1 + math.log(updates, FANOUT)), (updates, batches)
+
+
+@pytest.mark.parametrize("keys", ["steady", "zipf"])
+async def test_t40_a_row_is_written_again_only_so_often(keys: str) -> None:
+    """Rows written by merges over rows that came: at most one and the logarithm of the batches."""
+    dice, place = random.Random(7), in_memory()
+    shard, each, steps = place.shard(), 40, 200
+    await shard.hold("h", 0)
+    held: dict[str, int] = {}
+    came = written = 0
+    with patch.object(part, "INLINE_BYTES", 4096):
+        for time in range(steps):
+            named = [
+                str(time * each + n) if keys == "steady" else str(int(dice.paretovariate(0.8)))
+                for n in range(each)
+            ]
+            changes: list[tuple[str, int | None, int, int]] = []
+            for key in dict.fromkeys(named):
+                if key in held:
+                    changes.append((key, held[key], time, -1))
+                held[key] = time
+                changes.append((key, time, time, 1))
+            await shard.compare_and_append(rows(*changes), time, time + 1)
+            came += len(changes)
+            await shard.downgrade_since("h", max(0, time - 20))
+            written += (await compact(shard)).rows_written
+    batches = len(shard.state.batches)
+    assert written <= came * (1 + math.log2(max(2, batches))), (written / came, batches)
+    assert await contents(place.shard(), steps - 1) == dict.fromkeys(held.items(), 1)
+
+
+async def test_t41_an_outcome_counts_once_and_only_in_its_inputs_place(place: Place) -> None:
+    """Twice, late after another's, of some of the batches; what was written for nothing goes."""
+    shard = await grown(place, 6)
+    await shard.hold("h", 0)
+    batches = tuple(shard.state.batches)
+    late, slow = place.shard(), place.shard()
+    await late.refresh()
+    await slow.refresh()
+    some = MergeRequest(batches[1:3], 0)
+    assert (await merge(shard, some)).merges == 1
+    assert len(shard.state.batches) == 5
+    assert (await merge(late, some)).overtaken == 1  # The same again, by another.
+    assert (await merge(slow, MergeRequest(batches, 0))).overtaken == 1
+    again = decide_merge(
+        shard.state, some, next(iter(shard.state.batches.within(some.lower, some.upper)))
+    )
+    assert (again.diff, again.result) == (None, merging.MergeVerdict.ALREADY)
+    await compact(shard, full=True)
+    assert (await merge(late, some)).overtaken == 1
+    named = {one.path for batch in shard.state.batches for one in batch.parts}
+    await shard.collect(after_us=0)
+    assert {key for key in await keys_in(place.store) if "/part/" in key} == named
+    assert await contents(place.shard(), 5) == all_rows(6)
+
+
+async def test_t41_a_merge_ahead_of_since_is_refused(place: Place) -> None:
+    """It would have taken away times that somebody may read."""
+    shard = await grown(place, 4)
+    await shard.hold("h", 1)
+    request = MergeRequest(tuple(shard.state.batches), 3)
+    with pytest.raises(TidelogError, match="ahead of since"):
+        await merge(shard, request)
+    assert len((await place.shard().refresh()).batches) == 4
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_t42_a_compactor_killed_at_any_request_leaves_work_for_others(
+    happened: bool,
+) -> None:
+    """Nothing is lost, and the next one does it all, with no append in between."""
+    deaths = 0
+    for last in range(200):
+        place = in_memory()
+        await grown(place, 20)
+        await place.shard().hold("h", 0)
+        victim = place.shard(store=dying(place.store, last, happened=happened))
+        try:
+            await victim.compact(full=True)
+            await victim.collect(after_us=0)
+            break
+        except LocationError:
+            deaths += 1
+        heir = place.shard()
+        assert await contents(heir, 19) == all_rows(20)
+        await heir.compact(full=True)
+        await heir.collect(after_us=0)
+        for _ in range(3):
+            await heir.sweep()
+        assert len(heir.state.batches) == 1
+        assert len([key for key in await keys_in(place.store) if "/part/" in key]) == 1
+        assert await contents(place.shard(), 19) == all_rows(20)
+    assert deaths > 20
+
+
+async def test_t42_what_a_dead_compactor_claimed_is_free_after_a_while(place: Place) -> None:
+    """Work is claimed anew without any append: by the clock alone."""
+    with patch.object(compactor, "CLAIMED_BYTES", 1):
+        shard = await grown(place, FANOUT + 2)
+        request = plan_merge(shard.state)
+        assert request is not None
+        assert await compactor._claim(shard, request)
+        other = place.shard()
+        assert (await compact(other)).merges == 0
+        await other.clock.sleep(CLAIM_US + request.size_bytes + 1)
+        assert (await compact(other)).merges >= 1
+    assert await contents(place.shard(), FANOUT) == all_rows(FANOUT + 1)
+
+
+async def test_t43_a_merge_holds_so_much_however_much_it_merges() -> None:
+    """Inputs of a hundred times the bound: what Arrow holds at once is some times the bound."""
+    place, bound = in_memory(), 64 * 1024
+    shard = place.shard()
+    await shard.hold("h", 0)
+    for time in range(40):
+        table = rows(*[(f"{n * 40 + time:08}" * 4, n, time, 1) for n in range(4_000)])
+        await shard.compare_and_append(table, time, time + 1)
+    real = Shard.writer
+
+    def small(self: Shard) -> PartWriter:
+        made = real(self)
+        return PartWriter(
+            store=made.store,
+            clock=made.clock,
+            shard=made.shard,
+            schema=made.schema,
+            write_epoch=made.write_epoch,
+            part_bytes=bound,
+        )
+
+    raw = sum(4_000 * (32 + 8 + 8 + 8) for _ in range(40))
+    assert raw > 100 * bound
+    before = pa.default_memory_pool().bytes_allocated()
+    most = 0
+    put = PartWriter.write
+
+    async def watched(self: PartWriter, updates: pa.Table, **given: object) -> list[part.Part]:
+        nonlocal most
+        most = max(most, pa.default_memory_pool().bytes_allocated() - before)
+        return await put(self, updates, **given)  # type: ignore[arg-type]
+
+    with (
+        patch.object(Shard, "writer", small),
+        patch.object(PartWriter, "write", watched),
+        patch.object(merge_rows, "IN_MEMORY_BYTES", bound),
+    ):
+        assert (await compact(shard, full=True)).merges == 1
+    assert len(next(iter(shard.state.batches)).parts) > 50
+    assert most < raw / 2, (most, raw)
+
+
+async def test_t44_appends_cost_the_same_while_nobody_merges() -> None:
+    """One request each, of as many bytes, be there no batch or a thousand (P113)."""
+    place = in_memory()
+    shard = place.shard()
+    recorded, sizes = Recorded(place.store), list[int]()
+    inner = place.consensus()
+
+    class Sized:
+        """Consensus that tells the size of each record."""
+
+        head, scan = staticmethod(inner.head), staticmethod(inner.scan)
+        truncate, list_keys = staticmethod(inner.truncate), staticmethod(inner.list_keys)
+
+        async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+            sizes.append(len(data))
+            return await inner.compare_and_set(key, seqno, data)
+
+    writer = place.shard(store=recorded, consensus=Sized())
+    with patch.object(part, "INLINE_BYTES", 4096):
+        await grown(place, 1_000, shard=writer)
+    # A record that a rollup is newly named by is larger, by its name.
+    early, late = sorted(sizes[100:200])[50], sorted(sizes[-100:])[50]
+    assert late < early + 100
+    assert {r.key.split("/")[2] for r in recorded.records if r.op == "put"} <= {"rollup", "part"}
+    done = await compact(shard)
+    assert done.merges
+    assert len(shard.state.batches) <= 2 * FANOUT
+    assert await contents(place.shard(), 999) == all_rows(1_000)
+
+
+PLANS = """
+import asyncio, json, sys
+from tidelog.clock import SystemClock
+from tidelog.consensus.kinds import open_consensus, parse_consensus
+from tidelog.ids import ShardId
+from tidelog.persist.merging import plan_full_merge, plan_merge
+from tidelog.persist.shard import Shard
+from tidelog.store.urls import open_store
+
+async def main():
+    clock = SystemClock()
+    store = open_store(sys.argv[1], clock=clock)
+    place = parse_consensus(sys.argv[2])
+    consensus = open_consensus(place, location=sys.argv[3], store=store, clock=clock)
+    shard = Shard(id=ShardId("s"), store=store, consensus=consensus, clock=clock)
+    state = await shard.refresh()
+    plans = [plan_merge(state), plan_full_merge(state)]
+    print(json.dumps([
+        [batch.digest for batch in state.batches],
+        [[batch.digest for batch in plan.batches] for plan in plans],
+    ]))
+
+asyncio.run(main())
+"""
+
+
+async def test_t45_processes_that_read_one_state_plan_one_merge(
+    shared: tuple[Place, Addresses],
+) -> None:
+    """No plan hangs on who makes it: not on a process's hashes, nor on how it came to the state."""
+    place, where = shared
+    shard = place.shard()
+    shard.machine.rollup_every = 7
+    await grown(place, FANOUT + 5, shard=shard)
+
+    def ask(seed: str) -> object:
+        done = subprocess.run(
+            [sys.executable, "-c", PLANS, *where.arguments],
+            stdout=subprocess.PIPE,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        return json.loads(done.stdout)
+
+    told = await asyncio.gather(*(asyncio.to_thread(ask, seed) for seed in ("1", "2")))
+    plans = [plan_merge(shard.state), plan_full_merge(shard.state)]
+    mine: list[list[Any]] = [
+        [batch.digest for batch in shard.state.batches],
+        [[batch.digest for batch in plan.batches] for plan in plans if plan is not None],
+    ]
+    assert told == [mine, mine]
+    assert len(mine[1]) == 2
