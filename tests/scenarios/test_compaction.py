@@ -25,6 +25,7 @@ from tidelog.persist import compactor, merge_rows, merging, part
 from tidelog.persist.claim import CLAIM_US
 from tidelog.persist.compactor import compact, merge
 from tidelog.persist.merging import FANOUT, MergeRequest, decide_merge, plan_full_merge, plan_merge
+from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
 from tidelog.persist.writer import PartWriter
 from tidelog.testing import Recorded
@@ -218,8 +219,8 @@ async def test_t43_a_merge_holds_so_much_however_much_it_merges() -> None:
         await shard.compare_and_append(table, time, time + 1)
     real = Shard.writer
 
-    def small(self: Shard) -> PartWriter:
-        made = real(self)
+    def small(self: Shard, schema: ShardSchema | None = None) -> PartWriter:
+        made = real(self, schema)
         return PartWriter(
             store=made.store,
             clock=made.clock,
@@ -286,6 +287,7 @@ from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.ids import ShardId
 from tidelog.persist.merging import plan_full_merge, plan_merge
+from tidelog.persist.schema import ShardSchema
 from tidelog.persist.shard import Shard
 from tidelog.store.urls import open_store
 
