@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit.clocks import HandClock, SwiftClock
-from kit.shards import Place, contents, in_memory, on_store, rows
+from kit.shards import ALREADY, COMMITTED, Place, contents, in_memory, on_store, rows
 from tidelog.errors import DeadlineExceeded, LocationError, Outcome, UpperMismatch, UsageError
 from tidelog.frontier import Frontier
 from tidelog.store.memory import MemoryStore
@@ -171,3 +171,25 @@ async def test_a_call_ends_in_its_time() -> None:
     for _ in range(20):
         await clock.pass_us(50_000_000)
     assert shard.state.upper == 1, "what was under way landed"
+
+
+async def test_a_name_that_was_dropped_begins_anew_and_loses_nothing(place: Place) -> None:
+    """It counts from 0 again, and what it writes then is not taken for what it wrote before."""
+    shard = place.shard()
+    for lower in (0, 4, 8):
+        writer = await shard.appender("n")
+        await writer.append(rows(("a", lower, lower, 1)), lower + 2)
+        await writer.advance(lower + 4)
+        await writer.close()
+        assert await shard.drop_writer("n")
+    assert await contents(place.shard(), 11) == {("a", n): 1 for n in (0, 4, 8)}
+
+
+async def test_a_retry_is_known_though_its_name_was_dropped_meanwhile() -> None:
+    """Of the same interval, it is the same write."""
+    shard = in_memory().shard()
+    table = rows(("a", 1, 0, 1))
+    for verdict in (COMMITTED, ALREADY):
+        done = await shard.compare_and_append(table, 0, 4, token=("n", 0), named=True)
+        assert done.verdict is verdict
+        await shard.drop_writer("n")

@@ -19,7 +19,7 @@ from tidelog.persist.batch import Batch, make_batch
 from tidelog.persist.evolution import check_newest
 from tidelog.persist.holding import moved_by_append, time_of
 from tidelog.persist.part import Part, epoch_of
-from tidelog.persist.state import Diff, Merged, Registered, State, Token
+from tidelog.persist.state import Commit, Diff, Merged, Registered, State, Token
 from tidelog.rowhash import RowSum
 
 
@@ -163,7 +163,10 @@ def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] |
         is_told = (last.number, last.upper) == (number, time_of(command.upper))
         return (last.upper,) if is_told and last.sum_t == _sum_t(command.parts) else None
     for commit in reversed(state.commits):
-        if (commit.writer, commit.number) == (writer, number):
+        if (commit.writer, commit.number) != (writer, number):
+            continue
+        # A name that was dropped counts from 0 again: its number alone tells nothing.
+        if not command.named or _is_of(commit, command):
             return (commit.upper,)
     behind = command.expected_upper < state.upper_frontier
     if command.fresh or not behind or not state.commits_forgotten:
@@ -192,6 +195,12 @@ def check_unregistered(state: State) -> None:
             "there first",
             transactions=name,
         )
+
+
+def _is_of(commit: Commit, command: CompareAndAppend) -> bool:
+    """Say whether a commit moved upper, and as a command would."""
+    lower, upper = Frontier.at(commit.lower), Frontier.of(commit.upper)
+    return lower != upper and (lower, upper) == (command.expected_upper, command.upper)
 
 
 def check_epochs(state: State, parts: Iterable[Part]) -> None:
