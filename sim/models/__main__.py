@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from sim.models import collection, slot_commit
 from sim.models.explore import STATES_MAX
-from sim.models.scopes import CANARIES, HOLDING, Scope, command_of, visit
-from sim.models.slot_world import Scope as SlotScope
+from sim.models.scopes import CANARIES, HOLDING, RULES, SCOPES, Scope, command_of, visit
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sim.models", description=__doc__)
-    models = parser.add_subparsers(dest="model", metavar="{slot,collection}")
-    _add_model(models.add_parser("slot"), SlotScope(), slot_commit.BROKEN)
-    _add_model(models.add_parser("collection"), collection.Scope(), collection.BROKEN)
+    models = parser.add_subparsers(dest="model", metavar="{" + ",".join(SCOPES) + "}")
+    for name, scope in SCOPES.items():
+        _add_model(models.add_parser(name), scope, RULES[name])
     given = vars(parser.parse_args(arguments))
     model, states_max = given.pop("model"), given.pop("states", STATES_MAX)
     scopes: tuple[Scope, ...] = (*HOLDING, *CANARIES)
     if model is not None:
-        scopes = (SlotScope(**given) if model == "slot" else collection.Scope(**given),)
+        scopes = (replace(SCOPES[model], **given),)
     wrong = [scope for scope in scopes if not _is_right(scope, states_max)]
     return 1 if wrong else 0
 

@@ -7,14 +7,27 @@ line. A canary's scope is one in which the broken rule does harm.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Final
+from typing import Any, Final
 
-from sim.models import collection, slot_commit
+from sim.models import box, collection, slot_commit, sweeping, vanishing
 from sim.models.explore import Explored
 from sim.models.slot_world import Scope as SlotScope
-from sim.models.slot_world import World
 
-Scope = SlotScope | collection.Scope
+Scope = SlotScope | collection.Scope | vanishing.Scope | sweeping.Scope | box.Scope
+SCOPES: Final[dict[str, Scope]] = {
+    "slot": SlotScope(),
+    "collection": collection.Scope(),
+    "vanishing": vanishing.Scope(),
+    "sweeping": sweeping.Scope(),
+    "box": box.Scope(),
+}
+RULES: Final = {
+    "slot": slot_commit.BROKEN,
+    "collection": collection.BROKEN,
+    "vanishing": vanishing.BROKEN,
+    "sweeping": sweeping.BROKEN,
+    "box": box.BROKEN,
+}
 
 HOLDING: Final[tuple[Scope, ...]] = (
     SlotScope(records=2, openers=1, racing=True),
@@ -34,6 +47,15 @@ HOLDING: Final[tuple[Scope, ...]] = (
     collection.Scope(collectors=2, cursors=1),
     collection.Scope(records=3, collectors=1, cursors=1, pins=1),
     collection.Scope(collectors=2, cursors=1, pins=1),
+    vanishing.Scope(merges=3, readers=1, collectors=2),
+    vanishing.Scope(merges=2, readers=2, moves=0),
+    sweeping.Scope(writers=2, sweepers=1),
+    sweeping.Scope(writers=1, tries=3, sweepers=2),
+    sweeping.Scope(writers=2, registered=True),
+    sweeping.Scope(writers=1, sweepers=2, registered=True),
+    box.Scope(clients=3),
+    box.Scope(clients=2, records=2),
+    box.Scope(clients=2, records=2, tries=1, cuts=1),
 )
 
 CANARIES: Final[tuple[Scope, ...]] = (
@@ -69,19 +91,44 @@ CANARIES: Final[tuple[Scope, ...]] = (
     collection.Scope(collectors=2, cursors=1, broken="withdraws"),
     collection.Scope(collectors=2, cursors=1, broken="usurps"),
     collection.Scope(collectors=2, cursors=1, broken="tidies"),
+    *(
+        vanishing.Scope(broken=rule)
+        for rule in ("blind", "piecemeal", "eager", "early", "keeps", "stubborn")
+    ),
+    *(sweeping.Scope(broken=rule) for rule in ("unchecked", "narrow", "unnamed")),
+    *(
+        sweeping.Scope(writers=1, sweepers=2, registered=True, broken=rule)
+        for rule in ("unchecked", "narrow", "unfenced", "unapplied", "reversed", "blindly")
+    ),
+    *(box.Scope(broken=rule) for rule in ("careless", "rash", "trustful", "renamed")),
+    *(box.Scope(records=2, broken=rule) for rule in ("shallow", "late")),
+    *(box.Scope(records=2, tries=1, cuts=1, broken=rule) for rule in ("guesses", "swift")),
 )
 
 
-def visit(scope: Scope, *, states_max: int) -> Explored[World] | Explored[collection.State]:
-    """Visit all that can happen in a scope of either model."""
-    if isinstance(scope, collection.Scope):
-        return collection.model(scope, states_max=states_max)
-    return slot_commit.model(scope, states_max=states_max)
+def visit(scope: Scope, *, states_max: int) -> Explored[Any]:
+    """Visit all that can happen in a scope of any model."""
+    match scope:
+        case collection.Scope():
+            return collection.model(scope, states_max=states_max)
+        case vanishing.Scope():
+            return vanishing.model(scope, states_max=states_max)
+        case sweeping.Scope():
+            return sweeping.model(scope, states_max=states_max)
+        case box.Scope():
+            return box.model(scope, states_max=states_max)
+        case _:
+            return slot_commit.model(scope, states_max=states_max)
+
+
+def name_of(scope: Scope) -> str:
+    """Return the name of a scope's model."""
+    return next(name for name, one in SCOPES.items() if type(one) is type(scope))
 
 
 def command_of(scope: Scope) -> str:
     """Write a scope as it is typed after ``python -m sim.models``."""
-    words = ["slot" if isinstance(scope, SlotScope) else "collection"]
+    words = [name_of(scope)]
     for each in fields(scope):
         value = getattr(scope, each.name)
         if value is True:

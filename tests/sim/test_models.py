@@ -14,7 +14,7 @@ import pytest
 from sim.models import collection, slot_commit, takeover
 from sim.models.__main__ import main
 from sim.models.explore import Explored, explore
-from sim.models.scopes import CANARIES, HOLDING, Scope, command_of, visit
+from sim.models.scopes import CANARIES, HOLDING, RULES, Scope, command_of, name_of, visit
 from sim.models.slot_world import DATA, SEAL, Gone, Reading, World, Writing, sees
 from sim.models.slot_world import Scope as SlotScope
 
@@ -117,11 +117,8 @@ def test_a_rule_that_is_dropped_does_harm(scope: Scope) -> None:
 
 def test_each_rule_has_a_canary() -> None:
     """A rule that is named and never dropped is a promise that nobody has tried."""
-    slot = {scope.broken for scope in CANARIES if isinstance(scope, SlotScope)}
-    cursors = {scope.broken for scope in CANARIES if isinstance(scope, collection.Scope)}
-
-    assert slot == set(slot_commit.BROKEN)
-    assert cursors == set(collection.BROKEN)
+    for name, rules in RULES.items():
+        assert {c.broken for c in CANARIES if name_of(c) == name} == set(rules), name
 
 
 def reached(scope: SlotScope) -> Iterator[World]:

@@ -1,0 +1,240 @@
+"""Consensus on an object that is replaced on condition, at a small scope.
+
+A proposer reads the box, and sends one with its record more on the condition that the box is still
+the one it read; older records go to an object of their own before. An answer may be lost, and the
+put arrive then, later or never. Whoever has no answer, or lost the race, reads the box: while the
+head is the one before, the same body is sent again; else the box, or a spill, tells whose the
+record is. Who truncates replaces the box without old records, **then** deletes the spills of these.
+
+Checked at every step: whoever was told yes has the record, whoever was told no has not and never
+will; and each spill that the box names is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from sim.models.explore import STATES_MAX, Explored, explore
+
+BROKEN: Final = {
+    "careless": "boxes are replaced without the condition",
+    "rash": "who has no answer, and finds the head moved, says no",
+    "trustful": "who has no answer, and finds the head moved, says yes",
+    "renamed": "a body that is sent again has another write id",
+    "shallow": "whose a record is that was moved to a spill is not looked up there",
+    "guesses": "whose a record was that was truncated is said to be another's",
+    "swift": "who truncates deletes spills before it replaces the box",
+    "late": "a spill is written after the box that names it",
+}
+
+Entry = tuple[int, str]  # A seqno, and the id of the write that won it.
+KEPT: Final = 1  # Records that a box keeps when it spills, and writes that it remembers.
+
+
+class Box(NamedTuple):
+    """``stamp`` tells it from every other one; spills are the seqnos that each reaches up to."""
+
+    stamp: str = ""
+    records: tuple[Entry, ...] = ()
+    spills: tuple[int, ...] = ()
+    writes: tuple[Entry, ...] = ()
+
+    @property
+    def head(self) -> int:
+        return self.writes[-1][0] if self.writes else 0
+
+
+class Put(NamedTuple):
+    """A body that was sent, on the condition that the box has a stamp."""
+
+    expected: str
+    box: Box
+
+
+class Client(NamedTuple):
+    """A proposer: what it holds of the box, and what it was told of its records."""
+
+    stage: str = "resting"
+    held: Box = Box()
+    number: int = 0
+    tries: int = 0
+    seqno: int = 0
+    told: tuple[tuple[int, str, bool], ...] = ()
+
+
+class Cutter(NamedTuple):
+    """Who truncates, down to the newest record."""
+
+    stage: str = "resting"
+    held: Box = Box()
+    cuts: int = 0
+
+
+class State(NamedTuple):
+    """``won``: whose each record is, in order: what no box needs to say."""
+
+    box: Box
+    won: tuple[str, ...]
+    spilled: frozenset[tuple[int, tuple[Entry, ...]]]
+    puts: frozenset[Put]
+    clients: tuple[Client, ...]
+    cutter: Cutter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How much there is of everything. ``broken``: the rule that is dropped."""
+
+    clients: int = 2
+    records: int = 1
+    tries: int = 2
+    cuts: int = 0
+    broken: str | None = None
+
+    def initial(self) -> State:
+        nothing = frozenset[Put]()
+        clients = (Client(),) * self.clients
+        return State(Box(), (), frozenset(), nothing, clients, Cutter())
+
+
+def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
+    """Visit all that can happen in a scope."""
+    return explore(
+        scope.initial(),
+        partial(steps, scope),
+        check=check,
+        check_step=lambda _before, _after: None,
+        states_max=states_max,
+    )
+
+
+def check(state: State) -> str | None:
+    """Return the sentence of what does not hold, if there is one."""
+    there = {last for last, _ in state.spilled}
+    if not there >= set(state.box.spills):
+        return "a spill that the box names is not there"
+    for client in state.clients:
+        for seqno, write_id, landed in client.told:
+            # By the call, of which there may be several ids where that rule is broken.
+            call = write_id.rpartition(".")[0]
+            has = len(state.won) >= seqno and state.won[seqno - 1].rpartition(".")[0] == call
+            if landed and not has:
+                return "a write that was acknowledged is not there"
+            if has and not landed:
+                return "a write that was said to have lost is there"
+    return None
+
+
+def steps(scope: Scope, state: State) -> Iterator[tuple[str, State]]:
+    for put in sorted(state.puts):
+        left = state._replace(puts=state.puts - {put})
+        yield "a put arrives late", _replaced(scope, left, put)[0]
+    for me, client in enumerate(state.clients):
+        for label, now, after in _propose(scope, state, me, client):
+            those = (*state.clients[:me], now, *state.clients[me + 1 :])
+            yield f"client {me} {label}", after._replace(clients=those)
+    for label, cutter, after in _cut(scope, state):
+        yield f"cutter {label}", after._replace(cutter=cutter)
+
+
+def _replaced(scope: Scope, state: State, put: Put) -> tuple[State, bool]:
+    """Return what becomes of a put that arrives, and whether it replaced the box."""
+    if put.expected != state.box.stamp and scope.broken != "careless":
+        return state, False
+    won = state.won
+    if put.box.head:
+        seqno, write_id = put.box.writes[-1]
+        won = (*won[: seqno - 1], write_id, *won[seqno:])
+    return state._replace(box=put.box, won=won), True
+
+
+def _write_id(scope: Scope, me: int, client: Client) -> str:
+    again = client.tries if scope.broken == "renamed" else 0
+    return f"{me}.{client.number}.{again}"
+
+
+def _propose(
+    scope: Scope, state: State, me: int, client: Client
+) -> Iterator[tuple[str, Client, State]]:
+    stage = client.stage
+    if stage == "resting" and client.number < scope.records:
+        seqno = state.box.head + 1
+        yield "reads the box", client._replace(stage="ready", held=state.box, seqno=seqno), state
+    elif stage == "ready":
+        yield from _send(scope, state, me, client)
+    elif stage == "unsure" and state.box.head >= client.seqno:
+        yield from _settle(scope, state, me, client)
+    elif stage == "unsure":
+        now = client._replace(stage="ready", held=state.box, tries=client.tries + 1)
+        gave_up = client.tries + 1 >= scope.tries
+        yield "reads back", _next(client) if gave_up else now, state
+
+
+def _send(
+    scope: Scope, state: State, me: int, client: Client
+) -> Iterator[tuple[str, Client, State]]:
+    write_id = _write_id(scope, me, client)
+    entry = (client.seqno, write_id)
+    held = client.held
+    body = Box(write_id, (*held.records, entry), held.spills, (*held.writes, entry)[-KEPT:])
+    old = body.records[:-KEPT]
+    if len(body.records) > KEPT + 1:
+        body = body._replace(records=body.records[-KEPT:], spills=(*body.spills, old[-1][0]))
+        if scope.broken != "late":
+            state = state._replace(spilled=state.spilled | {(old[-1][0], old)})
+    put = Put(held.stamp, body)
+    unsure = client._replace(stage="unsure")
+    yield "sends a box whose answer is lost", unsure, state._replace(puts=state.puts | {put})
+    after, landed = _replaced(scope, state, put)
+    told = (client.seqno, write_id, True)
+    now = _next(client._replace(told=(*client.told, told))) if landed else unsure
+    yield f"sends a box, {landed=}", now, after
+
+
+def _settle(
+    scope: Scope, state: State, me: int, client: Client
+) -> Iterator[tuple[str, Client, State]]:
+    """Learn whose a record is, now that there is one: ours, another's, or nobody knows."""
+    write_id = _write_id(scope, me, client)
+    known = dict((*state.box.records, *state.box.writes))
+    if scope.broken != "shallow":
+        for last, entries in state.spilled:
+            known |= dict(entries) if last in state.box.spills else {}
+    owner = known.get(client.seqno)
+    is_ours: bool | None = None if owner is None else owner == write_id
+    if scope.broken in ("rash", "trustful"):
+        is_ours = scope.broken == "trustful"
+    elif is_ours is None and scope.broken in ("guesses", "shallow"):
+        is_ours = False
+    told = client.told if is_ours is None else (*client.told, (client.seqno, write_id, is_ours))
+    yield f"looks whose it is, {is_ours=}", _next(client._replace(told=told)), state
+
+
+def _next(client: Client) -> Client:
+    return Client("resting", Box(), client.number + 1, 0, 0, client.told)
+
+
+def _cut(scope: Scope, state: State) -> Iterator[tuple[str, Cutter, State]]:
+    stage, held, cuts = state.cutter
+    if stage == "resting" and cuts < scope.cuts and state.box.head > 1:
+        yield "reads the box", Cutter("ready", state.box, cuts), state
+    elif stage == "ready":
+        body = held._replace(stamp=f"cut {cuts}", records=held.records[-1:], spills=())
+        put, after = Put(held.stamp, body), state
+        if scope.broken == "swift":
+            after = _without(state, held)
+        lost = Cutter("resting", Box(), cuts + 1)
+        yield "sends a box whose answer is lost", lost, after._replace(puts=after.puts | {put})
+        landed_state, landed = _replaced(scope, after, put)
+        now = Cutter("deleting", held, cuts) if landed else lost
+        yield f"sends a box, {landed=}", now, landed_state
+    elif stage == "deleting":
+        yield "deletes the spills", Cutter("resting", Box(), cuts + 1), _without(state, held)
+
+
+def _without(state: State, held: Box) -> State:
+    gone = frozenset(one for one in state.spilled if one[0] in held.spills)
+    return state._replace(spilled=state.spilled - gone)
