@@ -166,8 +166,8 @@ async def read_all(place: Place) -> list[list[Any]]:
     assert sum(usage.objects.values()) == len(listed)
     again = await (await place.shard().snapshot(upper - 1)).to_arrow()
     assert again.equals(table)
-    rows = zip(table.column("c1").to_pylist(), table.column("c0").to_pylist(), strict=True)
-    return sorted([at + 1, text.rstrip()] for at, text in rows)
+    found: list[dict[str, Any]] = table.to_pylist()
+    return sorted([row["c1"] + 1, row["c0"].rstrip()] for row in found)
 
 
 @pytest.fixture(params=SHARED)

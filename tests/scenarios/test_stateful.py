@@ -6,9 +6,7 @@ never known to have happened is offered to the model both ways, and settled by w
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +16,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
-    RuleBasedStateMachine,
     consumes,
     initialize,
     invariant,
@@ -27,8 +24,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from kit.bad_store import OnBadStore
 from kit.clocks import OneThread
-from kit.shards import ALREADY, COMMITTED, MISMATCH, contents, heard, on_store, rows
+from kit.shards import ALREADY, COMMITTED, MISMATCH, contents, heard, rows
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -47,8 +45,6 @@ from tidelog.persist.leasing import LeasedReader
 from tidelog.persist.reader import Split, read_split
 from tidelog.persist.shard import Shard
 from tidelog.persist.sweeper import usage_of_shard
-from tidelog.store.memory import MemoryStore
-from tidelog.testing import Fault, Faulty, Request
 from tidelog.testing.models import Row, ShardModel, consolidate, contents_of, updates_of
 
 HANDLES = st.integers(0, 2)
@@ -61,11 +57,7 @@ DRAWN = st.lists(
     ),
     max_size=5,
 )
-FAULTS = st.sampled_from(
-    [Fault(), Fault(), Fault(told=False), Fault(happened=False), Fault(happened=False, told=False)]
-)
 OFF = st.sampled_from([0, 0, 0, 0, -1, 1])
-FAULTS_MAX = 12
 LEASE_US = 60_000_000
 
 
@@ -79,25 +71,13 @@ class Planned:
     is_over: bool = False
 
 
-async def end_tasks() -> None:
-    """End what is still under way of this loop, as the end of its process would."""
-    pending = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-
-
-class Shards(RuleBasedStateMachine):
+class Shards(OnBadStore):
     """Three handles of a shard, each with a store that fails as it is told, beside a model."""
 
     leases = Bundle("leases")
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.inner = MemoryStore()
-        self.place = on_store(self.inner)
-        self.faults: list[Fault] = []
         self.model = ShardModel()
         self.since: int | None = 0
         self.holds: dict[str, int] = {}
@@ -109,25 +89,15 @@ class Shards(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.patched.stop()
-        self.loop.run_until_complete(end_tasks())
-        self.loop.close()
+        super().teardown()
 
     def handle(self, who: int) -> Shard:
-        store, clock = Faulty(self.inner, toss=self.toss), OneThread()
+        store, clock = self.bad_store(), OneThread()
         # Few attempts: its callers are to meet the doubt, and two of three are to resolve it first.
         consensus = StoreConsensus(store=store, clock=clock, attempts=1 + (who > 0))
         shard = self.place.shard(store=store, clock=clock, consensus=consensus)
         shard.machine.rollup_every = 3
         return shard
-
-    def toss(self, request: Request) -> Fault:
-        return self.faults.pop(0) if self.faults else Fault()
-
-    def run(self, work: Awaitable[Any]) -> Any:
-        async def done() -> Any:
-            return await work
-
-        return self.loop.run_until_complete(done())
 
     def observer(self) -> Shard:
         """Return a handle that nothing goes wrong for."""
@@ -141,24 +111,10 @@ class Shards(RuleBasedStateMachine):
     def is_buried(self) -> bool:
         return self.since is None
 
-    def tried(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Call, and again while the store fails; what repeats must be safe to repeat."""
-        for _ in range(FAULTS_MAX + 2):
-            try:
-                return self.run(call())
-            except LocationError:
-                continue
-        raise AssertionError("faults are few, and yet it failed at every try")
-
     @initialize()
     def first(self) -> None:
         self.tried(lambda: self.shards[0].hold("history", 0))
         self.holds["history"] = 0
-
-    @rule(faults=st.lists(FAULTS, min_size=2, max_size=FAULTS_MAX))
-    def weather(self, faults: list[Fault]) -> None:
-        """What becomes of the next requests, of whoever sends them."""
-        self.faults = list(faults)
 
     @rule(
         who=HANDLES, drawn=DRAWN, off=st.sampled_from([0, 0, 0, 0, -1, 1]), more=st.integers(0, 2)
@@ -441,10 +397,8 @@ class Shards(RuleBasedStateMachine):
             if state.since is not None and state.since <= as_of:
                 assert await contents(shard, as_of) == self.model.contents(as_of)
 
-        faults, self.faults = self.faults, []
-        self.run(look())
-        self.faults = faults
+        self.calmly(look())
 
 
 TestShards = Shards.TestCase
-TestShards.settings = settings(max_examples=40, stateful_step_count=40)
+TestShards.settings = settings(max_examples=30, stateful_step_count=40)

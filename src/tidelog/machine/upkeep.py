@@ -10,7 +10,7 @@ Source: persist, "Rollups" and "Garbage Collection".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic
+from typing import TYPE_CHECKING, Generic
 
 from tidelog.clock import wall_us
 from tidelog.errors import LocationError
@@ -23,8 +23,6 @@ from tidelog.machine.record import RolledUp, Rollup
 if TYPE_CHECKING:
     from tidelog.machine.machine import Machine
 
-OVERDUE_LEAST: Final = 16
-
 
 @dataclass(slots=True, eq=False)
 class Upkeep(Generic[S, D]):
@@ -35,7 +33,6 @@ class Upkeep(Generic[S, D]):
     _pending: Rollup | None = field(init=False, default=None)
     _collected: Collectible | None = field(init=False, default=None)
     _overtaken: list[str] = field(init=False, default_factory=list)
-    _commits: int = field(init=False, default=0)
 
     def to_name(self, history: History) -> tuple[Rollup | None, int, int]:
         """Return the newest rollup, the floor, and what is erased, that the next record names."""
@@ -100,17 +97,10 @@ class Upkeep(Generic[S, D]):
         return self._pending is not None and (newest is None or newest.seqno < self._pending.seqno)
 
     async def _roll_up(self) -> None:
-        """Write a rollup if one is due; have it named at once where nobody has named one for long.
-
-        A process that makes one change and ends names none by its next: where all are such, nobody
-        else would.
-        """
+        """Write a rollup if one is due."""
         machine, newest = self.machine, self.machine.history.newest
-        every = machine.rollup_every
         since = machine.seqno - (newest.seqno if newest else 0)
-        is_overdue = since > every + max(OVERDUE_LEAST, every // 4)
-        is_due = since >= every and self._commits > 1
-        if not (is_due or is_overdue) or self._is_unnamed():
+        if since < machine.rollup_every or self._is_unnamed():
             return
         body = RolledUp(
             state=machine.language.encode_state(machine.state),
@@ -123,8 +113,6 @@ class Upkeep(Generic[S, D]):
         path = records.rollup_path(machine.prefix, machine.seqno, machine.clock.unique())
         await machine.store.put(path, data)
         self._pending = records.describe_rollup(machine.seqno, path, data)
-        if is_overdue:
-            await machine.append((), machine.state)
 
     async def _delete(self, after_us: int, *, eager: bool = False) -> int:
         """Delete objects that vanished ``after_us`` ago, or longer; the next record says so."""
