@@ -22,9 +22,8 @@ from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.store.urls import open_store
 
-SCHEMA = shard_schema(
-    pa.schema([pa.field("c0", pa.string()), pa.field("c1", pa.int64())]), key=["c0"]
-)
+COLUMNS: list[tuple[str, pa.DataType]] = [("c0", pa.string()), ("c1", pa.int64())]
+SCHEMA = shard_schema(pa.schema(COLUMNS), key=["c0"])
 BLOCK = 4096
 
 

@@ -24,9 +24,8 @@ from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
 from tidelog.store.urls import open_store
 
-SCHEMA = shard_schema(
-    pa.schema([pa.field("c0", pa.string()), pa.field("c1", pa.int64())]), key=["c0"]
-)
+COLUMNS: list[tuple[str, pa.DataType]] = [("c0", pa.string()), ("c1", pa.int64())]
+SCHEMA = shard_schema(pa.schema(COLUMNS), key=["c0"])
 LEASE_US = 400_000
 HOUR_US = 3_600_000_000
 
