@@ -164,12 +164,12 @@ async def test_t49_of_many_that_begin_a_shard_at_once_all_begin_the_same(
     assert sum(len(out.split()) for out in told) == 20
     shard = place.shard()
     assert set((await shard.refresh()).holds) == {f"h{n}" for n in range(20)}
-    assert shard.machine.seqno in (20, 21)
+    assert 20 <= shard.machine.seqno <= 2 * 20, "a record a hold, and some that name a rollup"
     await shard.sweep()
     live = {one.path for one in shard.machine.history.rollups}
     left = set(await keys_in(place.store, "shard/"))
     assert live <= left
-    assert len(left) <= 2, "each is named, or waits to be"
+    assert len(left - live) <= 1, "each is named, but for one that waits to be"
 
 
 @pytest.mark.parametrize("happened", [False, True])
