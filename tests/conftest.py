@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kit.azurite import Azurite, CannotInstall, installed_azurite
+from kit.gcs_server import GcsServer
 from kit.postgres_server import PostgresServer
 from kit.s3_servers import MotoServer, SeaweedServer
 
@@ -29,6 +31,24 @@ def anyio_backend() -> str:
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
     """moto, an S3 server in memory."""
     with MotoServer(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """Azurite, Azure's emulator; without it the tests that ask for it are skipped."""
+    try:
+        program = installed_azurite()
+    except CannotInstall as error:
+        pytest.skip(str(error))
+    with Azurite(tmp_path_factory.mktemp("azurite"), program) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def google() -> Iterator[GcsServer]:
+    """A server of ours that speaks as Google Cloud Storage does."""
+    with GcsServer() as server:
         yield server
 
 

@@ -19,7 +19,11 @@ from tidelog.store.wrappers.metered import Metered
 from tidelog.testing import Delayed
 
 CLOCK = SystemClock()
-KINDS = ("memory", "local", "metered", "within", "hedged", "cached", "moto", "seaweed")
+KINDS = (
+    *("memory", "local", "metered", "within", "hedged", "cached", "moto", "seaweed", "google"),
+    # The first test that asks for it may have to install it.
+    pytest.param("azurite", marks=pytest.mark.timeout(300)),
+)
 # Whatever takes a millisecond is sent twice.
 EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
 
@@ -30,7 +34,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def open_again(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+def open_again(
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[], Store]:
     """Open the test's own place; each call gives another handle on the same objects."""
     if kind == "memory":
         shared: Store = MemoryStore()
@@ -57,6 +66,11 @@ def open_again(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Cal
     url = str(tmp_path / "store")
     if kind in ("moto", "seaweed"):
         url = request.getfixturevalue(kind).url(f"contract/{CLOCK.unique()}")
+    if kind in ("google", "azurite"):
+        server = request.getfixturevalue(kind)
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        url = server.url(f"contract/{CLOCK.unique()}")
     return lambda: open_store(url, clock=CLOCK)
 
 

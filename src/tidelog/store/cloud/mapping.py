@@ -36,6 +36,7 @@ _METADATA = re.compile(r"/latest/(api/token|meta-data)|/computeMetadata/|/metada
 # What `tidelog.store.cloud.profile` asked for credentials: boto3.
 _PROVIDER = re.compile(r"External AWS credential provider: (?:\w+: )?(.*)", re.DOTALL)
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
+_PAST_THE_END = re.compile(r"Wanted range starting at \d+, but object was only \d+ bytes long")
 _REASON_CHARACTERS = 300
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "InvalidBucketName")
@@ -56,11 +57,14 @@ _DENIED = (
     "the store denies this: check the credentials, and that they may list, read, write and "
     "delete in this bucket"
 )
-_NO_CREDENTIALS = (
-    "no credentials were found: give access_key_id and secret_access_key in the URL, "
+_NO_CREDENTIALS = {
+    "s3": "no credentials were found: give access_key_id and secret_access_key in the URL, "
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile: AWS_PROFILE, or ?profile= "
-    "in the URL (pip install 'tidelog[aws]')"
-)
+    "in the URL (pip install 'tidelog[aws]')",
+    "gs": "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS to the file of a service "
+    "account's key, or log in with 'gcloud auth application-default login'",
+    "az": "no credentials were found: set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
 
 Verb = Literal["get", "put", "delete", "list"]
 Condition = Literal["none", "absent", "match"]
@@ -112,8 +116,13 @@ def to_tidelog(error: Exception, asked: Asked) -> TidelogError | WriteConflict:
 
 
 def is_past_the_end(error: Exception) -> bool:
-    """Say whether a range was asked for that begins where the object has ended."""
-    return isinstance(error, foreign.GenericError) and _first(_STATUS, str(error)) == "416"
+    """Say whether a range was asked for that begins where the object has ended.
+
+    Azure's emulator answers such a request, and it is obstore that finds nothing in the answer.
+    """
+    if not isinstance(error, foreign.GenericError):
+        return False
+    return _first(_STATUS, str(error)) == "416" or _PAST_THE_END.search(str(error)) is not None
 
 
 def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
@@ -127,7 +136,7 @@ def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
             reason=told.strip()[:_REASON_CHARACTERS],
         )
     if _METADATA.search(text):
-        return StoreRefused(_NO_CREDENTIALS, store=asked.store)
+        return StoreRefused(_NO_CREDENTIALS[asked.store.partition(":")[0]], store=asked.store)
     if status in ("401", "403") or isinstance(
         error, foreign.PermissionDeniedError | foreign.UnauthenticatedError
     ):

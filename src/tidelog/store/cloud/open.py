@@ -40,7 +40,11 @@ S3_PARAMETERS = (
     "virtual_hosted",
     "profile",
 )
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINT_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+}
 
 # A store that restarts for 3 s is outlasted; one that is gone is given up after 6 to 8 s.
 _CONNECT_S = 2.5
@@ -82,7 +86,7 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
         check_key(prefix)
     told = _parameters(scheme, query)
     provider = profile_credentials(told, os.environ) if scheme == "s3" else None
-    endpoint = told.get("endpoint") or _endpoint_of_environment()
+    endpoint = told.get("endpoint") or _endpoint_of_environment(scheme)
     try:
         stores = [
             _open(
@@ -200,8 +204,9 @@ def _flag(told: dict[str, str], name: str) -> bool:
     return value in ("true", "1")
 
 
-def _endpoint_of_environment() -> str:
-    return next((os.environ[name] for name in _ENDPOINT_VARIABLES if os.environ.get(name)), "")
+def _endpoint_of_environment(scheme: str) -> str:
+    names = _ENDPOINT_VARIABLES[scheme]
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
 def _shown(place: str, told: dict[str, str]) -> str:

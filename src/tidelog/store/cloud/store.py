@@ -224,6 +224,8 @@ class CloudStore:
                 "use another store",
                 store=self.url,
             )
+        if not e_tag.endswith('"'):
+            e_tag = f'"{e_tag}"'  # Azure's listings leave the quotes out.
         return f"{of['version'] or ''}|{e_tag}" if self._bucket.by_version else e_tag
 
     def _mode_of(self, tag: str) -> PutMode:

@@ -1,0 +1,155 @@
+"""Azurite, Azure's emulator, for tests: installed by npm once, in memory, on loopback.
+
+It shows what requests mean, and no more: it loses puts that it has acknowledged when it is killed.
+Only its code is kept from run to run, in the system's folder for temporary files.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from email.utils import formatdate
+from pathlib import Path
+from typing import Final, Self
+
+from kit.processes import end_with_parent
+from kit.s3_servers import free_ports
+
+VERSION: Final = "3.35.0"
+CONTAINER: Final = "tide"
+ACCOUNT: Final = "devstoreaccount1"
+# The emulator's own, the same everywhere: it is in its manual, and opens nothing else.
+KEY: Final = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+_PROGRAM: Final = "node_modules/azurite/dist/src/blob/main.js"
+_INSTALL_S: Final = 240
+_READY_S: Final = 20.0
+
+
+class CannotInstall(Exception):
+    """Azurite cannot be had here; the sentence says why."""
+
+
+def installed_azurite() -> Path:
+    """Return Azurite's program, installed by npm unless it was before.
+
+    Raises:
+        CannotInstall: there is no node or npm, or npm fails.
+    """
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise CannotInstall("az:// is not tested: node and npm are not there to run Azurite")
+    folder = Path(tempfile.gettempdir()) / f"tidelog-azurite-{VERSION}-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    program, whole = folder / _PROGRAM, folder / "installed"
+    with (folder / "lock").open("w") as lock:  # Several workers of pytest may come at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            _install(folder)
+            whole.touch()
+    return program
+
+
+def _install(folder: Path) -> None:
+    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
+    command = ["npm", "install", *options, f"azurite@{VERSION}"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotInstall(
+            f"az:// is not tested: npm did not install Azurite in {_INSTALL_S} s"
+        ) from None
+    if done.returncode:
+        raise CannotInstall(f"az:// is not tested: npm failed: {done.stderr.strip()[-300:]}")
+
+
+class Azurite:
+    """Azurite in a process of its own, while in ``with``; ``environment`` is how it is found."""
+
+    def __init__(self, directory: Path, program: Path) -> None:
+        self.port = free_ports(1)[0]
+        self._directory = directory
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        options = ["--blobPort", str(self.port), "--blobHost", "127.0.0.1", "--silent"]
+        options += ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
+        with (self._directory / "azurite.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                ["node", str(self._program), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                # One call of the kernel, and no lock: safe beside threads.
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+            )
+        try:
+            self._make_container()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+            "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{self.port}/{ACCOUNT}",
+        }
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def url(self, prefix: str = "") -> str:
+        return f"az://{CONTAINER}/{prefix}"
+
+    def _make_container(self) -> None:
+        """Make the container, once the server answers."""
+        deadline = time.monotonic() + _READY_S
+        while True:
+            try:
+                urllib.request.urlopen(self._request(), timeout=5).close()
+                return
+            except urllib.error.HTTPError as error:
+                raise RuntimeError(f"no container: {error.read().decode()}") from error
+            except OSError as error:
+                told = (self._directory / "azurite.log").read_text(errors="replace")
+                if self._process is None or self._process.poll() is not None:
+                    raise RuntimeError(f"Azurite ended at once:\n{told}") from error
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"Azurite is not ready in time:\n{told}") from error
+            time.sleep(0.05)
+
+    def _request(self) -> urllib.request.Request:
+        """Return the request that makes the container, signed as Azure wants it."""
+        version = "2021-08-06"
+        told = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": version}
+        heads = "".join(f"{name}:{value}\n" for name, value in sorted(told.items()))
+        place = f"/{ACCOUNT}/{ACCOUNT}/{CONTAINER}\nrestype:container"
+        signed = "PUT" + "\n" * 12 + heads + place
+        digest = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
+        told["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        url = f"http://127.0.0.1:{self.port}/{ACCOUNT}/{CONTAINER}?restype=container"
+        return urllib.request.Request(url, method="PUT", headers=told)

@@ -1,0 +1,103 @@
+"""Collections and logs over ``az://`` and ``gs://``, from the first object to the last."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from tidelog import SourceSpec
+from tidelog.clock import SystemClock
+from tidelog.store.urls import open_store
+
+CLOCK = SystemClock()
+DIES = """
+import os, pathlib, signal, sys
+from kit.azurite import Azurite, installed_azurite
+with Azurite(pathlib.Path(sys.argv[1]), installed_azurite()) as server:
+    print(server.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(params=["google", pytest.param("azurite", marks=pytest.mark.timeout(300))])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Return the URL of a folder of the test's own."""
+    server = request.getfixturevalue(request.param)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    unique = CLOCK.unique()
+    return lambda name: str(server.url(f"{unique}/{name}"))
+
+
+async def put(url: str, key: str, rows: list[dict[str, object]]) -> None:
+    """Store a file of a source."""
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    await open_store(url, clock=CLOCK).put(key, lines.encode())
+
+
+async def test_a_collection_is_fed_and_read(place: Callable[[str], str]) -> None:
+    """Files in the cloud, taken by their versions, are in a collection there once, and stay so."""
+    files, lake_url = place("files"), place("lake")
+    await put(files, "1.jsonl", [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
+    spec = SourceSpec(
+        name="c", files=f"{files}/*.jsonl", format="json", envelope="upsert", key=("k",)
+    )
+    lake = await CLOCK.offload(lambda: tidelog.connect(lake_url, create=True))
+
+    def work() -> list[object]:
+        lake.create_source(spec)
+        lake.ingest("c")
+        return [lake.ingest("c").rows]
+
+    assert await CLOCK.offload(work) == [0], "nothing is taken twice"
+    await put(files, "2.jsonl", [{"k": 2, "v": "c"}])
+
+    def rest() -> list[dict[str, object]]:
+        lake.ingest("c")
+        return lake.collection("c").snapshot().to_arrow().sort_by("k").to_pylist()
+
+    assert await CLOCK.offload(rest) == [{"k": 1, "v": "a"}, {"k": 2, "v": "c"}]
+    await CLOCK.offload(lake.close)
+
+
+def test_a_log_is_appended_and_read(place: Callable[[str], str]) -> None:
+    """Slots are created once here too: who takes over fences who was there."""
+    url = place("logs")
+    with tidelog.connect(url, create=True) as lake, lake.create_log("l") as log:
+        log.append([b"one", b"two"])
+        with tidelog.connect(url) as other, other.log("l") as second:
+            second.append([b"three"])
+            found = [r for table in second.scan() for r in table.column("body").to_pylist()]
+        assert found == [b"one", b"two", b"three"]
+
+
+@pytest.mark.timeout(300)
+def test_azurite_ends_with_the_tests_even_if_they_are_killed(
+    azurite: object, tmp_path: Path
+) -> None:
+    """A server that outlived the tests would hold a port and memory for ever."""
+    assert azurite is not None
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    pid = int(done.stdout)
+    deadline = CLOCK.monotonic_us() + 5_000_000
+    while _runs(pid) and CLOCK.monotonic_us() < deadline:
+        pass
+
+    assert done.returncode == -9
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    """Say whether a process runs, and is not only what is left of one until it is waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
