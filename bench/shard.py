@@ -27,6 +27,7 @@ from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
 from tidelog.rowhash import hash_rows
 from tidelog.store.memory import MemoryStore
+from tidelog.store.wrappers.metered import usage_of
 from tidelog.testing.delayed import Delayed
 
 Work = Callable[[int], Awaitable[object]]
@@ -72,11 +73,11 @@ class Bench:
         for number in range(times or self.times):
             if before is not None:
                 await before(number)
-            asked = self.location.store.usage()
+            asked = usage_of(self.location.store)
             begun = time.perf_counter()
             await work(number)
             op.seconds.append(time.perf_counter() - begun)
-            op.requests += (self.location.store.usage() - asked).requests_count
+            op.requests += (usage_of(self.location.store) - asked).requests_count
         self.ops.append(op)
 
     def shard(self, name: str) -> Shard:

@@ -54,11 +54,19 @@ class connect:  # noqa: N801  It is used as the function that it was: it is awai
         *,
         create: bool = False,
         consensus: str | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        hedge: bool | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
         self._work = open_location(
-            url, create=create, consensus=consensus, clock=clock, store=store
+            url,
+            create=create,
+            consensus=consensus,
+            cache=cache,
+            hedge=hedge,
+            clock=clock,
+            store=store,
         )
 
     def __await__(self) -> Generator[Any, None, Location]:

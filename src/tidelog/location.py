@@ -37,7 +37,15 @@ from tidelog.persist.shard import Shard
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, url_text
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrapping import (
+    NOTHING_TOLD,
+    Dressed,
+    Wrapping,
+    dress,
+    split_wrapping,
+    told_wrapping,
+    with_wrapping,
+)
 
 if TYPE_CHECKING:
     # What logs and ingestion need is loaded when it is used: to read a collection, half as much
@@ -60,12 +68,16 @@ _OBJECT: Final = re.compile(r"shard/[^/]+/(part/[0-9a-f]{8}|rollup)/")
 
 @dataclass(slots=True, kw_only=True)
 class Location:
-    """A location that was opened: its store, its consensus, and handles on what lies in it."""
+    """A location that was opened: its store, its consensus, and handles on what lies in it.
+
+    ``url`` says where it is, and not how it is read: see `told_url`.
+    """
 
     url: str
-    store: Metered
+    stores: Dressed
     consensus: Consensus
     clock: Clock
+    wrapping: Wrapping = NOTHING_TOLD
     controller: Controller = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +85,16 @@ class Location:
 
     def __repr__(self) -> str:
         return f"<tidelog location {self.store.url}>"
+
+    @property
+    def store(self) -> Store:
+        """Return the store as this process uses it: perhaps with a cache."""
+        return self.stores.whole
+
+    @property
+    def told_url(self) -> str:
+        """Return the URL by which other processes open it as this one does, such as executors."""
+        return with_wrapping(self.url, self.wrapping)
 
     def shard(
         self, name: str, *, schema: pa.Schema | None = None, key: list[str] | None = None
@@ -89,7 +111,7 @@ class Location:
             consensus=self.consensus,
             clock=self.clock,
             schema=shaped,
-            location_url=self.url,
+            location_url=self.told_url,
         )
 
     def transactions(self, name: str) -> Transactions:
@@ -278,6 +300,7 @@ class Location:
 
         return Maintenance(
             store=self.store,
+            fresh=self.stores.fresh,
             consensus=self.consensus,
             clock=self.clock,
             controller=self.controller,
@@ -393,6 +416,8 @@ async def open_location(
     *,
     create: bool = False,
     consensus: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    hedge: bool | None = None,
     clock: Clock | None = None,
     store: Store | None = None,
 ) -> Location:
@@ -401,6 +426,9 @@ async def open_location(
     ``consensus`` says what decides between writers: ``store`` (the location's own, unless told),
     ``sqlite:PATH`` for the processes of one machine, or ``postgresql://...``; by default the
     environment's ``TIDELOG_CONSENSUS``. Once it is made, a location knows that, but for a password.
+    ``cache`` keeps parts that were read: a size in memory (``256MiB``), a folder, or ``off``;
+    ``hedge`` sends slow reads again. A cloud URL may say both (``?cache=256MiB&hedge=on``), and the
+    environment's ``TIDELOG_CACHE`` and ``TIDELOG_HEDGE``.
     A store is probed once, when a location is made on it.
 
     Raises:
@@ -408,10 +436,14 @@ async def open_location(
             made what is there, or its consensus is another. StoreRefused: the store does not keep
             its promises, or refuses us. CorruptionError: a location is there, but for its mark.
     """
-    clock, url = clock or SystemClock(), url_text(url)
+    clock = clock or SystemClock()
+    url, in_url = split_wrapping(url_text(url))
+    given, around = told_wrapping(cache=cache, hedge=hedge, environment=os.environ)
+    wrapping = given.otherwise(in_url).otherwise(around)
     asked = consensus or os.environ.get(ENVIRONMENT)
     place = None if asked is None else parse_consensus(asked)
-    metered = Metered(store or open_store(url, clock=clock), clock=clock)
+    stores = dress(store or open_store(url, clock=clock), wrapping, clock=clock)
+    metered = stores.meter
     try:
         found = (await metered.get(MARK)).data
     except ObjectNotFound:
@@ -432,11 +464,11 @@ async def open_location(
         check_same(place, mark.consensus, mark.consensus_at)
     known = place or parse_consensus(mark.consensus_at or mark.consensus)
     opened = GuardedConsensus(
-        inner=open_consensus(known, location=mark.id, store=metered, clock=clock),
+        inner=open_consensus(known, location=mark.id, store=stores.fresh, clock=clock),
         moves=MarkMoves(store=metered, clock=clock, moves=mark.moves),
         clock=clock,
     )
-    return Location(url=url, store=metered, consensus=opened, clock=clock)
+    return Location(url=url, stores=stores, consensus=opened, clock=clock, wrapping=wrapping)
 
 
 async def _look_again(store: Store) -> bytes | None:

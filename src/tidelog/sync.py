@@ -284,12 +284,19 @@ class Location:
 
 
 def connect(
-    url: str | os.PathLike[str], *, create: bool = False, consensus: str | None = None
+    url: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    consensus: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    hedge: bool | None = None,
 ) -> Location:
     """Connect to the location at a URL or a path; with ``create``, make it if there is none.
 
     ``consensus`` is what decides between writers, said when a location is made: ``store``, as
     always unless told, ``sqlite:PATH`` or ``postgresql://...``.
+    ``cache`` keeps parts that were read, in memory (``256MiB``) or in a folder; ``hedge`` sends
+    slow reads again.
 
     Raises:
         NoSuchLocation: there is none. UsageError, LocationError: see
@@ -297,7 +304,9 @@ def connect(
     """
     portal = Portal()
     try:
-        opened = aio_location.open_location(url, create=create, consensus=consensus)
+        opened = aio_location.open_location(
+            url, create=create, consensus=consensus, cache=cache, hedge=hedge
+        )
         return Location(portal, portal.run(opened))
     except BaseException:
         portal.close()

@@ -117,7 +117,9 @@ class LateSpark:
         from tidelog.spark.session import session
 
         self._spark = session(master=self.master, extra=self.conf)
-        return SparkEngine(self._spark, location_url=self.location.url, clock=self.location.clock)
+        return SparkEngine(
+            self._spark, location_url=self.location.told_url, clock=self.location.clock
+        )
 
     def _stop(self) -> None:
         from tidelog.spark.session import stop

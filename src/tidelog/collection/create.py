@@ -39,6 +39,7 @@ from tidelog.predicate.expression import check_predicate
 from tidelog.store.places import split_globs
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, real_root, secrets_in
+from tidelog.store.wrapping import split_wrapping
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
 FORMATS_OF_KINDS = (ROWS, "json", "csv")
@@ -203,6 +204,7 @@ async def resolve_spec(
     """
     spec.check()
     given = None if spec.schema is None else parse_schema(spec.schema)
+    location_url, _ = split_wrapping(location_url)
     info = _info_of(spec, location_url=location_url, clock=clock)
     if info.kind == FILES:
         own = real_root(location_url)

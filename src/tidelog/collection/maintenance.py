@@ -99,6 +99,7 @@ class Maintenance:
     """Keeps the shards of one location in order."""
 
     store: Store
+    fresh: Store  # The same, without copies: what is scrubbed is what lies there.
     consensus: Consensus
     clock: Clock
     controller: Controller
@@ -213,7 +214,9 @@ class Maintenance:
         for one in kept:
             for shard, role in zip(one.shards, one.roles, strict=True):
                 # A handle that knows nothing: what it reads is what lies there now.
-                yield ScrubbedOne(one.name, role, shard.id, await scrub(self._shard(shard.id)))
+                yield ScrubbedOne(
+                    one.name, role, shard.id, await scrub(self._shard(shard.id, self.fresh))
+                )
 
     async def _named(self, catalog: Catalog, name: str) -> list[Kept]:
         found = [self._of(catalog, name)] if name in catalog.collections else []
@@ -262,5 +265,10 @@ class Maintenance:
         shards = tuple(self._shard(shard) for shard, _ in roles)
         return Kept(name, shards, tuple(role for _, role in roles))
 
-    def _shard(self, name: str) -> Shard:
-        return Shard(id=ShardId(name), store=self.store, consensus=self.consensus, clock=self.clock)
+    def _shard(self, name: str, store: Store | None = None) -> Shard:
+        return Shard(
+            id=ShardId(name),
+            store=self.store if store is None else store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )

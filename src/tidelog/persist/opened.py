@@ -7,10 +7,11 @@ without a name, which the system takes out of memory when it is short.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,9 @@ from tidelog.persist.bounds import OPEN, Box, Interval, box_of_group, overlaps, 
 from tidelog.persist.part import Part, check_bytes, decode_part, missing_part
 from tidelog.persist.schema import TIME, ShardSchema, fitted
 from tidelog.store.port import Store
+from tidelog.store.wrappers.checked import read_checked
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +113,24 @@ class PartOpener:
     async def _open(self, part: Part, in_files: bool) -> OpenPart:
         if part.path is None:
             return self._inline(part)
-        data = await self._load(part.path)
-        return await self.clock.offload(lambda: self._checked(part, data, in_files))
+        return await self._load(part.path, lambda data: self._checked(part, data, in_files))
 
     async def bytes_of(self, part: Part) -> bytes:
         """Read and check a part's bytes; see `open`."""
-        data = (part.inline or b"") if part.path is None else await self._load(part.path)
-        await self.clock.offload(partial(check_bytes, part, data))
-        return data
 
-    async def _load(self, path: str) -> bytes:
+        def checked(data: bytes) -> bytes:
+            check_bytes(part, data)
+            return data
+
+        if part.path is None:
+            return await self.clock.offload(lambda: checked(part.inline or b""))
+        return await self._load(part.path, checked)
+
+    async def _load(self, path: str, check: Callable[[bytes], T]) -> T:
         try:
-            return (await self.store.get(path)).data
+            return await read_checked(
+                self.store, path, lambda data: self.clock.offload(lambda: check(data))
+            )
         except ObjectNotFound as error:
             raise missing_part(path) from error
 

@@ -20,6 +20,7 @@ from tidelog.persist.part import Part, decode_own, missing_part
 from tidelog.persist.schema import TIME, ShardSchema, decode_schema, encode_with_known, fitted
 from tidelog.persist.state import State
 from tidelog.store.port import Store
+from tidelog.store.wrappers.checked import read_checked
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +73,13 @@ class PartReader:
             self._kept.move_to_end(part.path)
             return kept
         try:
-            data = (await self.store.get(part.path)).data
+            table = await read_checked(
+                self.store,
+                part.path,
+                lambda data: self.clock.offload(lambda: decode_own(part, data, own)),
+            )
         except ObjectNotFound as error:
             raise missing_part(part.path) from error
-        table = await self.clock.offload(lambda: decode_own(part, data, own))
         self._keep(part.path, table)
         return table
 

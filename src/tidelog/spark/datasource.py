@@ -31,10 +31,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelog.clock import SystemClock
 from tidelog.errors import PartMissing, UsageError
 from tidelog.persist.schema import decode_schema
 from tidelog.spark.filters import Bound, box_of_filters, is_asked_for_filters
+from tidelog.spark.kept_store import reading_from
 from tidelog.spark.log_options import check_for_batch, check_for_stream, read_log_settings
 from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader, choose_log_pin
 from tidelog.spark.options import read_kind, read_settings, told_as_spark_tells
@@ -55,7 +55,6 @@ from tidelog.spark.scan_plan import (
 )
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
-from tidelog.store.urls import open_store
 
 CANNOT_WRITE: Final = {
     # Tasks that append would each end the turn of another, or in wal3's form contend with it.
@@ -166,9 +165,9 @@ class TidelogReader(DataSourceReader):
             return
         use_one_core()
         target = arrow_schema(self._schema)
-        store = open_store(self._pin.location_url, clock=SystemClock())
-        with told_as_spark_tells():
-            for scan in msgspec.msgpack.decode(partition.value, type=list[Scan]):
+        scans = msgspec.msgpack.decode(partition.value, type=list[Scan])
+        with told_as_spark_tells(), reading_from(self._pin.location_url, scans) as store:
+            for scan in scans:
                 try:
                     tables = asyncio.run(load_tables(scan, store))
                 except PartMissing as error:

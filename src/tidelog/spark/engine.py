@@ -48,8 +48,8 @@ from tidelog.spark.task import (
     shape_shares,
 )
 from tidelog.spark.tasks import SparkTasks, tasks_of
-from tidelog.store.urls import open_store
 from tidelog.store.wrappers.metered import Usage
+from tidelog.store.wrapping import open_dressed
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class SparkEngine:
     _known_tasks: SparkTasks | None = None
 
     def __post_init__(self) -> None:
-        store = open_store(self.location_url, clock=self.clock)
+        store = open_dressed(self.location_url, clock=self.clock).meter
         self.location_url = url_for_executors(self.location_url, store)
 
     @property
@@ -156,7 +156,7 @@ class SparkEngine:
         """
         if not (self.location_url.startswith("file:") and self._tasks().is_elsewhere):
             return
-        store = open_store(self.location_url, clock=self.clock)
+        store = open_dressed(self.location_url, clock=self.clock).meter
         parts = [*computed.error_parts]
         for one in computed.written:
             parts += [*one.rows, *one.deleted]

@@ -115,7 +115,9 @@ async def _scrub(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
     store, clock = Within(location.store, log_folder(name)), location.clock
     is_slots = (await read_head(store)).manifest.chain is not None
     place = LogPlace(
-        location_url=url_for_executors(location_url, location.store), name=name, is_slots=is_slots
+        location_url=url_for_executors(location.told_url, location.store),
+        name=name,
+        is_slots=is_slots,
     )
     run_by = partial(SparkScrub, spark=spark, place=place)
     if is_slots:

@@ -82,7 +82,7 @@ async def open_log_view(
     view = await open_view(store, clock=location.clock)
     await view.renew()
     place = LogPlace(
-        location_url=url_for_executors(settings.location_url, location.store),
+        location_url=url_for_executors(location.told_url, location.store),
         name=settings.name,
         is_slots=view.is_slots,
     )

@@ -98,10 +98,9 @@ async def check_executors(
         UsageError: so it is; the sentence says what to do. LocationError: a store failed, here or
             there, or Spark. Nothing is left in the location.
     """
-    from tidelog.store.urls import open_store
-    from tidelog.store.wrappers.metered import Metered
+    from tidelog.store.wrapping import open_dressed
 
-    store = Metered(open_store(location_url, clock=clock), clock=clock)
+    store = open_dressed(location_url, clock=clock).meter
     asked = ReachAsked(
         fingerprint=fingerprint(),
         location_url=location_url,
@@ -170,11 +169,11 @@ def look(asked: Iterable[ReachAsked]) -> Iterator[ReachSeen]:
 async def _reach(asked: ReachAsked, seen: ReachSeen) -> ReachSeen:
     from tidelog.clock import SystemClock
     from tidelog.spark.job import portable
-    from tidelog.store.urls import open_store
+    from tidelog.store.wrapping import open_dressed
 
     clock = SystemClock()
     try:
-        store = open_store(asked.location_url, clock=clock)
+        store = open_dressed(asked.location_url, clock=clock).meter
         if (await store.get(asked.key)).data != asked.key.encode():
             raise ObjectNotFound("another object is there", key=asked.key)
         answer = f"{asked.key}-{clock.unique()}"

@@ -42,6 +42,7 @@ from tidelog.spark.scan import (
     share_parts,
 )
 from tidelog.store.port import Store
+from tidelog.store.wrappers.checked import read_checked
 
 FOOTERS_MAX: Final = 16
 FOOTER_BYTES: Final = 64 * 1024
@@ -96,7 +97,7 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
     if settings.hold_ms is not None:
         until_us = await _hold(collection, as_of if after is None else after, settings.hold_ms)
     return PinnedRead(
-        location_url=url_for_executors(settings.location_url, location.store),
+        location_url=url_for_executors(location.told_url, location.store),
         name=settings.name,
         rendition=collection.rendition.id,
         as_of=as_of,
@@ -192,11 +193,15 @@ async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
     """
 
     async def load(part: Part) -> pa.Table:
+        async def decoded(data: bytes) -> pa.Table:
+            return decode_share(part, data, scan)
+
+        if part.path is None:
+            return await decoded(part.inline or b"")
         try:
-            data = part.inline or (await store.get(part.path or "")).data
+            return await read_checked(store, part.path, decoded)
         except ObjectNotFound as error:
-            raise missing_part(part.path or "") from error
-        return decode_share(part, data, scan)
+            raise missing_part(part.path) from error
 
     return await run_all([partial(load, part) for part in scan.parts], at_once=READS_MAX)
 

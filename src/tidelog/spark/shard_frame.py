@@ -19,20 +19,20 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.persist.bounds import scalar_of
 from tidelog.persist.part import Part, decode_part, int64_of
 from tidelog.persist.schema import DIFF, TIME, encode_schema
 from tidelog.persist.snapshot import ShardSnapshot
 from tidelog.persist.updates import accumulate
+from tidelog.spark.kept_store import reading_from
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.scan import Scan, batches_of_changes, narrowed, pack_scans
 from tidelog.spark.scan_plan import load_tables, share
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
-from tidelog.store.urls import local_path, open_store
+from tidelog.store.urls import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,11 +136,11 @@ def _reader(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_one_core()
-        store = open_store(url, clock=SystemClock())
         for batch in numbers:
             for number in int64_of(pa.Table.from_batches([batch]), "id").tolist():
-                for scan in msgspec.msgpack.decode(shares[number], type=list[Scan]):
-                    with told_as_spark_tells():
+                scans = msgspec.msgpack.decode(shares[number], type=list[Scan])
+                with told_as_spark_tells(), reading_from(url, scans) as store:
+                    for scan in scans:
                         tables = asyncio.run(load_tables(scan, store))
                         yield from _rows(tables, scan)
 

@@ -45,8 +45,9 @@ from tidelog.spark.job import portable
 from tidelog.spark.plan import Piece, Share
 from tidelog.spark.spilled import rows_on_disk
 from tidelog.spark.worker import use_one_core
-from tidelog.store.urls import open_store
-from tidelog.store.wrappers.metered import Metered, Usage
+from tidelog.store.port import Store
+from tidelog.store.wrappers.metered import Metered, Usage, usage_of
+from tidelog.store.wrapping import open_dressed
 
 CACHE_BYTES = 256 * 1024 * 1024
 READS_MAX = 4
@@ -85,12 +86,12 @@ class Bench:
 
     clock: Clock
     location_url: str
-    store: Metered = field(init=False)
+    store: Store = field(init=False)
     engine: LocalEngine = field(init=False)
     _sources: dict[str, Metered] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.store = self._open(self.location_url)
+        self.store = open_dressed(self.location_url, clock=self.clock).whole
         self.engine = LocalEngine(store=self.store, clock=self.clock, cache_bytes=CACHE_BYTES)
         use_one_core()
 
@@ -111,10 +112,7 @@ class Bench:
 
     def usage(self) -> Usage:
         """Return what all stores were asked for so far."""
-        return sum((store.usage() for store in self._sources.values()), self.store.usage())
-
-    def _open(self, url: str) -> Metered:
-        return Metered(open_store(url, clock=self.clock), clock=self.clock)
+        return sum((store.usage() for store in self._sources.values()), usage_of(self.store))
 
 
 # One for each process and location, since a store that is opened connects anew. By process id too,

@@ -29,6 +29,15 @@ async def first_entry(store: Store, prefix: str, *, after: str | None = None) ->
     return await anext(aiter(store.list(prefix, after=after)), None)
 
 
+async def known_folders(store: Store, prefix: str) -> Sequence[str] | None:
+    """Return the names of the folders right below a prefix; None of a store that cannot name them.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    return await store.folders(prefix) if isinstance(store, ListsFolders) else None
+
+
 async def folders_below(store: Store, prefix: str) -> Sequence[str]:
     """Return the names of the folders right below a prefix that ends in ``/``, in key order.
 
@@ -38,7 +47,7 @@ async def folders_below(store: Store, prefix: str) -> Sequence[str]:
     Raises:
         LocationError: the store failed.
     """
-    if isinstance(store, ListsFolders) and (known := await store.folders(prefix)) is not None:
+    if (known := await known_folders(store, prefix)) is not None:
         return known
     names: list[str] = []
     after: str | None = None

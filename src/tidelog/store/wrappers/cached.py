@@ -26,12 +26,14 @@ from pathlib import Path
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError, require
 from tidelog.metrics import observe_cache_read
+from tidelog.store.listing import known_folders
 from tidelog.store.local.files import location_error
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.wrappers.cached_disk import Directory
 from tidelog.store.wrappers.cached_memory import MemoryShelf
 from tidelog.store.wrappers.cached_visits import Changer, Visit, Visits
 from tidelog.store.wrappers.flights import SharedCalls
+from tidelog.store.wrappers.metered import Usage, usage_of
 
 _Range = tuple[str, int, int | None]
 
@@ -101,6 +103,14 @@ class Cached:
     @property
     def url(self) -> str:
         return self._store.url
+
+    def usage(self) -> Usage:
+        """Return what the store below was asked for so far."""
+        return usage_of(self._store)
+
+    async def folders(self, prefix: str) -> Sequence[str] | None:
+        """Return the names of the folders right below a prefix, if the store below knows them."""
+        return await known_folders(self._store, prefix)
 
     def reads(self) -> CacheReads:
         """Return where reads were answered from so far; later reads do not change it."""

@@ -33,6 +33,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.metrics import observe_hedge
+from tidelog.store.listing import known_folders
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.wrappers.hedging import (
     ANSWERS,
@@ -45,6 +46,7 @@ from tidelog.store.wrappers.hedging import (
     may_be_ours,
     settle,
 )
+from tidelog.store.wrappers.metered import Usage, usage_of
 
 T = TypeVar("T")
 
@@ -93,6 +95,14 @@ class Hedged:
     @property
     def url(self) -> str:
         return self._store.url
+
+    def usage(self) -> Usage:
+        """Return what the store below was asked for so far."""
+        return usage_of(self._store)
+
+    async def folders(self, prefix: str) -> Sequence[str] | None:
+        """Return the names of the folders right below a prefix, if the store below knows them."""
+        return await known_folders(self._store, prefix)
 
     def hedges(self) -> Hedges:
         """Return what was sent twice so far; later requests do not change it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Protocol, runtime_checkable
 
 from tidelog.clock import Clock
 from tidelog.errors import ContentionError, CorruptionError, LocationError
@@ -84,9 +85,16 @@ class _Moved:
     written_bytes: int = 0
 
 
+@runtime_checkable
+class Counted(Protocol):
+    """A store that is metered, or stands over one that is."""
+
+    def usage(self) -> Usage: ...
+
+
 def usage_of(store: Store) -> Usage:
     """Return what a store was asked for so far; nothing is known of one that is not metered."""
-    return store.usage() if isinstance(store, Metered) else Usage()
+    return store.usage() if isinstance(store, Counted) else Usage()
 
 
 class Metered:

@@ -1,0 +1,202 @@
+"""What a location's store wears: a cache of parts, and slow requests that are sent again.
+
+It is told by the query of a cloud URL (``?cache=256MiB&hedge=on``), by arguments, or by the
+environment; the first of arguments, URL and environment that says something counts. A place is
+named by the URL without these options: what they say is where this process keeps copies, and not
+where anything lies. A place on disk takes none by its URL, for its name may have a ``?`` in it.
+
+Invariants: the order is ``Cached(Hedged(Metered(store)))``, so that the meter sees what is sent.
+Copies are kept of parts only: each has a name of its own, which is never given again. A slot of a
+log that was collected may be created anew by a writer that slept, and what consensus is kept in is
+replaced. Puts are sent once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, quote
+
+from tidelog.arguments import check_kind, quoted
+from tidelog.clock import Clock
+from tidelog.errors import UsageError
+from tidelog.store.port import Store
+from tidelog.store.urls import CLOUD_SCHEMES, open_store, split_query, url_text
+from tidelog.store.wrappers.cached import Cached, CacheSize
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.metered import Metered
+
+CACHE_VARIABLE: Final = "TIDELOG_CACHE"
+HEDGE_VARIABLE: Final = "TIDELOG_HEDGE"
+OPTIONS: Final = ("cache", "hedge")
+OFF: Final = "off"
+
+_PART: Final = re.compile(r"shard/[^/]+/part/[0-9a-f]{8}/[^/]+")
+_SIZE: Final = re.compile(r"([0-9]{1,6})(MiB|GiB)")
+_SHIFTS: Final = {"MiB": 20, "GiB": 30}
+_ON_DISK: Final = re.compile(rf"\?(?:.*&)?({'|'.join(OPTIONS)})=[^/]*$")
+_CACHE_TOLD: Final = (
+    "a cache is a size in memory, such as 256MiB or 2GiB, the absolute path of a folder, or 'off'"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapping:
+    """What was told; None where nothing was. ``cache`` is a size, a folder, or "off"."""
+
+    cache: str | None = None
+    hedge: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache is not None:
+            _check_cache(self.cache)
+
+    def otherwise(self, other: Wrapping) -> Wrapping:
+        """Return what is told here, and for the rest what is told there."""
+        return Wrapping(
+            cache=other.cache if self.cache is None else self.cache,
+            hedge=other.hedge if self.hedge is None else self.hedge,
+        )
+
+    @property
+    def directory(self) -> Path | None:
+        """Return the folder that keeps copies, if one does."""
+        is_folder = self.cache is not None and self.cache.startswith("/")
+        return Path(self.cache or "") if is_folder else None
+
+    @property
+    def bounds(self) -> CacheSize:
+        """Return how much is kept."""
+        found = _SIZE.fullmatch(self.cache or "")
+        if found is None:
+            return CacheSize()
+        return CacheSize(memory_bytes=int(found[1]) << _SHIFTS[found[2]])
+
+
+NOTHING_TOLD: Final = Wrapping()
+
+
+@dataclass(frozen=True, slots=True)
+class Dressed:
+    """A store in layers; each asks the one that follows it.
+
+    ``whole`` is for parts and logs; ``fresh`` keeps no copies: for consensus, and for who checks
+    what lies there; ``meter`` counts what is sent.
+    """
+
+    whole: Store
+    fresh: Store
+    meter: Metered
+
+
+def split_wrapping(url: str) -> tuple[str, Wrapping]:
+    """Return the URL of a place without the options, and what they say.
+
+    Raises:
+        UsageError: one says what it cannot, or twice; or the place is on disk.
+    """
+    if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
+        found = _ON_DISK.search(url)
+        if found is not None and not os.path.exists(url):
+            raise UsageError(
+                f"a place on disk takes no {found[1]}= by its name: set {CACHE_VARIABLE} or "
+                f"{HEDGE_VARIABLE}, or in Python connect(url, cache=..., hedge=...)",
+                url=quoted(url),
+            )
+        return url, NOTHING_TOLD
+    place, query = split_query(url)
+    pieces = query.split("&") if query else []
+    told = [piece for piece in pieces if piece.partition("=")[0] in OPTIONS]
+    if not told:
+        return url, NOTHING_TOLD
+    found_in = parse_qsl("&".join(told).replace("+", "%2B"), keep_blank_values=True)
+    if len(dict(found_in)) < len(found_in):
+        raise UsageError("the URL says cache or hedge twice: leave one out", url=place)
+    left = [piece for piece in pieces if piece not in told]
+    return place + ("?" + "&".join(left) if left else ""), _wrapping_of(dict(found_in))
+
+
+def with_wrapping(url: str, wrapping: Wrapping) -> str:
+    """Return a URL by which another process opens a place as this one does; on disk, the place's.
+
+    Spark's executors are told by it. The URL must have no such options yet.
+    """
+    if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
+        return url
+    told = [] if wrapping.cache is None else [f"cache={quote(wrapping.cache, safe='/')}"]
+    told += [] if wrapping.hedge is None else [f"hedge={'on' if wrapping.hedge else OFF}"]
+    if not told:
+        return url
+    return url + ("&" if split_query(url)[1] else "?") + "&".join(told)
+
+
+def told_wrapping(
+    *, cache: str | os.PathLike[str] | None, hedge: bool | None, environment: Mapping[str, str]
+) -> tuple[Wrapping, Wrapping]:
+    """Return what arguments say, and what the environment does.
+
+    Raises:
+        UsageError: one says what it cannot.
+    """
+    if hedge is not None:
+        check_kind(hedge, bool, "hedge is True or False")
+    if cache is not None:
+        check_kind(cache, str | os.PathLike, _CACHE_TOLD)  # type: ignore[arg-type]
+    names = {"cache": CACHE_VARIABLE, "hedge": HEDGE_VARIABLE}
+    told = {name: environment[at] for name, at in names.items() if environment.get(at)}
+    given = None if cache is None else os.fspath(cache)
+    return Wrapping(cache=given, hedge=hedge), _wrapping_of(told)
+
+
+def dress(store: Store, wrapping: Wrapping, *, clock: Clock) -> Dressed:
+    """Put on a store what was told; nothing is sent, or made."""
+    meter = Metered(store, clock=clock)
+    fresh: Store = Hedged(meter, clock=clock) if wrapping.hedge else meter
+    if wrapping.cache in (None, OFF):
+        return Dressed(fresh, fresh, meter)
+    kept = Cached(
+        fresh,
+        clock=clock,
+        is_immutable=is_part,
+        bounds=wrapping.bounds,
+        directory=wrapping.directory,
+    )
+    return Dressed(kept, fresh, meter)
+
+
+def open_dressed(url: str, *, clock: Clock, otherwise: Wrapping = NOTHING_TOLD) -> Dressed:
+    """Open the store at a URL with what its options say; ``otherwise`` counts where they do not.
+
+    Raises:
+        UsageError: see `split_wrapping` and `tidelog.store.urls.open_store`.
+    """
+    place, told = split_wrapping(url_text(url))
+    return dress(open_store(place, clock=clock), told.otherwise(otherwise), clock=clock)
+
+
+def is_part(key: str) -> bool:
+    """Say whether a key of a location is that of a shard's part."""
+    return _PART.fullmatch(key) is not None
+
+
+def _wrapping_of(told: Mapping[str, str]) -> Wrapping:
+    wrapping = Wrapping(cache=told.get("cache"))
+    hedge = told.get("hedge")
+    if hedge is None:
+        return wrapping
+    if hedge not in ("on", OFF):
+        raise UsageError(f"hedge is on or off, not {quoted(hedge)}")
+    return replace(wrapping, hedge=hedge == "on")
+
+
+def _check_cache(told: str) -> None:
+    size = _SIZE.fullmatch(told)
+    is_folder = told.startswith("/") and "\0" not in told
+    if told != OFF and not is_folder and (size is None or not int(size[1])):
+        raise UsageError(f"{_CACHE_TOLD}, not {quoted(told)}")
+    if is_folder and os.path.exists(told) and not os.path.isdir(told):
+        raise UsageError(f"the cache {quoted(told)} is no folder: name another")
