@@ -38,6 +38,7 @@ from tidelog.persist.compactor import Compacted, compact, is_due
 from tidelog.persist.schema import shard_schema
 from tidelog.persist.shard import Shard
 from tidelog.store.memory import MemoryStore
+from tidelog.store.prices import storage_dollars_a_year
 from tidelog.store.wrappers.metered import Metered
 
 FIELDS: list[pa.Field[pa.DataType]] = [pa.field("k", pa.int64()), pa.field("v", pa.int64())]
@@ -157,6 +158,9 @@ class Year:
             objects=len(self.memory.objects),
             requests_a_tick=usage.requests_count / self.clock.ticks,
             dollars_a_year=usage.dollars / self.clock.ticks * YEAR_TICKS,
+            storage_dollars_a_year=storage_dollars_a_year(
+                sum(len(one.data) for one in self.memory.objects.values())
+            ),
         )
 
 
@@ -177,6 +181,7 @@ class Figures:
     objects: int
     requests_a_tick: float
     dollars_a_year: float
+    storage_dollars_a_year: float
 
     def row(self) -> list[str]:
         return [
@@ -190,10 +195,11 @@ class Figures:
             f"{self.objects:,}",
             f"{self.requests_a_tick:.2f}",
             f"{self.dollars_a_year:,.0f}",
+            f"{self.storage_dollars_a_year:,.4f}",
         ]
 
 
-SUMMED = ("updates", "objects", "requests_a_tick", "dollars_a_year")
+SUMMED = ("updates", "objects", "requests_a_tick", "dollars_a_year", "storage_dollars_a_year")
 COMPARED_TICKS = (20, 10_000)
 COLUMNS = (
     "after",
@@ -205,7 +211,8 @@ COLUMNS = (
     f"rows stored a row (aim {AIM_SPACE})",
     "objects",
     "requests a tick",
-    "dollars a year",
+    "dollars a year for requests",
+    "to keep what lies there then, for a year",
 )
 
 

@@ -52,8 +52,22 @@ def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("describe")
 def describe(context: typer.Context, name: CollectionName, as_json: AsJson = False) -> None:
-    """Show a collection's schema, times, renditions and sizes."""
-    found = on_location(context, lambda location: _describe(location, name))
+    """Show a collection's schema, times, renditions, sizes, and what it costs to keep."""
+
+    async def work(location: Location) -> dict[str, Any]:
+        from tidelog.persist.sweeper import usage_of_shard
+        from tidelog.persist.usage import NOTHING
+
+        collection = await location.collection(name)
+        found = await collection.describe()
+        usages = [await usage_of_shard(shard) for shard in collection.shards]
+        usage = sum(usages, NOTHING)
+        return found | {
+            "stored_bytes": usage.stored_bytes,
+            "storage_dollars_a_month": usage.dollars_a_month,
+        }
+
+    found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
         print_json(found)
     else:
@@ -123,11 +137,13 @@ def _since(since: int | None) -> str:
 
 
 def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
+    kept = f"{bytes_text(found['stored_bytes'])}: ${found['storage_dollars_a_month']:.6f} a month"
     return [
         ("name", found["name"]),
         ("schema", schema_lines(found["schema"], found["key"])),
         ("rows", f"{found['rows']:,} ({count_text(found['updates'], 'update')})"),
         ("bytes", f"{bytes_text(found['bytes'])} in {count_text(found['parts'], 'part')}"),
+        ("to keep", f"{kept}, with what was merged and is not collected"),
         ("since", _since(found["since"])),
         ("complete to", found["complete_to"] or "nothing yet"),
         (

@@ -65,6 +65,8 @@ def _object(one: Inspected) -> dict[str, Any]:
         "objects": {kind.value: count for kind, count in one.usage.objects.items()},
         "bytes": {kind.value: size for kind, size in one.usage.size_bytes.items()},
         "inline_bytes": one.usage.inline_bytes,
+        "stored_bytes": one.usage.stored_bytes,
+        "storage_dollars_a_month": one.usage.dollars_a_month,
     }
 
 
@@ -95,5 +97,9 @@ def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
             [f"{name}: {when(hold.since)}" for name, hold in sorted(one.holds.items())] or "none",
         ),
         ("objects", objects or "none"),
+        (
+            "to keep",
+            f"{bytes_text(one.usage.stored_bytes)}: ${one.usage.dollars_a_month:.6f} a month",
+        ),
         ("in the state", bytes_text(one.usage.inline_bytes)),
     ]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tidelog.cli.output import bytes_text, count_text, print_json, say, say_json, waiting_lines
+from tidelog.store.prices import storage_dollars_a_month
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -152,6 +153,8 @@ def end_line(source: str, engine: str, summary: Summary) -> str:
         f"{store.delete_count:,} delete, {bytes_text(store.read_bytes)} read, "
         f"{bytes_text(store.written_bytes)} written, ${store.dollars:.6f}"
     )
+    month = storage_dollars_a_month(summary.live_bytes)
+    told.append(f"{bytes_text(summary.live_bytes)} to keep: ${month:.6f} a month")
     return "; ".join(told)
 
 

@@ -19,6 +19,7 @@ from typing import Final
 from tidelog.machine.history import History
 from tidelog.persist.part import epoch_of
 from tidelog.persist.state import State
+from tidelog.store.prices import storage_dollars_a_month
 
 _ROLLUP: Final = re.compile(r"/rollup/([0-9a-f]{16})-[^/]+$")
 
@@ -47,6 +48,16 @@ class ShardUsage:
     dead: tuple[str, ...]
     inline_bytes: int = 0
     young_parts: int = 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return how many bytes lie there, and are paid for, whatever they are to the shard."""
+        return sum(self.size_bytes.values())
+
+    @property
+    def dollars_a_month(self) -> float:
+        """Return what it costs to keep them."""
+        return storage_dollars_a_month(self.stored_bytes)
 
     def __add__(self, other: ShardUsage) -> ShardUsage:
         return ShardUsage(

@@ -11,14 +11,12 @@ from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
 from tidelog.cli.output import time_text as wall_text
 from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_text
+from tidelog.store.prices import PRICES
 
 if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.persist.shard import Shard
 
-# Dollars for a gigabyte and month, and for one get, at S3's prices in us-east-1.
-GIGABYTE_MONTH: Final = 0.023
-GET: Final = 0.0004e-3
 BATCHES_SHOWN: Final = 12
 
 
@@ -34,12 +32,15 @@ def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -
 
         shard = await opened(location, name)
         usage = await usage_of_shard(shard)
-        kept = sum(usage.size_bytes.values())
-        return {**_described(shard, name), "objects": sum(usage.objects.values()), "kept": kept}
+        described = _described(shard, name)
+        return described | {
+            "objects": sum(usage.objects.values()),
+            "kept": usage.stored_bytes,
+            "dollars_a_month": usage.dollars_a_month,
+            "dollars_a_snapshot": described["gets_a_snapshot"] * PRICES["get"],
+        }
 
     found = on_location(context, work)
-    found["dollars_a_month"] = found["kept"] / 1e9 * GIGABYTE_MONTH
-    found["dollars_a_snapshot"] = found["gets_a_snapshot"] * GET
     if choose_format(None, as_json=as_json) == "json":
         print_json(found)
     else:

@@ -35,6 +35,8 @@ def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
                 "objects": {kind.value: count for kind, count in found.objects.items()},
                 "bytes": {kind.value: size for kind, size in found.size_bytes.items()},
                 "inline_bytes": found.inline_bytes,
+                "stored_bytes": found.stored_bytes,
+                "storage_dollars_a_month": found.dollars_a_month,
                 "dead": list(found.dead),
             }
         )
@@ -43,7 +45,8 @@ def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
         (kind.value, f"{count_text(count, 'object')}, {bytes_text(found.size_bytes[kind])}")
         for kind, count in found.objects.items()
     ]
-    total = f"{count_text(sum(found.objects.values()), 'object')}, " + bytes_text(
-        sum(found.size_bytes.values())
+    total = (
+        f"{count_text(sum(found.objects.values()), 'object')}, {bytes_text(found.stored_bytes)}: "
+        f"${found.dollars_a_month:.6f} a month"
     )
     print_fields([*lines, ("in all", total), ("in the state", bytes_text(found.inline_bytes))])

@@ -221,6 +221,7 @@ class _Run:
             waiting=self.ingester.source.waiting(),
             notes={**self.ingester.source.notes(), **self.tending.trouble},
             store=self._usage() - self._usage_before + self._executors,
+            live_bytes=self.ingester.live_bytes,
             driver_read_bytes=(_usage_of_driver(self.ingester) - self._driver_before).read_bytes,
         )
 

@@ -83,6 +83,13 @@ class SourceShards:
         )
 
     @property
+    def live_bytes(self) -> int:
+        """Return how many bytes lie in the store that the newest known states name as parts."""
+        shards = [*self.outputs, *self.deletions, self.errors, self.remap]
+        totals = [one.state.totals for one in shards]
+        return sum(one.size_bytes - one.inline_bytes for one in totals)
+
+    @property
     def _remap_schema(self) -> ShardSchema:
         return remap_schema(self.source.range_type)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidelog.collection.ingest.ingest import Tick
 from tidelog.errors import TidelogError
+from tidelog.store.prices import storage_dollars_a_month
 from tidelog.store.wrappers.metered import Usage
 
 
@@ -21,7 +22,8 @@ class Summary:
         the source's; ``upper`` is None before the first tick; ``waiting`` are files that cannot be
         taken yet, by path, and why, and ``notes`` say what else there is to tell of files (those
         that were moved). ``driver_read_bytes`` is what this process read of both: on
-        Spark, a small part of what executors did.
+        Spark, a small part of what executors did. ``live_bytes`` are parts that the states name:
+        what merges replaced lies there too, until it is collected.
     """
 
     ticks: int = 0
@@ -38,6 +40,7 @@ class Summary:
     notes: Mapping[str, str] = field(default_factory=dict)
     store: Usage = field(default_factory=Usage)
     driver_read_bytes: int = 0
+    live_bytes: int = 0
 
     @property
     def dollars(self) -> float:
@@ -61,6 +64,8 @@ class Summary:
             "store": self.store.to_dict(),
             "driver_read_bytes": self.driver_read_bytes,
             "dollars": round(self.dollars, 9),
+            "live_bytes": self.live_bytes,
+            "storage_dollars_a_month": storage_dollars_a_month(self.live_bytes),
         }
 
 

@@ -15,9 +15,8 @@ from tidelog.errors import ContentionError, CorruptionError, LocationError
 from tidelog.metrics import observe_store_request
 from tidelog.store.listing import ListsFolders
 from tidelog.store.port import Entry, Object, Store
+from tidelog.store.prices import PRICES
 
-# Dollars for one request. A deletion is free on S3 itself, but not everywhere.
-PRICES = {"get": 0.0004e-3, "put": 0.005e-3, "list": 0.005e-3, "delete": 0.005e-3}
 PAGE_ENTRIES = 1_000  # What one request lists, or deletes, at the most.
 
 
@@ -50,7 +49,7 @@ class Usage:
 
     @property
     def dollars(self) -> float:
-        """What the requests cost by `PRICES`; neither storage nor transfer is in it."""
+        """What the requests cost; neither storage (see `prices`) nor transfer is in it."""
         return (
             self.get_count * PRICES["get"]
             + self.put_count * PRICES["put"]

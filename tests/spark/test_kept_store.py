@@ -1,0 +1,52 @@
+"""What a worker reads parts from: kept open, with copies only where several tasks need the same."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tidelog.clock import SystemClock
+from tidelog.errors import LocationError
+from tidelog.spark.kept_store import choose_layer, reading_from
+from tidelog.spark.scan import Scan
+from tidelog.store.memory import MemoryStore
+from tidelog.store.wrappers.cached import Cached
+from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrapping import NOTHING_TOLD, Wrapping, dress
+
+URL = "s3://bucket/lake?endpoint=http://127.0.0.1:9&region=us-east-1"
+CLOCK = SystemClock()
+ALONE = Scan(schema=b"", columns=(), as_of=0, parts=())
+SHARED = msgspec.structs.replace(ALONE, bounds=b"a range of keys")
+
+
+def test_copies_are_kept_where_tasks_share_parts() -> None:
+    """What one task reads alone would only take memory; who asked for a cache has one."""
+    for scans, cached in (([ALONE], False), ([ALONE, SHARED], True)):
+        with reading_from(URL, scans) as store:
+            assert isinstance(store, Cached if cached else Hedged)
+    with reading_from(f"{URL}&cache=1MiB&hedge=off", [ALONE]) as store:
+        assert isinstance(store, Cached)
+    with reading_from(f"{URL}&cache=off", [SHARED]) as store:
+        assert isinstance(store, Hedged)
+    with reading_from("file:///some/lake", [SHARED]) as store:
+        assert not isinstance(store, Cached | Hedged)
+
+
+def test_the_store_is_kept_until_it_fails() -> None:
+    """What is kept in memory is of use to later tasks; what failed is opened anew."""
+    with reading_from(URL, [SHARED]) as first:
+        pass
+    with reading_from(URL, [SHARED]) as second:
+        assert second is first
+    with pytest.raises(LocationError), reading_from(URL, [SHARED]):
+        raise LocationError("the store did not answer")
+    with reading_from(URL, [SHARED]) as third:
+        assert third is not first
+
+
+def test_without_a_word_a_store_stays_bare() -> None:
+    """Of a place on disk nothing is far."""
+    bare = dress(MemoryStore(), NOTHING_TOLD, clock=CLOCK)
+
+    assert choose_layer(bare, [SHARED], Wrapping()) is bare.meter
