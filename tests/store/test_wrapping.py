@@ -74,6 +74,7 @@ def test_options_leave_the_place_as_it_is(url: str, place: str, told: Wrapping) 
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_asked(url: str, sentence: str) -> None:
+    """Nothing is opened, and the sentence says what would do."""
     with pytest.raises(UsageError, match=sentence):
         open_dressed(url, clock=CLOCK)
 
@@ -217,17 +218,19 @@ async def test_consensus_is_asked_each_time() -> None:
     assert (await shard.refresh()).upper == 2
 
 
-async def test_the_end_of_a_log_is_asked_for_each_time() -> None:
-    """A reader with a cache sees what another handle appends."""
+async def test_a_log_is_read_from_the_store_each_time() -> None:
+    """A slot that was collected may be created anew, with other records, by who slept meanwhile."""
     store = MemoryStore()
     location = await opened(store, "8MiB", create=True)
     async with await location.create_log("l") as log:
-        await log.append([b"first"])
-        other = await (await opened(store, "8MiB")).log("l")
-        assert await bodies_of(other) == [b"first"]
-        await log.append([b"second"])
+        await log.append([b"record" * 1_000])
+    asked: list[int] = []
+    for _ in range(3):
+        before = usage_of(location.store).read_bytes
+        assert len(await bodies_of(await location.log("l"))) == 1
+        asked.append(usage_of(location.store).read_bytes - before)
 
-        assert await bodies_of(other) == [b"first", b"second"]
+    assert asked[0] == asked[1] == asked[2] > 0
 
 
 async def bodies_of(log: Log) -> list[bytes | None]:
