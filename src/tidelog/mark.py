@@ -3,7 +3,8 @@
 Shape: ``{"format": 1, "created_us": microseconds, "consensus": "store"}``; of another kind, besides
     ``consensus_at``, its URL without a password, and ``id``, by which a database tells the records
     of several locations apart. ``moves`` is how often consensus was moved (see `moving`), which
-    makes a new ``id`` each time; ``stamp`` makes each body another.
+    makes a new ``id`` each time; ``left`` is where it was before, if that is not closed yet;
+    ``stamp`` makes each body another.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Moving(msgspec.Struct, frozen=True):
     to: str
 
 
+class Left(msgspec.Struct, frozen=True):
+    """The place that consensus was moved from, until all that lies there says where it went."""
+
+    consensus: str
+    at: str
+    id: str
+
+
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What ``tidelog.json`` says."""
 
@@ -41,6 +50,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str = ""
     moves: int = 0
     moving: Moving | None = None
+    left: Left | None = None
     stamp: str = ""
 
 

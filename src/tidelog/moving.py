@@ -4,7 +4,8 @@ The mark says that a move has begun; each key is fenced, and copied with its seq
 no other move uses; the mark is switched, which is the one moment at which the new place counts and
 the old one does not; at last the old keys say where it is. A crash before the switch leaves the old
 place in use, as soon as a writer has found that the move is dead (see `machine.guarded`); after it,
-the new one. The same move begun again goes on where it stopped.
+the new one, and the mark says that the old one is still to be closed. The same move begun again
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ from tidelog.consensus.kinds import (
     ConsensusPlace,
     check_there,
     open_consensus,
+    parse_consensus,
 )
 from tidelog.consensus.port import Consensus, Copies, Versioned
-from tidelog.errors import ConsensusMoved, ContentionError, CorruptionError, ObjectChanged
+from tidelog.errors import (
+    ConsensusMoved,
+    ContentionError,
+    CorruptionError,
+    LocationError,
+    ObjectChanged,
+)
 from tidelog.ids import SeqNo
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.guarded import MoveStanding
-from tidelog.mark import MARK, WITNESS, Mark, Moving, encode_mark, read_mark
+from tidelog.mark import MARK, WITNESS, Left, Mark, Moving, encode_mark, read_mark
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 
@@ -89,6 +97,13 @@ async def move_consensus(
     await check_there(to, clock=clock)
     for attempt in range(TRIES):
         mark, e_tag = await load_mark(store)
+        if mark.left is not None:
+            try:
+                await _close_left(store, mark, mark.left, clock=clock)
+                continue
+            except LocationError:
+                if _is_at(mark, to):
+                    raise  # Another move need not wait for a place that may be gone for good.
         if _is_at(mark, to):
             return Moved(consensus=mark.consensus_at or mark.consensus)
         if mark.moves != moves:
@@ -112,11 +127,25 @@ async def move_consensus(
             move=moving.id,
         )
         if await mover.copy() and await mover.switch(to):
-            await mover.close(wanted)
+            await mover.close()
             return Moved(consensus=wanted, keys=len(mover.fenced), records=mover.records)
     raise ContentionError(
         "others who write give the move up at every try, or move it elsewhere: try again"
     )
+
+
+async def _close_left(store: Store, mark: Mark, left: Left, *, clock: Clock) -> None:
+    """Close the place that a move left whose process died over it, or is at it."""
+    old = parse_consensus(left.at or left.consensus)
+    new = parse_consensus(mark.consensus_at or mark.consensus)
+    mover = _Mover(
+        store=store,
+        clock=clock,
+        old=open_consensus(old, location=left.id, store=store, clock=clock),
+        new=open_consensus(new, location=mark.id, store=store, clock=clock),
+        move=mark.id,
+    )
+    await mover.close()
 
 
 def _is_at(mark: Mark, to: ConsensusPlace) -> bool:
@@ -163,8 +192,12 @@ class _Mover:
             if not await self._beat():
                 return False
             fence = await self._fence(key, MoveFence(self.move), is_there=self._is_ours)
+            if fence is None:
+                return False
             found = await self.old.scan(key, SeqNo(1))
             kept = [one for one in found if one.seqno <= fence]
+            if not kept and not self._is_under_way((await load_mark(self.store))[0]):
+                return False  # Another process has ended it, and dropped them.
             await self.new.adopt(key, kept)
             head = await self.new.head(key)
             if head is None or head.seqno < fence or not kept:
@@ -185,27 +218,34 @@ class _Mover:
                 self.store, mark, e_tag, self.clock,
                 moving=None, moves=mark.moves + 1,
                 consensus=to.kind, consensus_at=to.told, id=self.move,
+                left=Left(mark.consensus, mark.consensus_at, mark.id),
             )  # fmt: skip
             if switched:
                 return True
             await self.clock.sleep(backoff_us(attempt, self.clock))
         return False
 
-    async def close(self, moved_to: str) -> None:
+    async def close(self) -> None:
         """Write into the old keys where consensus is now, and drop what was in them."""
-        for key in self.fenced:
-            final = MoveFence(self.move, moved_to)
+        mark, e_tag = await load_mark(self.store)
+        final = MoveFence(self.move, mark.consensus_at or mark.consensus)
+        for key in [key async for key in self.old.list_keys()]:
             seqno = await self._fence(key, final, is_there=lambda f: bool(f.moved_to))
-            await self.old.truncate(key, seqno)
-        if moved_to == STORE:
+            if seqno is not None:
+                await self.old.truncate(key, seqno)
+        if mark.consensus == STORE:
             await self.store.delete([WITNESS])
         else:
-            await self.store.put(WITNESS, encode_mark((await load_mark(self.store))[0]))
+            await self.store.put(WITNESS, encode_mark(msgspec.structs.replace(mark, left=None)))
+        await _replaced(self.store, mark, e_tag, self.clock, left=None)
 
     async def _fence(
         self, key: str, fence: MoveFence, *, is_there: Callable[[MoveFence], bool]
-    ) -> SeqNo:
-        """Have a fence be the newest record of a key; return its seqno."""
+    ) -> SeqNo | None:
+        """Have a fence be the newest record of a key; return its seqno.
+
+        None: the location has moved by now, as a final fence says.
+        """
         while True:
             newest = await self.old.head(key)
             if newest is None:
@@ -213,6 +253,8 @@ class _Mover:
             there = fence_of(newest.data)
             if there is not None and is_there(there):
                 return newest.seqno
+            if there is not None and there.moved_to:
+                return None
             data = self._record(key, newest, fence)
             seqno = SeqNo(newest.seqno + 1)
             if await self.old.compare_and_set(key, seqno, data):

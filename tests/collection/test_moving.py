@@ -13,6 +13,7 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.stores import keys_in
+from tidelog import moving
 from tidelog.clock import SystemClock
 from tidelog.consensus import kinds
 from tidelog.consensus.sql import Database
@@ -27,6 +28,7 @@ from tidelog.errors import (
 )
 from tidelog.ids import SeqNo
 from tidelog.location import Location, open_location
+from tidelog.machine.fence import fence_of
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.mark import MARK, WITNESS
 from tidelog.moving import load_mark
@@ -175,6 +177,20 @@ class Burning:
         monkeypatch.setattr(kinds, "_database", made)
 
 
+async def assert_closed(store: Store, place: str, location: str) -> None:
+    """Check that of each state of a place nothing is left but where it is now."""
+    old = kinds.open_consensus(
+        kinds.parse_consensus(place), location=location, store=store, clock=SwiftClock()
+    )
+    keys = [key async for key in old.list_keys()]
+    assert keys
+    for key in keys:
+        (only,) = await old.scan(key, SeqNo(1))
+        fence = fence_of(only.data)
+        assert fence is not None
+        assert fence.moved_to
+
+
 @pytest.mark.parametrize("route", [("store", "sqlite"), ("sqlite", "store"), ("sqlite", "other")])
 async def test_a_move_that_dies_at_any_request_leaves_one_place(
     places: dict[str, str], route: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -188,6 +204,7 @@ async def test_a_move_that_dies_at_any_request_leaves_one_place(
                 places[name] = f"sqlite:{tmp_path / f'{name}-{happened}-{last}.db'}"
             store = MemoryStore()
             location = await opened(store, create=True, consensus=places[route[0]])
+            before, _ = await load_mark(store)
             for n in range(3):
                 await append(location, n)
             await append(location, 7, name="t")
@@ -221,11 +238,11 @@ async def test_a_move_that_dies_at_any_request_leaves_one_place(
                 assert await numbers(await opened(store)) == [0, 1, 2, *wrote]
             else:
                 wrote = []
-            mark, _ = await load_mark(store)
-            assert mark.moves in (0, 1)
+            assert (await load_mark(store))[0].moves in (0, 1)
             await (await opened(store)).move_consensus(places[route[1]])
             mark, _ = await load_mark(store)
-            assert (mark.moves, mark.moving) == (1, None)
+            assert (mark.moves, mark.moving, mark.left) == (1, None, None)
+            await assert_closed(store, places[route[0]], before.id)
             again = await opened(store)
             assert await numbers(again) == [0, 1, 2, *wrote]
             assert await numbers(again, name="t") == [7]
@@ -372,3 +389,90 @@ async def test_what_is_no_place_is_refused(places: dict[str, str], tmp_path: Pat
             await location.move_consensus(place)
         assert isinstance(refused.value, UsageError | LocationError)
         assert store.objects == before
+
+
+@dataclass(slots=True)
+class Stopped:
+    """Has the first mover of all stand still, before its first fence or after it, until told."""
+
+    monkeypatch: pytest.MonkeyPatch
+    is_after: bool
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    fenced: asyncio.Event = field(default_factory=asyncio.Event)
+    mover: Any = None
+
+    def __post_init__(self) -> None:
+        fence = moving._Mover._fence
+
+        async def stopping(mover: Any, *args: Any, **options: Any) -> Any:
+            self.mover = self.mover or mover
+            is_first = mover is self.mover and not self.go_on.is_set()
+            if is_first and not self.is_after:
+                await self._stop()
+            found = await fence(mover, *args, **options)
+            if is_first and self.is_after:
+                await self._stop()
+            self.fenced.set()
+            return found
+
+        self.monkeypatch.setattr(moving._Mover, "_fence", stopping)
+
+    async def _stop(self) -> None:
+        self.reached.set()
+        await self.go_on.wait()
+
+
+@pytest.mark.parametrize("to", ["sqlite", "store"])
+@pytest.mark.parametrize("is_after", [False, True])
+async def test_two_who_make_one_move_both_end_well(
+    places: dict[str, str], to: str, is_after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes second finds it done, whatever it had done of it before."""
+    store = MemoryStore()
+    start = places["other" if to == "store" else "store"]
+    location = await opened(store, create=True, consensus=start)
+    await append(location, 1)
+    stopped = Stopped(monkeypatch, is_after)
+    slow = asyncio.create_task((await opened(store)).move_consensus(places[to]))
+    await stopped.reached.wait()
+    await (await opened(store)).move_consensus(places[to])
+    stopped.go_on.set()
+    assert (await slow).consensus == places[to]
+    newcomer = await opened(store)
+    assert await append(newcomer, 2)
+    assert await numbers(newcomer) == [1, 2]
+
+
+async def test_a_mover_that_was_overtaken_opens_no_fence(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may write its own over another's: whoever writes waits for that all the same."""
+    store = MemoryStore()
+    location = await opened(store, create=True)
+    await append(location, 1)
+    stopped = Stopped(monkeypatch, is_after=False)
+    switch, may_switch = moving._Mover.switch, asyncio.Event()
+    copied = asyncio.Event()
+
+    async def switching(mover: Any, to: Any) -> bool:
+        copied.set()
+        await may_switch.wait()
+        return await switch(mover, to)
+
+    monkeypatch.setattr(moving._Mover, "switch", switching)
+    overtaken = asyncio.create_task((await opened(store)).move_consensus(places["other"]))
+    await stopped.reached.wait()
+    mover = asyncio.create_task((await opened(store)).move_consensus(places["sqlite"]))
+    await copied.wait()
+    stopped.fenced.clear()
+    stopped.go_on.set()
+    await stopped.fenced.wait()
+    overtaken.cancel()
+    clock = SystemClock()  # Whose waits last, so that nobody takes the move for dead.
+    writer = asyncio.create_task(append(await opened(store, clock=clock), 2))
+    await asyncio.sleep(0.05)
+    may_switch.set()
+    assert (await mover).consensus == places["sqlite"]
+    landed = not isinstance((await asyncio.gather(writer, return_exceptions=True))[0], Exception)
+    assert await numbers(await opened(store)) == ([1, 2] if landed else [1])

@@ -59,7 +59,7 @@ class GuardedConsensus:
     clock: Clock
     patience_us: int = PATIENCE_US
     _gone: str = field(init=False, default="")
-    _over: set[str] = field(init=False, default_factory=set)
+    _over: dict[str, int] = field(init=False, default_factory=dict)
     _fenced: dict[str, tuple[int, str]] = field(init=False, default_factory=dict)
 
     async def head(self, key: str) -> Versioned | None:
@@ -112,13 +112,16 @@ class GuardedConsensus:
             return
         if fence.moved_to:
             self._leave(fence.moved_to)
-        if fence.move in self._over:
+        if self._over.get(key) == newest.seqno:
             return
         standing = await self._standing()
-        if standing.move == fence.move:
-            self._fenced[key] = (newest.seqno, fence.move)
+        if standing.move:
+            # Also if the fence is another's, who was overtaken and did not know it: that of the
+            # move that is under way may lie below.
+            self._fenced[key] = (newest.seqno, standing.move)
         else:
-            self._over.add(fence.move)
+            # From here on a move has to fence the key after this record.
+            self._over[key] = newest.seqno
             self._fenced.pop(key, None)
 
     async def _wait_out(self, move: str = "") -> None:
