@@ -255,6 +255,22 @@ def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
     assert apply_diff(claimed, done.diff).claims == ()
 
 
+def test_a_claim_of_a_clock_that_is_a_year_ahead_holds_up_nobody() -> None:
+    """Whoever has the right time merges; by a year of such a claim nothing would be."""
+    state = state_of([batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)])
+    request = plan_merge(state)
+    assert request is not None
+    now_us = 1_700_000_000_000_000
+    year_us, hour_us = 31_536_000_000_000, 3_600_000_000
+    for ahead_us, is_theirs in ((hour_us, True), (year_us, False)):
+        claim = decide_claim(state, request, who="ahead", now_us=now_us + ahead_us)
+        assert claim.diff is not None
+        claimed = apply_diff(state, claim.diff)
+        assert plan_merge(claimed, now_us=now_us) == (None if is_theirs else request)
+        mine = decide_claim(claimed, request, who="right", now_us=now_us)
+        assert mine.result is not is_theirs
+
+
 def test_beside_a_claim_the_others_are_merged() -> None:
     """A large merge that takes long holds up none of the small ones that are due meanwhile."""
     large = [batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)]

@@ -15,6 +15,7 @@ import msgspec
 
 from tidelog.frontier import TIME_MAX
 from tidelog.persist.batch import Batch
+from tidelog.persist.hold import CLOCKS_APART_US
 
 CLAIMED_BYTES: Final = 32 * 1024 * 1024
 CLAIM_US: Final = 300_000_000  # And a microsecond a byte.
@@ -34,9 +35,16 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
         return self.lower < _end(upper) and lower < _end(self.upper)
 
 
-def live_claims(claims: Sequence[Claim], *, now_us: int, but: str = "") -> tuple[Claim, ...]:
-    """Return the claims whose time is not over, but somebody's own."""
-    return tuple(one for one in claims if one.until_us > now_us and one.who != but)
+def live_claims(
+    claims: Sequence[Claim], *, now_us: int, size_bytes: int, but: str = ""
+) -> tuple[Claim, ...]:
+    """Return the claims whose time is not over, but somebody's own.
+
+    One that reaches further than any of a shard of ``size_bytes`` can is of a clock that is wrong,
+    and would hold up all others for as long.
+    """
+    last_us = now_us + CLAIM_US + size_bytes + CLOCKS_APART_US
+    return tuple(one for one in claims if now_us < one.until_us <= last_us and one.who != but)
 
 
 def without_claims(claims: Sequence[Claim], lower: int, upper: int | None) -> tuple[Claim, ...]:

@@ -77,7 +77,7 @@ def plan_merge(state: State, *, now_us: int = 0) -> MergeRequest | None:
     """
     if state.since is None:
         return None
-    claims = live_claims(state.claims, now_us=now_us)
+    claims = live_claims(state.claims, now_us=now_us, size_bytes=state.totals.size_bytes)
     for batches in stretches(tuple(state.batches), claims):
         found = _wasted(batches, state) or next(_by_size(batches, state), None)
         if found is not None:
@@ -189,7 +189,8 @@ def decide_claim(
 
     It is not if another has claimed some of it, or its batches stand no more.
     """
-    others = live_claims(state.claims, now_us=now_us, but=who)
+    size_bytes = state.totals.size_bytes
+    others = live_claims(state.claims, now_us=now_us, size_bytes=size_bytes, but=who)
     there = state.batches.within(request.lower, request.upper)
     if [b.digest for b in there] != [b.digest for b in request.batches] or any(
         one.covers(request.lower, request.upper) for one in others
