@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 
 from tidelog.errors import UsageError
 
@@ -28,8 +29,8 @@ class Frontier:
     def __post_init__(self) -> None:
         if len(self.elements) > 1:
             raise UsageError("a frontier of ordered times has one element or none", given=self)
-        for time in self.elements:
-            check_time(time)
+        # Plain whole numbers, which can be stored: not those of numpy.
+        object.__setattr__(self, "elements", tuple(check_time(one) for one in self.elements))
 
     @classmethod
     def at(cls, time: int) -> Frontier:
@@ -92,11 +93,17 @@ def join(frontiers: Iterable[Frontier]) -> Frontier:
 
 
 def check_time(time: int) -> int:
-    """Return ``time`` back if it is one.
+    """Return ``time`` back as a plain int, if it is a time.
 
     Raises:
-        UsageError: it is not from 0 to 2^63-1.
+        UsageError: it is no whole number, or not from 0 to 2^63-1.
     """
+    given: object = time
+    if type(given) is not int:
+        if isinstance(given, bool) or not isinstance(given, Integral):
+            kind = type(given).__name__
+            raise UsageError("a time is a whole number (int) from 0 to 2^63-1", given=kind)
+        time = int(given)
     if not 0 <= time <= TIME_MAX:
         raise UsageError("a time is a whole number from 0 to 2^63-1", given=time)
     return time

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from tidelog.errors import UsageError
+
 S = TypeVar("S")
 D = TypeVar("D")
 R = TypeVar("R")
@@ -36,3 +38,21 @@ class Language(Protocol[S, D]):
     def seqno_since(self, state: S) -> int | None:
         """Return the least seqno whose state somebody may still read; None: no older one."""
         ...
+
+
+def check_storable(language: Language[S, D], diff: D) -> None:
+    """Refuse a change that nobody could read once it is written: the state would be lost.
+
+    What a call means is decided, and not of what types its arguments are, which may be any.
+
+    Raises:
+        UsageError: it is one.
+    """
+    try:
+        language.decode_diff(language.encode_diff(diff))
+    except Exception as error:
+        raise UsageError(
+            "something that was given cannot be stored: names are texts, times and numbers whole "
+            "(int), and parts those of this shard",
+            why=error.__cause__ or error,
+        ) from error

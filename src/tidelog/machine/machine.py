@@ -22,11 +22,12 @@ from tidelog.errors import (
     CorruptionError,
     ObjectNotFound,
     TidelogError,
+    UsageError,
 )
 from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.history import History, begin_history, follow
-from tidelog.machine.language import D, Decision, Language, R, S
+from tidelog.machine.language import D, Decision, Language, R, S, check_storable
 from tidelog.machine.lost import state_lost, state_of_another, was_written
 from tidelog.machine.record import Record
 from tidelog.machine.upkeep import Upkeep
@@ -182,10 +183,15 @@ class Machine(Generic[S, D]):
                 # Not foreseen: nothing that is read later would answer it otherwise.
                 _fail([job], error)
                 continue
-            answers.append((job, decision.result, None))
             if decision.diff is not None:
+                try:
+                    check_storable(self.language, decision.diff)
+                except UsageError as error:
+                    answers.append((job, None, error))
+                    continue
                 state = self.language.apply(state, decision.diff)
                 diffs.append(decision.diff)
+            answers.append((job, decision.result, None))
         return _Decided(state, tuple(diffs), tuple(answers))
 
     def _tell(self, decided: _Decided[S, D], attempt: int) -> None:

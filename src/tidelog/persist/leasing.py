@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from weakref import ref
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock, wall_us
 from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
 from tidelog.frontier import Frontier, join
@@ -176,6 +177,8 @@ async def open_lease(
     shard: Shard, since: Frontier | None, *, lease_us: int, is_fixed: bool, purpose: str
 ) -> LeasedReader:
     """Return a reader whose lease was placed; see `Shard.lease`."""
+    check_whole(lease_us, "lease_us")
+    check_kind(purpose, str, "the purpose of a lease is a text")
     if lease_us < LEASE_LEAST_US:
         raise UsageError("a lease is at least a millisecond", lease_us=lease_us)
     name = f"{'term' if is_fixed else 'reader'}-{shard.clock.unique()}"
