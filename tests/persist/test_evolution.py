@@ -24,6 +24,7 @@ from tidelog.persist.opened import PartOpener
 from tidelog.persist.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
 from tidelog.persist.reader import read_split
 from tidelog.persist.schema import ShardSchema, shard_schema
+from tidelog.persist.scrubber import scrub
 from tidelog.persist.shard import Shard
 from tidelog.persist.transition import Verdict
 
@@ -237,6 +238,40 @@ async def test_t64_merges_across_a_change_keep_contents_and_sums(place: Place) -
     assert (done.merges, [p.schema_id for p in batch.parts]) == (1, [2])
     assert await read(shard, 1) == before
     assert shard.state.totals.sum_v == batch.sum_v
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("is_merged", [False, True])
+async def test_t64_a_scrub_finds_nothing_wrong_with_an_older_schema(
+    place: Place, inline: bool, is_merged: bool
+) -> None:
+    """Each part is checked as its writer knew it, before merges wrote it anew and after."""
+    shard = await grown(place, inline=inline)
+    lease = await place.shard(schema=None).lease()
+    await shard.evolve_schema(columns("kb"))
+    await shard.compare_and_append(rows("kb", (9_000, 2, 2, 1)), 2, 3)
+    if is_merged:
+        await shard.compact(full=True)
+    found = await scrub(place.shard(schema=None))
+    await lease.close()
+    assert found.damages == []
+    assert found.rows >= shard.state.totals.rows
+    assert not found.unseen_t or is_merged
+
+
+async def test_a_retry_is_answered_whatever_the_columns_are_by_now(place: Place) -> None:
+    """Its rows landed; that they would not fit any more does not say that nothing was written."""
+    shard = place.shard(schema=shaped("ka"))
+    first = rows("ka", (1, "x", 0, 1))
+    await shard.compare_and_append(first, 0, 1, token=("w", 7))
+    await place.shard(schema=None).evolve_schema(columns("kb"))
+    reader = place.shard(schema=None)
+    await reader.refresh()
+    for again in (shard, place.shard(schema=shaped("ka")), reader, shard):
+        done = await again.compare_and_append(first, 0, 1, token=("w", 7))
+        assert (done.verdict, done.upper) == (Verdict.ALREADY, Frontier.at(1))
+    with pytest.raises(SchemaEvolved):
+        await shard.compare_and_append(rows("ka", (1, "x", 1, 1)), 1, 2, token=("w", 8))
 
 
 async def test_a_merge_across_a_change_tells_rows_that_are_not_those_that_were_written() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.errors import PartsSwept, UpperMismatch
+from tidelog.errors import PartsSwept, SchemaEvolved, UpperMismatch, UsageError
 from tidelog.frontier import Frontier
 from tidelog.ids import new_writer_id
 from tidelog.persist import transition
@@ -46,6 +46,22 @@ async def compare_and_append(
     shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
     """Append updates at times in ``[lower, upper)``; see `Shard.compare_and_append`."""
+    try:
+        return await _append(shard, updates, lower, upper, options)
+    except (SchemaEvolved, UsageError):
+        # Rows that were written before may not fit any more: what became of them is known.
+        if options.token is None or not shard.state.retired:
+            raise
+        command = _command(shard, [], lower, upper, options, schema=b"")
+        told = transition.decide_retry(await shard.refresh(), command)
+        if told is None:
+            raise
+        return told
+
+
+async def _append(
+    shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
+) -> Appended:
     schema = shard.written_schema()
     options = replace(options, schema=schema)
     if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
@@ -76,8 +92,22 @@ async def commit_parts(
     shard: Shard, parts: list[Part], lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
     """Commit parts that were written before, by whomever; see `Shard.compare_and_append`."""
-    command = CompareAndAppend(
-        schema=encode_schema(options.schema or shard.written_schema()),
+    schema = encode_schema(options.schema or shard.written_schema())
+    command = _command(shard, parts, lower, upper, options, schema=schema)
+    return await shard.machine.commit(lambda state: transition.decide_append(state, command))
+
+
+def _command(
+    shard: Shard,
+    parts: list[Part],
+    lower: Frontier,
+    upper: Frontier,
+    options: AppendOptions,
+    *,
+    schema: bytes,
+) -> CompareAndAppend:
+    return CompareAndAppend(
+        schema=schema,
         parts=parts,
         expected_upper=lower,
         upper=upper,
@@ -87,7 +117,6 @@ async def commit_parts(
         holds=options.holds,
         first_holds=shard.first_holds,
     )
-    return await shard.machine.commit(lambda state: transition.decide_append(state, command))
 
 
 async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Frontier) -> bool:

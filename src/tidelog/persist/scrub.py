@@ -13,8 +13,9 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from tidelog.frontier import Frontier
+from tidelog.frontier import Frontier, join
 from tidelog.persist.batch import Batch
+from tidelog.persist.evolution import reign_of_newest
 from tidelog.persist.part import Part, decode_bounds, int64_of, key_box, sums_of
 from tidelog.persist.schema import DIFF, ShardSchema
 from tidelog.persist.state import State
@@ -142,13 +143,14 @@ def check_t(state: State, times: Sequence[tuple[Batch, RowSum]]) -> list[str] | 
     """Return whether T of what is stored is that of what was appended; None: it cannot be told.
 
     Times at or after since were never moved. So from an upper on that is remembered, that is not
-    before since, and that stands in no batch, both sums are over the same updates.
+    before since, and that stands in no batch, both sums are over the same updates: in the same
+    columns from when the schema last changed on, for merges write earlier rows with the newest.
     """
     upper = state.upper_frontier
-    since = state.since_frontier
+    since, reign = state.since_frontier, reign_of_newest(state)
     for commit in state.commits:
         known = difference(state, _at(commit.lower), upper)
-        if known is None or not since <= _at(commit.lower):
+        if known is None or not join([since, reign]) <= _at(commit.lower):
             continue
         if any(b.lower < commit.lower and _reaches(b, commit.lower) for b, _ in times):
             continue

@@ -86,10 +86,10 @@ def decide_append(
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
     _check_bounds(command)
-    check_newest(state, command.schema)
-    told = _told_before(state, command)
+    told = decide_retry(state, command)
     if told is not None:
-        return Decision(Appended(Verdict.ALREADY, Frontier.of(told[0])))
+        return Decision(told)
+    check_newest(state, command.schema)
     if by is None:
         check_unregistered(state)
     if command.expected_upper != state.upper_frontier or state.upper is None:
@@ -141,12 +141,17 @@ def _sum_t(parts: Sequence[Part]) -> bytes:
     return total.to_bytes()
 
 
-def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] | None:
-    """Return the upper that this token committed, as a tuple of one; None if it did not.
+def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
+    """Return the answer to a token that was committed before; None if it was not.
+
+    It is asked for before anything else is: the shard may have other columns by now.
 
     A commit from ``expected_upper`` can have been made only while that was upper. If the newest
     commits still name who did that, it is known; if they have been forgotten, only a fresh token
     is known.
+
+    Raises:
+        OutcomeUnknown: it is so old that it may have been forgotten.
     """
     writer, number = command.token
     if command.named and writer in state.writers:
@@ -161,13 +166,15 @@ def _told_before(state: State, command: CompareAndAppend) -> tuple[int | None] |
         # Another process may write under the same name, and have come first: what it wrote is not
         # what this one brings, though both count alike.
         is_told = (last.number, last.upper) == (number, time_of(command.upper))
-        return (last.upper,) if is_told and last.sum_t == _sum_t(command.parts) else None
+        if is_told and last.sum_t == _sum_t(command.parts):
+            return Appended(Verdict.ALREADY, Frontier.of(last.upper))
+        return None
     for commit in reversed(state.commits):
         if (commit.writer, commit.number) != (writer, number):
             continue
         # A name that was dropped counts from 0 again: its number alone tells nothing.
         if not command.named or _is_of(commit, command):
-            return (commit.upper,)
+            return Appended(Verdict.ALREADY, Frontier.of(commit.upper))
     behind = command.expected_upper < state.upper_frontier
     if command.fresh or not behind or not state.commits_forgotten:
         return None

@@ -48,6 +48,38 @@ async def committed(place: Place, *names: str) -> Transactions:
     return found
 
 
+async def test_a_transaction_ends_with_its_commit(place: Place) -> None:
+    """What is written to it later would be nowhere, though its commit is answered."""
+    found = await registered(place, "a")
+    move = await found.begin()
+    move.write("a", pa.table({"c0": ["x"], "c1": [1]}))
+    await move.commit()
+    with pytest.raises(UsageError, match="begin another"):
+        move.write("a", pa.table({"c0": ["y"], "c1": [1]}))
+    assert (await move.commit()).verdict is ALREADY
+
+
+async def test_rows_of_a_transaction_that_do_not_go_together_are_refused(place: Place) -> None:
+    """In a sentence, before anything is written."""
+    found = await registered(place, "a")
+    odd: list[Any] = [[1], None, {"k": 1}, pa.table({"_time": [1]})]
+    for rows_ in odd:
+        with pytest.raises(UsageError):
+            (await found.begin()).write("a", rows_)
+    other: Any
+    for other in (pa.table({"c0": ["x"]}), pa.table({"c0": ["x"], "c1": ["y"]})):
+        move = await found.begin()
+        move.write("a", pa.table({"c0": ["x"], "c1": [1]}))
+        move.write("a", other)
+        with pytest.raises(UsageError):
+            await move.commit()
+    move = await found.begin()
+    move.write("a", pa.table({"c0": ["x"], "c1": [1]}))
+    move.write("a", pa.record_batch({"c1": pa.nulls(1), "c0": ["y"]}))
+    await move.commit()
+    assert await held(found, "a", move.at) == {("x", 1): 1, ("y", None): 1}
+
+
 def large(time: int) -> pa.Table:
     return rows(*((f"k{n:05}", n, time, 1) for n in range(LARGE)))
 
@@ -188,6 +220,36 @@ async def test_a_token_makes_a_retry_safe_in_another_process(place: Place) -> No
     assert again == Appended(ALREADY, Frontier.at(1))
     assert other == Appended(MISMATCH, Frontier.at(2))
     assert await held(found, "a", 1) == {("a", 1): 1, ("a", 2): 1}
+
+
+async def test_a_retry_is_answered_though_its_shard_was_forgotten(place: Place) -> None:
+    """Nobody is told that nothing was written of what is there."""
+    found = await registered(place, "a")
+    await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1, token=("w", 0))
+    await transactions(place).forget("a")
+
+    for again in (found, transactions(place)):
+        done = await again.compare_and_append({"a": row("a", 1, 0)}, 0, 1, token=("w", 0))
+        assert done == Appended(ALREADY, Frontier.at(1))
+        with pytest.raises(NotRegistered):
+            await again.compare_and_append({"a": row("a", 1, 1)}, 1, 2, token=("w", 1))
+
+
+async def test_who_calls_shards_by_names_reads_on_after_they_were_forgotten(place: Place) -> None:
+    """Also where whoever forgot the shard has died over it."""
+    found = transactions(place)
+    found.kind = Named.SHARD
+    await found.register(place.shard(name="user.a"))
+    await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
+    with patch.object(Transactions, "_applied", side_effect=KeyError), pytest.raises(KeyError):
+        await found.forget("a")
+    reader = transactions(place)
+    reader.kind = Named.SHARD
+    with pytest.raises(DeadlineExceeded):
+        await reader.snapshot("a", 1, timeout_us=0)
+    await place.shard(name="user.a").compare_and_append(row("a", 2, 1), 1, 2)
+
+    assert await held(reader, "a", 1) == {("a", 1): 1, ("a", 2): 1}
 
 
 async def test_t66_nobody_writes_a_registered_shard_but_transactions(place: Place) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidelog.arguments import check_kind
 from tidelog.errors import AsOfNotComplete, UsageError
 from tidelog.ids import new_writer_id
 from tidelog.persist.part import int64_array
@@ -33,6 +34,7 @@ class Transaction:
     at: int
     token: Token = field(init=False)
     writes: dict[str, list[pa.Table]] = field(init=False, default_factory=dict)
+    _is_sent: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.token = new_writer_id(self.transactions.clock), 0
@@ -48,12 +50,17 @@ class Transaction:
             raise AsOfNotComplete("nothing was before this transaction: there is nothing to read")
         return await self.transactions.snapshot(name, self.at - 1)
 
-    def write(self, name: str, rows: pa.Table) -> None:
+    def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
         """Have rows put into a shard: of ``_diff`` -1, taken out; without a ``_diff``, 1 each.
 
         Raises:
-            UsageError: the rows have times of their own.
+            UsageError: the rows have times of their own, or it was committed before.
         """
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        check_kind(rows, pa.Table, "rows of a transaction are a pyarrow table, or a record batch")
+        if self._is_sent:
+            raise UsageError("this transaction was committed: begin another for what comes next")
         if TIME in rows.column_names:
             raise UsageError("rows of a transaction have its time: leave out the column _time")
         rows = rows.append_column(pa.field(TIME, pa.int64()), _all(self.at, rows.num_rows))
@@ -69,13 +76,22 @@ class Transaction:
         Raises:
             See `Transactions.compare_and_append`.
         """
-        updates = {
-            name: pa.concat_tables([table.select(tables[0].column_names) for table in tables])
-            for name, tables in self.writes.items()
-        }
+        updates = {name: _together(name, tables) for name, tables in self.writes.items()}
+        self._is_sent = True
         return await self.transactions.compare_and_append(
             updates, self.at, self.at + 1, token=self.token
         )
+
+
+def _together(name: str, tables: list[pa.Table]) -> pa.Table:
+    columns = tables[0].column_names
+    if any(sorted(table.column_names) != sorted(columns) for table in tables):
+        raise UsageError(f"rows that are written to {name!r} have different columns: give all each")
+    try:
+        ordered = [table.select(columns) for table in tables]
+        return pa.concat_tables(ordered, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise UsageError(f"rows that are written to {name!r} differ in types: {error}") from error
 
 
 def _all(value: int, rows: int) -> pa.Array[pa.Int64Scalar]:

@@ -62,6 +62,7 @@ from tidelog.persist.transactions.transition import (
     decide_fence,
     decide_forget,
     decide_register,
+    decide_retry,
     decide_tidy,
     table_of,
 )
@@ -218,22 +219,36 @@ class Transactions:
         check_times(lower.time, until.time, rows=sum(t.num_rows for t in updates.values()))
         if len(self.state.pending) >= PENDING_MAX:
             await self.apply()
-        for attempt in range(WRITES_MAX):
-            try:
-                done = await self._commit(updates, lower, until, token)
-                break
-            except (PartsSwept, NotRegistered):
-                # Both may be said of what this handle knew, and has not looked at since.
-                if attempt == WRITES_MAX - 1:
-                    raise
-                await self.refresh()
-                for name in updates:
-                    await self.shard(name).refresh()
+        try:
+            done = await self._committed(updates, lower, until, token)
+        except (UsageError, PartsSwept):
+            # A shard may have been forgotten, or got other columns, since this was committed.
+            told = token and decide_retry(await self.refresh(), token, lower.time)
+            if not told:
+                raise
+            done = told
         if done.verdict is Verdict.COMMITTED:
             # It is committed, whatever comes of this; whoever comes next does what is left.
             with suppress(LocationError, ContentionError):
                 await self._apply_known()
         return done
+
+    async def _committed(
+        self,
+        updates: Mapping[str, pa.Table],
+        lower: Frontier,
+        upper: Frontier,
+        token: Token | None,
+    ) -> Appended:
+        for _ in range(WRITES_MAX - 1):
+            try:
+                return await self._commit(updates, lower, upper, token)
+            except (PartsSwept, NotRegistered):
+                # Both may be said of what this handle knew, and has not looked at since.
+                await self.refresh()
+                for name in updates:
+                    await self.shard(name).refresh()
+        return await self._commit(updates, lower, upper, token)
 
     async def _commit(
         self,

@@ -69,9 +69,9 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
     """
     lower, upper = command.expected_upper, command.upper
     check_times(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
-    told = _told_before(state, command)
+    told = None if command.fresh else decide_retry(state, command.token, lower)
     if told is not None:
-        return Decision(Appended(Verdict.ALREADY, Frontier.at(told)))
+        return Decision(told)
     if lower != state.upper:
         return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
     for shard, write in command.writes.items():
@@ -138,22 +138,24 @@ def table_of(state: TransactionState, shard: str) -> Table:
     return found
 
 
-def _told_before(state: TransactionState, command: CommitTransaction) -> int | None:
-    """Return the upper that this token committed; None if it did not.
+def decide_retry(state: TransactionState, token: Token, expected_upper: int) -> Appended | None:
+    """Return the answer to a token that was committed before; None if it was not.
 
+    It is asked for before anything else is: a shard may be forgotten by now, or have other columns.
     See `tidelog.persist.transition`: a commit from ``expected_upper`` can have been made only while
     that was upper.
+
+    Raises:
+        OutcomeUnknown: it is so old that it may have been forgotten.
     """
     for commit in reversed(state.commits):
-        if (commit.writer, commit.number) == command.token:
-            return commit.upper
-    if command.fresh or not state.commits_forgotten:
-        return None
-    if command.expected_upper < state.commits[0].lower:
+        if (commit.writer, commit.number) == token:
+            return Appended(Verdict.ALREADY, Frontier.at(commit.upper))
+    if state.commits_forgotten and expected_upper < state.commits[0].lower:
         raise OutcomeUnknown(
             "this transaction is too old to be told from others: read the shards instead",
-            writer=command.token[0],
-            expected_upper=command.expected_upper,
+            writer=token[0],
+            expected_upper=expected_upper,
         )
     return None
 
