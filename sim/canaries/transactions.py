@@ -104,7 +104,7 @@ def commit_forgets_transactions_tokens() -> Iterator[None]:
     def nothing(_: TransactionState, __: CommitTransaction) -> None:
         return None
 
-    with patch.object(decisions, "_told_before", nothing):
+    with patch.object(decisions, "decide_retry", nothing):
         yield
 
 
