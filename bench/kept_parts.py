@@ -17,7 +17,7 @@ import pyarrow as pa
 from figures import print_table
 from tidelog.clock import SystemClock
 from tidelog.location import open_location
-from tidelog.persist.schema import encode_schema
+from tidelog.persist.format.schema import encode_schema
 from tidelog.spark.scan import Scan, contents
 from tidelog.spark.scan_plan import load_tables, share
 from tidelog.store.memory import MemoryStore

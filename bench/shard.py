@@ -23,8 +23,8 @@ from figures import percentile, print_table
 from rowhash import distinct_strings, flights_like
 from tidelog.clock import SystemClock
 from tidelog.location import Location, open_location
-from tidelog.persist.shard import Shard
-from tidelog.persist.transition import Verdict
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
 from tidelog.rowhash import hash_rows
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of

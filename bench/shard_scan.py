@@ -32,9 +32,9 @@ import pyarrow.dataset as pads
 from figures import print_table, ratio, side_by_side
 from tidelog.clock import SystemClock
 from tidelog.location import Location, open_location
-from tidelog.persist import contents
-from tidelog.persist.parquet import encode_parquet
-from tidelog.persist.shard import Shard
+from tidelog.persist.format.parquet import encode_parquet
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read import contents
 from tidelog.store.local.store import LocalStore
 
 FIELDS: list[pa.Field[Any]] = [

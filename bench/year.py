@@ -34,9 +34,9 @@ from tidelog.collection.catalog.retention import HISTORY_HOLD, history_at, parse
 from tidelog.consensus.store import StoreConsensus
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.compactor import Compacted, compact, is_due
-from tidelog.persist.schema import shard_schema
-from tidelog.persist.shard import Shard
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.upkeep.compactor import Compacted, compact, is_due
 from tidelog.store.memory import MemoryStore
 from tidelog.store.prices import storage_dollars_a_year
 from tidelog.store.wrappers.metered import Metered

@@ -94,7 +94,7 @@ def test_each_test_that_the_page_of_shards_names_is_there() -> None:
         for path in (ROOT / "tests").rglob("*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
     }
-    assert len(named) >= 30
+    assert len(named) >= 25
     assert sorted(named - there) == []
 
 

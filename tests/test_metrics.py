@@ -26,8 +26,8 @@ from tidelog.metrics import (
     observe_tick,
     use_sink,
 )
-from tidelog.persist.schema import shard_schema
-from tidelog.persist.shard import Shard
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.cached import Cached
 from tidelog.store.wrappers.hedged import Hedged

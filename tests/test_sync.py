@@ -34,7 +34,7 @@ from tidelog.errors import (
     NoSuchLog,
     UsageError,
 )
-from tidelog.persist.transition import Verdict
+from tidelog.persist.states.transition import Verdict
 from tidelog.portal import Portal
 from tidelog.wal.log import LOG_RECORDS
 from tidelog.wal.read.limits import Limits

@@ -30,11 +30,13 @@ from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import LocationError
 from tidelog.frontier import Frontier
 from tidelog.machine.upkeep import Upkeep
-from tidelog.persist import holding, listening, reader, shard, transition
-from tidelog.persist.part import Part
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.state import State
-from tidelog.persist.transition import Verdict
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.handle import listening, shard
+from tidelog.persist.read import reader
+from tidelog.persist.states import holding, transition
+from tidelog.persist.states.state import State
+from tidelog.persist.states.transition import Verdict
 from tidelog.rowhash import Hashes
 
 

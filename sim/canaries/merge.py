@@ -11,13 +11,15 @@ from unittest.mock import patch
 
 from tidelog.errors import PartMissing
 from tidelog.frontier import TIME_MAX
-from tidelog.persist import compactor, language, shard, usage
-from tidelog.persist.batch import Batch
-from tidelog.persist.merge_rows import RowMerger
-from tidelog.persist.merging import MergeRequest
-from tidelog.persist.shard import Shard
-from tidelog.persist.state import State
-from tidelog.persist.usage import ObjectUse
+from tidelog.persist.handle import shard
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states import language
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.state import State
+from tidelog.persist.upkeep import compactor, usage
+from tidelog.persist.upkeep.merge_rows import RowMerger
+from tidelog.persist.upkeep.merging import MergeRequest
+from tidelog.persist.upkeep.usage import ObjectUse
 
 
 @contextmanager

@@ -11,14 +11,15 @@ from typing import Final
 from unittest.mock import patch
 
 from tidelog.machine.language import Decision
-from tidelog.persist import registered, sweeper, transition
-from tidelog.persist.registered import Joined, Step, decide_epoch_for
-from tidelog.persist.shard import Shard
-from tidelog.persist.state import Diff, State
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states import registered, transition
+from tidelog.persist.states.registered import Joined, Step, decide_epoch_for
+from tidelog.persist.states.state import Diff, State
 from tidelog.persist.transactions import transactions
 from tidelog.persist.transactions import transition as decisions
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transactions import Transactions
+from tidelog.persist.upkeep import sweeper
 
 
 @contextmanager

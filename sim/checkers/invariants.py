@@ -15,12 +15,12 @@ from sim.checkers.watch import TRANSACTIONS, Watch
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
 from tidelog.machine.record import decode_record, decode_rollup
-from tidelog.persist.batch import Batch
-from tidelog.persist.language import ShardLanguage
-from tidelog.persist.part import Part, decode_part, sums_of
-from tidelog.persist.schema import ShardSchema, decode_schema
-from tidelog.persist.state import Diff, Merged, State
-from tidelog.persist.updates import time_bounds
+from tidelog.persist.format.part import Part, decode_part, sums_of
+from tidelog.persist.format.schema import ShardSchema, decode_schema
+from tidelog.persist.format.updates import time_bounds
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.language import ShardLanguage
+from tidelog.persist.states.state import Diff, Merged, State
 from tidelog.rowhash import RowSum
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.models import Update, consolidate, updates_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sim.checkers.invariants import demand
 from sim.checkers.watch import TRANSACTIONS, Watch
-from tidelog.persist.state import Token
+from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.language import TransactionLanguage
 
 

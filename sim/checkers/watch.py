@@ -15,8 +15,8 @@ from tidelog.consensus import box as boxes
 from tidelog.consensus.box import Box, BoxEntry
 from tidelog.ids import Named, SeqNo
 from tidelog.machine.record import Record, decode_record
-from tidelog.persist.language import ShardLanguage
-from tidelog.persist.part import Part
+from tidelog.persist.format.part import Part
+from tidelog.persist.states.language import ShardLanguage
 from tidelog.persist.transactions.language import TransactionLanguage
 from tidelog.store.memory import MemoryStore
 

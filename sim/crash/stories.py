@@ -42,8 +42,8 @@ from tidelog.collection.catalog.controller import Controller
 from tidelog.errors import LocationError, NameTaken, NoSuchCollection
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.shard import Shard
-from tidelog.persist.transition import Verdict
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
 from tidelog.testing.models import Update, accumulate, consolidate, contents_of, updates_of
 
 T = TypeVar("T")

@@ -18,10 +18,10 @@ from sim.workloads.shard import SCHEMA, table_of
 from tidelog.errors import AsOfBeforeSince, HoldExpired, PartMissing
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.compactor import compact
-from tidelog.persist.shard import Shard
-from tidelog.persist.sweeper import sweep
-from tidelog.persist.updates import accumulate
+from tidelog.persist.format.updates import accumulate
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.upkeep.compactor import compact
+from tidelog.persist.upkeep.sweeper import sweep
 from tidelog.testing.models import Update, contents_of
 from tidelog.testing.models import accumulate as accumulated
 

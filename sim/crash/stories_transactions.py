@@ -18,9 +18,9 @@ from sim.workloads.ingest import demand_same
 from sim.workloads.shard import SCHEMA, table_of
 from tidelog.errors import ContentionError, LocationError, ReadOvertaken
 from tidelog.ids import ShardId
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.transactions import Transactions
-from tidelog.persist.transition import Verdict
 from tidelog.testing.models import Update, accumulate, contents_of
 
 FIRST: Final = {name: [Update((name, 1, None), 0, 1)] for name in "ab"}

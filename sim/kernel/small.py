@@ -14,8 +14,9 @@ from unittest.mock import patch
 
 from tidelog.consensus import box
 from tidelog.machine.machine import Machine
-from tidelog.persist import part, state
-from tidelog.persist.duck import duck
+from tidelog.persist.format import part
+from tidelog.persist.format.duck import duck
+from tidelog.persist.states import state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

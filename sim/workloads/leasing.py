@@ -20,9 +20,9 @@ from tidelog.errors import (
     LocationError,
     PartMissing,
 )
-from tidelog.persist.leasing import LeasedReader
-from tidelog.persist.shard import Shard
-from tidelog.persist.updates import accumulate
+from tidelog.persist.format.updates import accumulate
+from tidelog.persist.handle.leasing import LeasedReader
+from tidelog.persist.handle.shard import Shard
 from tidelog.testing.models import Row, contents_of
 
 

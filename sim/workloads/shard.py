@@ -38,10 +38,10 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.schema import DIFF, TIME, shard_schema
-from tidelog.persist.shard import Shard
-from tidelog.persist.state import Token
-from tidelog.persist.transition import Verdict
+from tidelog.persist.format.schema import DIFF, TIME, shard_schema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import Verdict
 from tidelog.testing.models import (
     Row,
     ShardModel,

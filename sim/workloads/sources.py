@@ -20,7 +20,7 @@ from tidelog.collection.ingest.engine import LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
-from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.testing.models import (
     Message,

@@ -39,10 +39,10 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.ids import ShardId
-from tidelog.persist.shard import Shard
-from tidelog.persist.state import Token
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.transactions import Transactions
-from tidelog.persist.transition import Verdict
 from tidelog.testing.models import Row, Update, accumulate, consolidate, contents_of
 
 NAME: Final = "t"

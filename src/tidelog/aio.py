@@ -12,7 +12,7 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.location import Location, open_location
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching

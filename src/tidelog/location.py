@@ -32,8 +32,8 @@ from tidelog.ids import Named, name_of, named_id
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.mark import MARK, make_mark, read_mark
 from tidelog.moving import MarkMoves, Moved, move_consensus
-from tidelog.persist.schema import shard_schema
-from tidelog.persist.shard import Shard
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, url_text

@@ -23,7 +23,7 @@ from tidelog.collection.ingest.summary import RunProgress as IngestProgress
 from tidelog.collection.ingest.summary import Summary
 from tidelog.frontier import Frontier
 from tidelog.moving import Moved
-from tidelog.persist.selection import RowSelection, repeated
+from tidelog.persist.read.selection import RowSelection, repeated
 from tidelog.portal import Portal
 from tidelog.sync_log import Log, documented_as
 from tidelog.sync_shard import Shard

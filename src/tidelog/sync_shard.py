@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from tidelog.frontier import Frontier
-from tidelog.persist import appender as aio_appender
-from tidelog.persist import leasing as aio_leasing
-from tidelog.persist import shard as aio_shard
-from tidelog.persist import snapshot as aio_snapshot
-from tidelog.persist.appending import Updates
-from tidelog.persist.evolution import Evolved
-from tidelog.persist.listening import Progress
-from tidelog.persist.reader import Split
-from tidelog.persist.shard import LEASE_US
-from tidelog.persist.spilled_rows import MEMORY_BYTES
-from tidelog.persist.state import Token
-from tidelog.persist.transition import Appended
+from tidelog.persist.handle import appender as aio_appender
+from tidelog.persist.handle import leasing as aio_leasing
+from tidelog.persist.handle import shard as aio_shard
+from tidelog.persist.handle.appending import Updates
+from tidelog.persist.handle.listening import Progress
+from tidelog.persist.handle.shard import LEASE_US
+from tidelog.persist.read import snapshot as aio_snapshot
+from tidelog.persist.read.reader import Split
+from tidelog.persist.read.spilled_rows import MEMORY_BYTES
+from tidelog.persist.states.evolution import Evolved
+from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import Appended
 from tidelog.portal import Portal
 from tidelog.sync_log import documented_as
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.persist.compactor import Compacted
-    from tidelog.persist.sweeper import ShardSwept
+    from tidelog.persist.upkeep.compactor import Compacted
+    from tidelog.persist.upkeep.sweeper import ShardSwept
 
 
 @documented_as(aio_shard.Shard)
 class Shard:
-    """One shard; see `tidelog.persist.shard.Shard`, whose methods these are."""
+    """One shard; see `tidelog.persist.handle.shard.Shard`, whose methods these are."""
 
     def __init__(self, portal: Portal, inner: aio_shard.Shard) -> None:
         self._portal = portal
@@ -140,7 +140,7 @@ class Shard:
 
 @documented_as(aio_snapshot.ShardSnapshot)
 class ShardSnapshot:
-    """A shard's contents at one time; see `tidelog.persist.snapshot.ShardSnapshot`."""
+    """A shard's contents at one time; see `tidelog.persist.read.snapshot.ShardSnapshot`."""
 
     def __init__(self, portal: Portal, inner: aio_snapshot.ShardSnapshot) -> None:
         self._portal = portal
@@ -161,7 +161,7 @@ class ShardSnapshot:
 
 @documented_as(aio_appender.Appender)
 class Appender:
-    """A named writer; see `tidelog.persist.appender.Appender`, whose methods these are."""
+    """A named writer; see `tidelog.persist.handle.appender.Appender`, whose methods these are."""
 
     def __init__(self, portal: Portal, inner: aio_appender.Appender) -> None:
         self._portal = portal
@@ -201,7 +201,7 @@ class Appender:
 
 @documented_as(aio_leasing.LeasedReader)
 class LeasedReader:
-    """A leased reader; see `tidelog.persist.leasing.LeasedReader`, whose methods these are."""
+    """A leased reader, with the methods of `tidelog.persist.handle.leasing.LeasedReader`."""
 
     def __init__(self, portal: Portal, inner: aio_leasing.LeasedReader) -> None:
         self._portal = portal

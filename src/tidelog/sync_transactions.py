@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from tidelog.frontier import Frontier
-from tidelog.persist.listening import Progress
-from tidelog.persist.state import Token
+from tidelog.persist.handle.listening import Progress
+from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions import begun as aio_begun
 from tidelog.persist.transactions import transactions as aio_transactions
-from tidelog.persist.transition import Appended
 from tidelog.portal import Portal
 from tidelog.sync_log import documented_as
 from tidelog.sync_shard import Shard, ShardSnapshot

@@ -18,8 +18,8 @@ from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.errors import LocationError, Outcome
 from tidelog.ids import ShardId
-from tidelog.persist.schema import shard_schema
-from tidelog.persist.shard import Shard
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store
 
 COLUMNS: list[tuple[str, pa.DataType]] = [("c0", pa.string()), ("c1", pa.int64())]

@@ -18,10 +18,10 @@ from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.errors import HoldExpired, LocationError, Outcome, ReadOvertaken
 from tidelog.ids import ShardId
-from tidelog.persist.leasing import LeasedReader
-from tidelog.persist.schema import shard_schema
-from tidelog.persist.shard import Shard
-from tidelog.persist.transition import Verdict
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.leasing import LeasedReader
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
 from tidelog.store.urls import open_store
 
 COLUMNS: list[tuple[str, pa.DataType]] = [("c0", pa.string()), ("c1", pa.int64())]

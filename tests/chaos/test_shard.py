@@ -29,7 +29,7 @@ from kit.postgres_server import PostgresServer
 from kit.s3_servers import SeaweedServer
 from kit.shards import Place
 from sim.checkers.linear import LANDED, LOST, NEVER, UNSURE, History, Read, Set, check_history
-from tidelog.persist.sweeper import usage_of_shard
+from tidelog.persist.upkeep.sweeper import usage_of_shard
 
 WRITERS = 8
 SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "6"))

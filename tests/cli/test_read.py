@@ -26,8 +26,8 @@ from tidelog.cli.lines import BLOCK_BYTES, LineRows, _blocks
 from tidelog.cli.output import OutputClosed, OutputFailed
 from tidelog.cli.values import json_values, text_values
 from tidelog.cli.writers import _told
-from tidelog.persist import opened
-from tidelog.persist.schema import MEANING
+from tidelog.persist.format.schema import MEANING
+from tidelog.persist.read import opened
 
 ROWS = [{"id": n, "name": f"name {n % 3}", "at": 1_000 * (n + 1)} for n in range(9)]
 
@@ -37,7 +37,7 @@ def rows(cli: Cli) -> Cli:
     """A collection of nine rows that came in nine ticks, each a part."""
     path = cli.write_lines("rows.jsonl", *ROWS)
     cli.done("source", "create", "rows", "--files", path, "--time-column", "at")
-    with patch("tidelog.persist.part.INLINE_BYTES", 0):
+    with patch("tidelog.persist.format.part.INLINE_BYTES", 0):
         cli.ingest("rows", "--max-bytes-per-tick", "40")
     return cli
 
@@ -302,7 +302,7 @@ def test_a_limit_ends_the_reading(rows: Cli) -> None:
 
 def test_what_a_limit_shows_is_there(events: Cli) -> None:
     """Parts are read apart, and an update in a later one may take back what an earlier one has."""
-    with patch("tidelog.persist.part.INLINE_BYTES", 0):
+    with patch("tidelog.persist.format.part.INLINE_BYTES", 0):
         events.ingest("events", "--max-bytes-per-tick", "60")
 
     first = events.done("read", "events", "--limit", "1", "--columns", "name").objects

@@ -18,7 +18,7 @@ from tidelog.collection.formats.types import plain_type, without_maps
 from tidelog.collection.source import decode
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, decode_range
-from tidelog.persist.schema import canonical_type
+from tidelog.persist.format.schema import canonical_type
 
 COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
 WANTED = pa.schema(COLUMNS)

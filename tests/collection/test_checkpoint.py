@@ -15,7 +15,7 @@ from tidelog.collection.source.binding import Standing
 from tidelog.collection.source.files import FilesSource
 from tidelog.errors import LocationError
 from tidelog.location import Location
-from tidelog.persist import part
+from tidelog.persist.format import part
 from tidelog.store.local.store import LocalStore
 from tidelog.store.wrappers.metered import usage_of
 

@@ -24,7 +24,7 @@ from tidelog.collection.formats.types import sql_type
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.errors import UsageError
-from tidelog.persist.duck import duck
+from tidelog.persist.format.duck import duck
 
 
 def guessed(text: str, **said: Any) -> tuple[dict[str, Any], dict[str, str]]:

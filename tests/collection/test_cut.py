@@ -33,7 +33,7 @@ from tidelog.collection.source.surveyed import (
     join_pieces,
     split_candidate,
 )
-from tidelog.persist.schema import encode_schema, shard_schema
+from tidelog.persist.format.schema import encode_schema, shard_schema
 
 # A record's time; None is a record without one, and "" a line that is blank.
 LINES = st.lists(st.none() | st.integers(0, 9) | st.just(""), max_size=8)

@@ -27,7 +27,7 @@ from tidelog.collection.ingest.envelope import (
     messages_schema,
     stamp_rows,
 )
-from tidelog.persist.schema import ShardSchema
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
 
 FIELDS: list[Any] = [

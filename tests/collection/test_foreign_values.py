@@ -17,7 +17,7 @@ from tidelog.collection.infer import sample_schema
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.errors import UsageError
-from tidelog.persist.schema import canonical_type, shard_schema
+from tidelog.persist.format.schema import canonical_type, shard_schema
 
 
 def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:

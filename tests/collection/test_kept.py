@@ -25,7 +25,7 @@ from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.messages import decode_messages
 from tidelog.collection.source.port import SurveyResult
 from tidelog.errors import SourceRewritten
-from tidelog.persist.schema import shard_schema
+from tidelog.persist.format.schema import shard_schema
 from tidelog.store.memory import MemoryStore
 
 FIELDS: list[Any] = [pa.field("at", pa.int64()), pa.field("v", pa.string())]

@@ -17,8 +17,8 @@ from tidelog.collection.ingest.tending import Tending
 from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, CollectedOne
 from tidelog.errors import NoSuchCollection
 from tidelog.location import Location, open_location
-from tidelog.persist import part
-from tidelog.persist.shard import Shard
+from tidelog.persist.format import part
+from tidelog.persist.handle.shard import Shard
 
 HOUR_US = 3_600_000_000
 

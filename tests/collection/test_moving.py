@@ -32,7 +32,7 @@ from tidelog.machine.fence import fence_of
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.mark import MARK, WITNESS
 from tidelog.moving import load_mark
-from tidelog.persist.transition import Verdict
+from tidelog.persist.states.transition import Verdict
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty, Request

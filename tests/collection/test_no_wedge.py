@@ -36,7 +36,7 @@ from tidelog.collection.source.look import look_at_text
 from tidelog.collection.source.messages import decode_messages
 from tidelog.errors import InvariantError
 from tidelog.location import Location
-from tidelog.persist.schema import encode_schema, shard_schema
+from tidelog.persist.format.schema import encode_schema, shard_schema
 
 COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
 WANTED = pa.schema(COLUMNS)

@@ -26,7 +26,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import SurveyResult
 from tidelog.errors import SourceRewritten
-from tidelog.persist.schema import shard_schema
+from tidelog.persist.format.schema import shard_schema
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import is_version
 from tidelog.store.wrappers.metered import Metered

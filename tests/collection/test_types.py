@@ -16,7 +16,7 @@ from kit.shard_tables import KINDS
 from tidelog.collection.formats.casts import fit
 from tidelog.collection.formats.types import json_wire, parse_schema, sql_type
 from tidelog.errors import UsageError
-from tidelog.persist.schema import shard_schema
+from tidelog.persist.format.schema import shard_schema
 
 
 @pytest.mark.parametrize("kind", KINDS)

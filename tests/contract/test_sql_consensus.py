@@ -30,7 +30,7 @@ from tidelog.errors import (
 )
 from tidelog.ids import SeqNo, ShardId
 from tidelog.location import open_location
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
 
 CLOCK = SystemClock()

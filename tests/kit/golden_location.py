@@ -25,10 +25,10 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.location import Location, open_location
 from tidelog.machine.language import Decision
-from tidelog.persist import part
-from tidelog.persist.claim import Claim
-from tidelog.persist.schema import shard_schema
-from tidelog.persist.state import Diff
+from tidelog.persist.format import part
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.states.claim import Claim
+from tidelog.persist.states.state import Diff
 
 T = TypeVar("T")
 MOMENT_US: Final = 1_800_000_000_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, shard_schema
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
 
 _NAIVE = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))  # noqa: DTZ001 - naive is the point
 

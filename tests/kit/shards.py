@@ -15,10 +15,10 @@ from tidelog.consensus.port import Consensus
 from tidelog.consensus.store import StoreConsensus
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.listening import Progress
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Shard
-from tidelog.persist.transition import Verdict
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.handle.listening import Progress
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing.models import (

@@ -29,13 +29,14 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
-from tidelog.persist import compactor, merge_rows, part
-from tidelog.persist.batch import Batch
-from tidelog.persist.compactor import Compacted, common_bucket, compact, merge
-from tidelog.persist.merging import FANOUT, MergeRequest, plan_full_merge
-from tidelog.persist.rereading import reread
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Shard
+from tidelog.persist.format import part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.rereading import reread
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.upkeep import compactor, merge_rows
+from tidelog.persist.upkeep.compactor import Compacted, common_bucket, compact, merge
+from tidelog.persist.upkeep.merging import FANOUT, MergeRequest, plan_full_merge
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded, Request
 from tidelog.testing.models import ShardModel, consolidate, updates_of

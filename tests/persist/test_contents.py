@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from kit.shard_tables import TIMES, schema_of, shard_updates, table_of
 from kit.shards import Place, in_memory
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist import contents, parquet, part, pieces, spilled_rows
-from tidelog.persist.contents import Way, choose_way
-from tidelog.persist.part import Part
-from tidelog.persist.schema import DIFF, ShardSchema, shard_schema
-from tidelog.persist.shard import Shard
+from tidelog.persist.format import parquet, part
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import DIFF, ShardSchema, shard_schema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read import contents, pieces, spilled_rows
+from tidelog.persist.read.contents import Way, choose_way
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Recorded
 from tidelog.testing.models import Row, accumulate, contents_of, rows_of, updates_of

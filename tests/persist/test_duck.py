@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from tidelog.persist.duck import duck
+from tidelog.persist.format.duck import duck
 
 
 def test_times_are_utc_and_nothing_is_left_behind() -> None:

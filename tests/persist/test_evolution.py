@@ -16,17 +16,17 @@ from kit.clocks import SwiftClock
 from kit.shards import Place, in_memory
 from tidelog.errors import CorruptionError, SchemaEvolved, SchemaIncompatible, UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.batch import make_batch
-from tidelog.persist.compactor import merger_of
-from tidelog.persist.evolution import Evolved, EvolveVerdict
-from tidelog.persist.merging import decide_merge, plan_full_merge
-from tidelog.persist.opened import PartOpener
-from tidelog.persist.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
-from tidelog.persist.reader import read_split
-from tidelog.persist.schema import ShardSchema, shard_schema
-from tidelog.persist.scrubber import scrub
-from tidelog.persist.shard import Shard
-from tidelog.persist.transition import Verdict
+from tidelog.persist.format.schema import ShardSchema, shard_schema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.opened import PartOpener
+from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
+from tidelog.persist.read.reader import read_split
+from tidelog.persist.states.batch import make_batch
+from tidelog.persist.states.evolution import Evolved, EvolveVerdict
+from tidelog.persist.states.transition import Verdict
+from tidelog.persist.upkeep.compactor import merger_of
+from tidelog.persist.upkeep.merging import decide_merge, plan_full_merge
+from tidelog.persist.upkeep.scrubber import scrub
 
 TYPES: dict[str, pa.DataType] = {
     "k": pa.int64(), "a": pa.string(), "b": pa.int64(), "c": pa.float64(),

@@ -16,8 +16,8 @@ import pytest
 from kit.golden_location import EVOLVED, make, rows
 from tidelog.errors import AsOfBeforeSince
 from tidelog.location import Location, open_location
-from tidelog.persist.hold import HoldKind
-from tidelog.persist.transition import Verdict
+from tidelog.persist.states.hold import HoldKind
+from tidelog.persist.states.transition import Verdict
 
 ARCHIVE = Path(__file__).resolve().parents[1] / "golden" / "location.zip"
 CONTENTS = [("b", None, None, 1), ("a", 2, None, 1), ("c", 3, None, 1), ("d", 4, "new", 1)]

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 from tidelog.errors import HoldExpired, HoldFenced, UsageError
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
-from tidelog.persist.hold import CLOCKS_APART_US, Beats, Hold, HoldKind, least_seqno, least_since
-from tidelog.persist.holding import (
+from tidelog.persist.states.hold import (
+    CLOCKS_APART_US,
+    Beats,
+    Hold,
+    HoldKind,
+    least_seqno,
+    least_since,
+)
+from tidelog.persist.states.holding import (
     Lease,
     decide_downgrade,
     decide_expire,
@@ -26,8 +33,8 @@ from tidelog.persist.holding import (
     decide_renew,
     moved_by_append,
 )
-from tidelog.persist.language import ShardLanguage
-from tidelog.persist.state import Diff, State, apply_diff
+from tidelog.persist.states.language import ShardLanguage
+from tidelog.persist.states.state import Diff, State, apply_diff
 
 START = State(schema=b"x", since=2, upper=20)
 MINUTE_US = 60_000_000

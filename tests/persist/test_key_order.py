@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidelog.persist import updates
-from tidelog.persist.key_order import SORTED_ROWS_MAX, can_sort, joined_in_order, summed
-from tidelog.persist.schema import DIFF, ShardSchema
-from tidelog.persist.updates import accumulate, merge
+from tidelog.persist.format import updates
+from tidelog.persist.format.key_order import SORTED_ROWS_MAX, can_sort, joined_in_order, summed
+from tidelog.persist.format.schema import DIFF, ShardSchema
+from tidelog.persist.format.updates import accumulate, merge
 
 Update = tuple[int | None, str | None, int, int]
 

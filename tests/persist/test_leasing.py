@@ -13,9 +13,9 @@ from kit.clocks import HandClock
 from kit.shards import Place, in_memory, rows
 from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.compactor import compact
-from tidelog.persist.reader import read_split
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.reader import read_split
+from tidelog.persist.upkeep.compactor import compact
 
 LEASE_US = 60_000_000
 

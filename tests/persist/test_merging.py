@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError, InvariantError
-from tidelog.persist.batch import Batch, make_batch
-from tidelog.persist.language import ShardLanguage
-from tidelog.persist.merging import (
+from tidelog.persist.format.part import Part
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.language import ShardLanguage
+from tidelog.persist.states.spine import Spine
+from tidelog.persist.states.state import Diff, State, Totals, apply_diff
+from tidelog.persist.upkeep.merging import (
     FANOUT,
     SPAN,
     WASTE,
@@ -24,9 +27,6 @@ from tidelog.persist.merging import (
     plan_full_merge,
     plan_merge,
 )
-from tidelog.persist.part import Part
-from tidelog.persist.spine import Spine
-from tidelog.persist.state import Diff, State, Totals, apply_diff
 from tidelog.rowhash import RowSum
 
 LANGUAGE = ShardLanguage()

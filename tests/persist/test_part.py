@@ -18,8 +18,8 @@ from kit.shard_tables import KINDS, schema_of, shard_updates, table_of, updates
 from tidelog.errors import CorruptionError
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.inline import encode_inline
-from tidelog.persist.part import (
+from tidelog.persist.format.inline import encode_inline
+from tidelog.persist.format.part import (
     INLINE_BYTES,
     Part,
     decode_bounds,
@@ -30,8 +30,8 @@ from tidelog.persist.part import (
     part_path,
     sums_of,
 )
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, shard_schema
-from tidelog.persist.updates import consolidate, prepare_updates
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
+from tidelog.persist.format.updates import consolidate, prepare_updates
 from tidelog.rowhash import RowSum
 from tidelog.testing.models import updates_of
 

@@ -20,14 +20,15 @@ from kit.shard_tables import KINDS, TIMES, schema_of, table_of, updates
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError
 from tidelog.ids import ShardId
-from tidelog.persist import opened, parquet, pieces
-from tidelog.persist.bounds import Box, box_of_group, is_ordered, ordered, rows_within
-from tidelog.persist.opened import Group, PartOpener, is_in_order
-from tidelog.persist.part import Part
-from tidelog.persist.pieces import Wanted, changes_in_pieces, pieces_as_written, pieces_by_key
-from tidelog.persist.schema import DIFF, ShardSchema
-from tidelog.persist.updates import sort_updates
-from tidelog.persist.writer import PartWriter
+from tidelog.persist.format import parquet
+from tidelog.persist.format.bounds import Box, box_of_group, is_ordered, ordered, rows_within
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import DIFF, ShardSchema
+from tidelog.persist.format.updates import sort_updates
+from tidelog.persist.read import opened, pieces
+from tidelog.persist.read.opened import Group, PartOpener, is_in_order
+from tidelog.persist.read.pieces import Wanted, changes_in_pieces, pieces_as_written, pieces_by_key
+from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Recorded

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.persist.bounds import Box, rows_within
-from tidelog.persist.pushdown import box_of
+from tidelog.persist.format.bounds import Box, rows_within
+from tidelog.persist.read.pushdown import box_of
 from tidelog.predicate.expression import check_predicate
 from tidelog.predicate.predicate import open_sandbox
 

@@ -17,11 +17,11 @@ from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.errors import CorruptionError, LocationError, UsageError
 from tidelog.ids import ShardId
-from tidelog.persist.part import Part
-from tidelog.persist.reader import PartReader, Split, plan_splits, read_split
-from tidelog.persist.schema import TIME, ShardSchema
-from tidelog.persist.shard import Shard
-from tidelog.persist.writer import PartWriter
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import TIME, ShardSchema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.reader import PartReader, Split, plan_splits, read_split
+from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
 from tidelog.testing import Fault, Faulty, Recorded

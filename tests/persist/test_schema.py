@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, schemas
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist.schema import (
+from tidelog.persist.format.schema import (
     ShardSchema,
     canonical_type,
     decode_schema,

@@ -12,12 +12,12 @@ from kit.damage import flip
 from kit.shards import SCHEMA, on_store, rows
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import TidelogError
-from tidelog.persist import part as parts
-from tidelog.persist.batch import make_batch
-from tidelog.persist.scrub import check_batch, check_part, check_state, check_t
-from tidelog.persist.scrubber import scrub
-from tidelog.persist.shard import Shard
-from tidelog.persist.state import State
+from tidelog.persist.format import part as parts
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.batch import make_batch
+from tidelog.persist.states.state import State
+from tidelog.persist.upkeep.scrub import check_batch, check_part, check_state, check_t
+from tidelog.persist.upkeep.scrubber import scrub
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
 

@@ -28,7 +28,7 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded, Request
 from tidelog.testing.models import (

@@ -20,8 +20,8 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist import listening
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle import listening
+from tidelog.persist.handle.shard import Shard
 
 
 async def test_a_listener_follows_until_the_end(place: Place) -> None:

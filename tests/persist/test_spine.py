@@ -7,9 +7,9 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.persist.batch import Batch, make_batch
-from tidelog.persist.part import Part
-from tidelog.persist.spine import BLOCK, Spine
+from tidelog.persist.format.part import Part
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.spine import BLOCK, Spine
 
 
 def part(at: int, until: int) -> Part:

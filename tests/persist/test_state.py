@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError, TidelogError, UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.batch import Batch, make_batch
-from tidelog.persist.holding import decide_downgrade, decide_hold, decide_release
-from tidelog.persist.language import FORMAT, ShardLanguage
-from tidelog.persist.part import Part
-from tidelog.persist.state import COMMITS_KEPT, Commit, Diff, Merged, State, apply_diff
-from tidelog.persist.transition import (
+from tidelog.persist.format.part import Part
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.holding import decide_downgrade, decide_hold, decide_release
+from tidelog.persist.states.language import FORMAT, ShardLanguage
+from tidelog.persist.states.state import COMMITS_KEPT, Commit, Diff, Merged, State, apply_diff
+from tidelog.persist.states.transition import (
     CompareAndAppend,
     decide_append,
 )

@@ -12,7 +12,7 @@ from kit.shards import Place, contents, in_memory, rows
 from kit.transactions import registered, row
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 
 ONE: Any = rows(("a", 1, 0, 1))
 ODD: dict[str, Callable[[Any], Awaitable[object]]] = {

@@ -13,8 +13,8 @@ import pytest
 from kit.clocks import SwiftClock
 from kit.shards import COMMITTED, MISMATCH, SCHEMA, Place, contents, in_memory, rows
 from tidelog.errors import UsageError
-from tidelog.persist.shard import Shard
-from tidelog.persist.writer import PartWriter
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 
 COUNT = 40

@@ -17,12 +17,12 @@ from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
 from tidelog.machine.history import History
 from tidelog.machine.record import Gone, describe_rollup
-from tidelog.persist import part
-from tidelog.persist.part import Part, epoch_of
-from tidelog.persist.shard import Shard
-from tidelog.persist.state import State
-from tidelog.persist.sweeper import sweep, usage_of_shard
-from tidelog.persist.usage import NOTHING, ObjectUse, ShardUsage, tell_apart
+from tidelog.persist.format import part
+from tidelog.persist.format.part import Part, epoch_of
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.state import State
+from tidelog.persist.upkeep.sweeper import sweep, usage_of_shard
+from tidelog.persist.upkeep.usage import NOTHING, ObjectUse, ShardUsage, tell_apart
 from tidelog.store.memory import MemoryStore
 
 

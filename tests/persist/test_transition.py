@@ -9,11 +9,11 @@ import pytest
 
 from tidelog.errors import InvariantError, Outcome, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.hold import Hold
-from tidelog.persist.holding import decide_downgrade, decide_hold, decide_release
-from tidelog.persist.part import Part
-from tidelog.persist.state import COMMITS_KEPT, Diff, State, apply_diff
-from tidelog.persist.transition import (
+from tidelog.persist.format.part import Part
+from tidelog.persist.states.hold import Hold
+from tidelog.persist.states.holding import decide_downgrade, decide_hold, decide_release
+from tidelog.persist.states.state import COMMITS_KEPT, Diff, State, apply_diff
+from tidelog.persist.states.transition import (
     Appended,
     CompareAndAppend,
     Verdict,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kit.shard_tables import KINDS, schema_of, shard_updates, table_of
 from tidelog.errors import UsageError
 from tidelog.frontier import TIME_MAX, Frontier
-from tidelog.persist.schema import DIFF, TIME, ShardSchema
-from tidelog.persist.updates import (
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.format.updates import (
     accumulate,
     conform,
     consolidate,

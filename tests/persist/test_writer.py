@@ -13,9 +13,9 @@ from tidelog.clock import SystemClock
 from tidelog.errors import LocationError, Outcome, UsageError
 from tidelog.frontier import Frontier
 from tidelog.ids import ShardId
-from tidelog.persist.part import decode_part
-from tidelog.persist.updates import prepare_updates
-from tidelog.persist.writer import RECORD_BYTES_MAX, PartWriter, cut
+from tidelog.persist.format.part import decode_part
+from tidelog.persist.format.updates import prepare_updates
+from tidelog.persist.write.writer import RECORD_BYTES_MAX, PartWriter, cut
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault, Faulty

@@ -174,8 +174,8 @@ import numpy as np, pyarrow as pa
 from tidelog.clock import SystemClock
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.ids import ShardId
-from tidelog.persist.schema import shard_schema
-from tidelog.persist.shard import Shard
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store
 
 COUNT, EACH, CLOCK = int(sys.argv[2]), 100_000, SystemClock()

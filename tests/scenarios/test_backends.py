@@ -13,7 +13,7 @@ from kit.shards import Place, heard, rows
 from tidelog.consensus.port import Versioned
 from tidelog.errors import CorruptionError
 from tidelog.ids import SeqNo
-from tidelog.persist.schema import DIFF
+from tidelog.persist.format.schema import DIFF
 
 PROPOSERS = """
 import asyncio, sys

@@ -21,13 +21,20 @@ from kit.shards import Place, contents, heard, history, in_memory, rows
 from kit.stores import dying, keys_in
 from tidelog.errors import LocationError, TidelogError
 from tidelog.ids import SeqNo
-from tidelog.persist import compactor, merge_rows, merging, part
-from tidelog.persist.claim import CLAIM_US
-from tidelog.persist.compactor import compact, merge
-from tidelog.persist.merging import FANOUT, MergeRequest, decide_merge, plan_full_merge, plan_merge
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Shard
-from tidelog.persist.writer import PartWriter
+from tidelog.persist.format import part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.claim import CLAIM_US
+from tidelog.persist.upkeep import compactor, merge_rows, merging
+from tidelog.persist.upkeep.compactor import compact, merge
+from tidelog.persist.upkeep.merging import (
+    FANOUT,
+    MergeRequest,
+    decide_merge,
+    plan_full_merge,
+    plan_merge,
+)
+from tidelog.persist.write.writer import PartWriter
 from tidelog.testing import Recorded
 from tidelog.testing.models import consolidate
 
@@ -286,9 +293,9 @@ import asyncio, json, sys
 from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.ids import ShardId
-from tidelog.persist.merging import plan_full_merge, plan_merge
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Shard
+from tidelog.persist.upkeep.merging import plan_full_merge, plan_merge
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store
 
 async def main():

@@ -14,7 +14,7 @@ from tidelog.consensus.port import Consensus
 from tidelog.errors import AsOfBeforeSince, HoldExpired, HoldFenced, UsageError
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.testing.models import ShardModel, contents_of, updates_of
 
 LEASE_US = 60_000_000

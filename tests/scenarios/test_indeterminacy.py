@@ -15,7 +15,7 @@ from tidelog.consensus.port import Consensus, Versioned
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import LocationError, Outcome, OutcomeUnknown
 from tidelog.ids import SeqNo
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault
 

@@ -16,10 +16,10 @@ from kit.places import Addresses
 from kit.shards import Place, contents, heard, history, in_memory, rows
 from tidelog.clock import SystemClock
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, DeadlineExceeded, PartMissing
-from tidelog.persist.compactor import compact
-from tidelog.persist.reader import read_split
-from tidelog.persist.schema import TIME
-from tidelog.persist.shard import Shard
+from tidelog.persist.format.schema import TIME
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.reader import read_split
+from tidelog.persist.upkeep.compactor import compact
 from tidelog.testing.models import Row, ShardModel, Update, consolidate, contents_of, updates_of
 
 LEASE_US = 60_000_000
@@ -165,7 +165,7 @@ async def test_t25_a_listener_is_told_nothing_again_when_batches_merge(place: Pl
 READ_SPLITS = """
 import asyncio, pickle, sys
 from tidelog.clock import SystemClock
-from tidelog.persist.reader import read_split
+from tidelog.persist.read.reader import read_split
 from tidelog.store.urls import open_store
 
 async def main():

@@ -20,9 +20,9 @@ from tidelog.consensus.memory import MemoryConsensus
 from tidelog.errors import HoldExpired, LocationError, PartMissing, PartsSwept
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
-from tidelog.persist import part
-from tidelog.persist.shard import Shard
-from tidelog.persist.sweeper import usage_of_shard
+from tidelog.persist.format import part
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.upkeep.sweeper import usage_of_shard
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Recorded
 
@@ -117,10 +117,10 @@ import asyncio, sys
 from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.ids import ShardId
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.store.urls import open_store
 import pyarrow as pa
-from tidelog.persist.schema import shard_schema
+from tidelog.persist.format.schema import shard_schema
 
 SCHEMA = shard_schema(pa.schema([("c0", pa.string()), ("c1", pa.int64())]), key=["c0"])
 

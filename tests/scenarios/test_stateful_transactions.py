@@ -18,8 +18,8 @@ from kit.shards import ALREADY, COMMITTED, heard, rows
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import LocationError, NotRegistered, ShardRegistered
 from tidelog.frontier import Frontier
-from tidelog.persist import part
-from tidelog.persist.shard import Shard
+from tidelog.persist.format import part
+from tidelog.persist.handle.shard import Shard
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.testing.models import Row, ShardModel, consolidate, contents_of, updates_of
 

@@ -13,9 +13,9 @@ from kit.stores import keys_in
 from tidelog.errors import UsageError
 from tidelog.ids import SeqNo
 from tidelog.machine import record as records
-from tidelog.persist.language import FORMAT, ShardLanguage
-from tidelog.persist.shard import Shard
-from tidelog.persist.state import State
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.language import FORMAT, ShardLanguage
+from tidelog.persist.states.state import State
 
 
 class Newer(ShardLanguage):

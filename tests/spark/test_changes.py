@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from kit.sources import FIRST, rows_of
 from spark.test_datasource import LAST, lake, load, said
 from tidelog.location import open_location
-from tidelog.persist.schema import DIFF, TIME
+from tidelog.persist.format.schema import DIFF, TIME
 from tidelog.spark.types import arrow_schema, spark_schema
 
 __all__ = ["lake"]  # A fixture: pytest finds it by its name here.

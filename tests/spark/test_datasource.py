@@ -22,7 +22,7 @@ from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, wr
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.times import format_time
 from tidelog.location import Location, open_location
-from tidelog.persist.schema import DIFF
+from tidelog.persist.format.schema import DIFF
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.java import find_launcher
 from tidelog.spark.options import SourceError

@@ -17,7 +17,7 @@ from kit.sources import changes, ingest, rows_of, write_files
 from spark.test_datasource import load, snapshot, spec_of
 from spark.test_scan import part_of, read, scan_of
 from tidelog.location import open_location
-from tidelog.persist.schema import decode_schema
+from tidelog.persist.format.schema import decode_schema
 from tidelog.spark.datasource import FilteringReader, TidelogDataSource, TidelogReader
 from tidelog.spark.filters import box_of_filters, is_asked_for_filters
 from tidelog.spark.options import ReadSettings, SourceError

@@ -12,7 +12,7 @@ from tidelog.clock import SystemClock
 from tidelog.collection.create import SourceSpec
 from tidelog.errors import HoldExpired, PartMissing, ReadOvertaken, UsageError
 from tidelog.location import Location, open_location
-from tidelog.persist import part
+from tidelog.persist.format import part
 from tidelog.spark.options import ReadSettings, read_settings
 from tidelog.spark.scan import Scan
 from tidelog.spark.scan_plan import choose_pin, load_tables, plan_scans, why_missing

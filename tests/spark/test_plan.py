@@ -18,8 +18,8 @@ from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.ingest.compute import Job, Target, buckets_of
 from tidelog.collection.ingest.envelope import DELETE, OWN, RANK, messages_schema
 from tidelog.collection.source.binding import FileRange
-from tidelog.persist.part import Part
-from tidelog.persist.schema import encode_schema, shard_schema
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import encode_schema, shard_schema
 from tidelog.spark.handed import hand_on
 from tidelog.spark.plan import (
     Share,

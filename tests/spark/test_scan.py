@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError
-from tidelog.persist.part import Part, encode_part
-from tidelog.persist.schema import (
+from tidelog.persist.format.part import Part, encode_part
+from tidelog.persist.format.schema import (
     DIFF,
     TIME,
     ShardSchema,
@@ -25,7 +25,7 @@ from tidelog.persist.schema import (
     encode_with_known,
     shard_schema,
 )
-from tidelog.persist.updates import sort_updates
+from tidelog.persist.format.updates import sort_updates
 from tidelog.spark import scan as scans
 from tidelog.spark.scan import (
     Scan,

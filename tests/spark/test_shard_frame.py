@@ -25,10 +25,10 @@ from kit.shard_tables import KINDS, schema_of, table_of, updates
 from kit.shards import on_store
 from tidelog.clock import SystemClock
 from tidelog.errors import UsageError
-from tidelog.persist import parquet, part
-from tidelog.persist.schema import DIFF, TIME, ShardSchema
-from tidelog.persist.shard import Shard
-from tidelog.persist.updates import is_sortable, sort_updates
+from tidelog.persist.format import parquet, part
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.format.updates import is_sortable, sort_updates
+from tidelog.persist.handle.shard import Shard
 from tidelog.spark import scan, scan_plan, shard_frame
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.store.memory import MemoryStore

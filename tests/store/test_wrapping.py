@@ -14,8 +14,8 @@ import tidelog
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.location import Location, open_location
-from tidelog.persist.part import part_path
-from tidelog.persist.snapshot import ShardSnapshot
+from tidelog.persist.format.part import part_path
+from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.cached import Cached
 from tidelog.store.wrappers.hedged import Hedged

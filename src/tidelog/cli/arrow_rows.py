@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.persist.parquet import encoding_of
+from tidelog.persist.format.parquet import encoding_of
 
 
 class Out(Protocol):

@@ -77,7 +77,7 @@ async def _changes(location: Location, asked: _Asked) -> None:
     import pyarrow as pa
 
     from tidelog.collection.formats.times import format_time, parse_time
-    from tidelog.persist.schema import DIFF, TIME
+    from tidelog.persist.format.schema import DIFF, TIME
 
     since = parse_time(asked.since, what="--since")
     until = None if asked.until is None else parse_time(asked.until, what="--until")
@@ -109,7 +109,7 @@ def _with_iso_times(found: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     from tidelog.collection.formats.times import format_time
-    from tidelog.persist.schema import TIME
+    from tidelog.persist.format.schema import TIME
 
     moments = found.column(TIME).to_numpy().tolist()
     times = pa.array([format_time(moment) for moment in moments], pa.string())

@@ -14,8 +14,8 @@ from tidelog.errors import NoSuchCollection, UsageError
 if TYPE_CHECKING:
     from tidelog.frontier import Frontier
     from tidelog.location import Location
-    from tidelog.persist.hold import Hold
-    from tidelog.persist.shard import Shard
+    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.states.hold import Hold
 
 Of = Annotated[str, typer.Argument(metavar="NAME", help="A collection, or a shard.")]
 HoldName = Annotated[str, typer.Argument(metavar="HOLD", help="The hold.")]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.cli.values import EXACT_DIGITS, iso_text, json_values
-from tidelog.persist.bounds import scalar_of
+from tidelog.persist.format.bounds import scalar_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -109,7 +109,7 @@ class Cells:
         return cells
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
-        from tidelog.persist.duck import duck_in_order
+        from tidelog.persist.format.duck import duck_in_order
 
         if self._connection is None:
             # Opened when there is a row: it takes 30 ms.

@@ -74,7 +74,7 @@ async def _read(
     destination: Destination,
 ) -> None:
     from tidelog.collection.formats.times import format_time, parse_time
-    from tidelog.persist.selection import repeated
+    from tidelog.persist.read.selection import repeated
 
     time = None if as_of is None else parse_time(as_of)
     collection = await location.collection(name)

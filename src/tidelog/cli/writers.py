@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.cli.arrow_rows import Out
-    from tidelog.persist.selection import RowSelection
+    from tidelog.persist.read.selection import RowSelection
 
 BINARY: Final = ("parquet", "arrow")
 _SUFFIXES: Final = {
@@ -78,7 +78,7 @@ class Picked:
 
     def selection(self) -> RowSelection:
         """Return it as collections understand it."""
-        from tidelog.persist.selection import RowSelection
+        from tidelog.persist.read.selection import RowSelection
 
         return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
 

@@ -31,14 +31,14 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier, join, meet
 from tidelog.ids import ShardId
-from tidelog.persist.part import Part
-from tidelog.persist.reader import parts_between
-from tidelog.persist.rereading import reread
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.selection import RowSelection, repeated
-from tidelog.persist.shard import Shard
-from tidelog.persist.snapshot import ShardSnapshot, require_replaced
-from tidelog.persist.updates import sum_up
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.updates import sum_up
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.reader import parts_between
+from tidelog.persist.read.rereading import reread
+from tidelog.persist.read.selection import RowSelection, repeated
+from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced
 from tidelog.store.port import Store
 
 

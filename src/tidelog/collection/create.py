@@ -34,7 +34,7 @@ from tidelog.collection.source.own_location import refuse_own_location
 from tidelog.collection.spec_types import check_types
 from tidelog.errors import UsageError
 from tidelog.ids import check_name, new_rendition_id, new_shard_id, new_source_id
-from tidelog.persist.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
+from tidelog.persist.format.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
 from tidelog.predicate.expression import check_predicate
 from tidelog.store.places import split_globs
 from tidelog.store.port import Store

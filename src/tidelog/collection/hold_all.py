@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tidelog.errors import NoSuchHold
 from tidelog.frontier import Frontier, join, meet
-from tidelog.persist.hold import Hold
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.hold import Hold
 
 
 async def place_hold(

@@ -24,8 +24,8 @@ from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.collection.formats.types import json_field, plain_type, without_maps
 from tidelog.collection.source.sample import FileSample, read_sample
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist.duck import duck, quoted
-from tidelog.persist.schema import canonical_type, differ_by_case
+from tidelog.persist.format.duck import duck, quoted
+from tidelog.persist.format.schema import canonical_type, differ_by_case
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import without_secrets
 

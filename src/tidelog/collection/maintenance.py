@@ -17,17 +17,17 @@ from tidelog.collection.catalog.controller import Controller
 from tidelog.consensus.port import Consensus
 from tidelog.errors import NoSuchCollection
 from tidelog.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
-from tidelog.persist.batch import Batch
-from tidelog.persist.compactor import Compacted, compact
-from tidelog.persist.hold import Hold
-from tidelog.persist.shard import Shard
-from tidelog.persist.sweeper import usage_of_shard
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.hold import Hold
 from tidelog.persist.transactions.transactions import Transactions
-from tidelog.persist.usage import ShardUsage
+from tidelog.persist.upkeep.compactor import Compacted, compact
+from tidelog.persist.upkeep.sweeper import usage_of_shard
+from tidelog.persist.upkeep.usage import ShardUsage
 from tidelog.store.port import Store
 
 if TYPE_CHECKING:
-    from tidelog.persist.scrub import ShardScrubbed
+    from tidelog.persist.upkeep.scrub import ShardScrubbed
 
 CATALOG_NAME: Final = "(catalog)"
 DROPPED_NAME: Final = "(dropped)"
@@ -209,7 +209,7 @@ class Maintenance:
         Raises:
             LocationError: the store failed.
         """
-        from tidelog.persist.scrubber import scrub
+        from tidelog.persist.upkeep.scrubber import scrub
 
         for one in kept:
             for shard, role in zip(one.shards, one.roles, strict=True):

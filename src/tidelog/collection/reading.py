@@ -13,18 +13,18 @@ from functools import partial
 import pyarrow as pa
 
 from tidelog.clock import Clock
-from tidelog.persist.bounds import Box
-from tidelog.persist.opened import PartOpener
-from tidelog.persist.part import Part
-from tidelog.persist.pieces import (
+from tidelog.persist.format.bounds import Box
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.read.opened import PartOpener
+from tidelog.persist.read.pieces import (
     Wanted,
     changes_in_pieces,
     opener_names,
     pieces_as_written,
     pieces_by_key,
 )
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.selection import CheckedSelection, first_rows, rows_count
+from tidelog.persist.read.selection import CheckedSelection, first_rows, rows_count
 from tidelog.store.port import Store
 
 

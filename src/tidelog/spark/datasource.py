@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.errors import PartMissing, UsageError
-from tidelog.persist.schema import decode_schema
+from tidelog.persist.format.schema import decode_schema
 from tidelog.spark.filters import Bound, box_of_filters, is_asked_for_filters
 from tidelog.spark.kept_store import reading_from
 from tidelog.spark.log_options import check_for_batch, check_for_stream, read_log_settings

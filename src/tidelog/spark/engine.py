@@ -25,7 +25,7 @@ from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.surveyed import FileCandidate, Surveyed, SurveyPiece
 from tidelog.errors import ObjectNotFound, TidelogError, UsageError
-from tidelog.persist.part import Part
+from tidelog.persist.format.part import Part
 from tidelog.spark.job import run_job
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.plan import (

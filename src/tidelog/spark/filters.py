@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from tidelog.persist.bounds import Interval, meet, whole_range
+from tidelog.persist.format.bounds import Interval, meet, whole_range
 
 Bound: TypeAlias = "int | str | None"
 PUSHING: Final = "data_source_pushdown_filters"  # PySpark's module that asks which it takes.

@@ -21,7 +21,7 @@ from tidelog.collection.ingest.envelope import (
     messages_schema,
     restamp_rows,
 )
-from tidelog.persist.schema import TIME
+from tidelog.persist.format.schema import TIME
 from tidelog.rowhash import bucket_of
 from tidelog.spark.plan import Share
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import CorruptionError
-from tidelog.persist.bounds import (
+from tidelog.persist.format.bounds import (
     OPEN,
     Box,
     box_of_group,
@@ -31,10 +31,10 @@ from tidelog.persist.bounds import (
     rows_within,
     scalar_of,
 )
-from tidelog.persist.part import Part, check_bytes, decode_bounds, decode_part
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
-from tidelog.persist.selection import check_multiplicity
-from tidelog.persist.updates import accumulate, consolidate
+from tidelog.persist.format.part import Part, check_bytes, decode_bounds, decode_part
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
+from tidelog.persist.format.updates import accumulate, consolidate
+from tidelog.persist.read.selection import check_multiplicity
 
 PARTITION_BYTES: Final = 8 * 1024 * 1024
 BATCH_ROWS_MAX: Final = 65_536

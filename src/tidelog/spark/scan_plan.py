@@ -25,11 +25,11 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.location import open_location
-from tidelog.persist.bounds import Box, part_reaches
-from tidelog.persist.part import Part, missing_part
-from tidelog.persist.pieces import parts_by_time
-from tidelog.persist.schema import DIFF, TIME, decode_schema, encode_with_known
-from tidelog.persist.snapshot import require_replaced
+from tidelog.persist.format.bounds import Box, part_reaches
+from tidelog.persist.format.part import Part, missing_part
+from tidelog.persist.format.schema import DIFF, TIME, decode_schema, encode_with_known
+from tidelog.persist.read.pieces import parts_by_time
+from tidelog.persist.read.snapshot import require_replaced
 from tidelog.spark.options import ReadSettings, check_columns
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.scan import (

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
-from tidelog.persist.bounds import scalar_of
-from tidelog.persist.part import Part, decode_part, int64_of
-from tidelog.persist.schema import DIFF, TIME, encode_schema
-from tidelog.persist.snapshot import ShardSnapshot
-from tidelog.persist.updates import accumulate
+from tidelog.persist.format.bounds import scalar_of
+from tidelog.persist.format.part import Part, decode_part, int64_of
+from tidelog.persist.format.schema import DIFF, TIME, encode_schema
+from tidelog.persist.format.updates import accumulate
+from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.spark.kept_store import reading_from
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import url_for_executors

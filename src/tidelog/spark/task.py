@@ -39,7 +39,7 @@ from tidelog.collection.source.kinds import open_source, register_kind
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource
 from tidelog.errors import LocationError, TidelogError, unforeseen
-from tidelog.persist.part import Part
+from tidelog.persist.format.part import Part
 from tidelog.spark.handed import Messages, hand_on, received
 from tidelog.spark.job import portable
 from tidelog.spark.plan import Piece, Share

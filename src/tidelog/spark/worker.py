@@ -6,7 +6,7 @@ import gc
 
 import pyarrow as pa
 
-from tidelog.persist.duck import duck
+from tidelog.persist.format.duck import duck
 
 
 def use_one_core() -> None:

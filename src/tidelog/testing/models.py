@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelog.persist.schema import DIFF, TIME
+from tidelog.persist.format.schema import DIFF, TIME
 
 Row = tuple[Hashable, ...]
 NAN = "NaN, which equals itself here"

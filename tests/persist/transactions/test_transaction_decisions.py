@@ -11,8 +11,15 @@ from kit.shards import COMMITTED, in_memory
 from kit.transactions import held, registered, row, transactions
 from tidelog.errors import CorruptionError, LocationError, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.registered import Joined, Step, decide_apply, decide_epoch_for, decide_leave
-from tidelog.persist.state import Registered, State
+from tidelog.persist.states.registered import (
+    Joined,
+    Step,
+    decide_apply,
+    decide_epoch_for,
+    decide_leave,
+)
+from tidelog.persist.states.state import Registered, State
+from tidelog.persist.states.transition import decide_epoch
 from tidelog.persist.transactions.applying import steps_of
 from tidelog.persist.transactions.language import TransactionLanguage
 from tidelog.persist.transactions.state import (
@@ -33,7 +40,6 @@ from tidelog.persist.transactions.transition import (
     decide_register,
     decide_tidy,
 )
-from tidelog.persist.transition import decide_epoch
 
 HERE = Registered("t", 3)
 NOTHING = msgspec.msgpack.encode(())

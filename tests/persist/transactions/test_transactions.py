@@ -20,10 +20,10 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import Named
+from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions.transactions import PENDING_MAX, Transactions
 from tidelog.persist.transactions.transition import TableParts
-from tidelog.persist.transition import Appended
-from tidelog.persist.usage import ObjectUse
+from tidelog.persist.upkeep.usage import ObjectUse
 from tidelog.testing.models import updates_of
 
 LARGE = 2_000  # Rows that are an object of their own.

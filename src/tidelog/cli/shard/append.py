@@ -130,7 +130,7 @@ async def _append(location: Location, asked: _Asked) -> Fed:
     from tidelog.cli.shard.feed import Timed, feed
     from tidelog.cli.shard.input import UpdatesInput
     from tidelog.collection.formats.dialect import CsvDialect
-    from tidelog.persist.transition import check_interval
+    from tidelog.persist.states.transition import check_interval
 
     shard = await opened(location, asked.name)
     shard.schema = schema_of(shard.state)

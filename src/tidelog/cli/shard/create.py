@@ -12,7 +12,7 @@ from tidelog.cli.output import choose_format, print_json, say
 from tidelog.cli.shard.opened import ShardName, check_shard_name
 
 if TYPE_CHECKING:
-    from tidelog.persist.schema import ShardSchema
+    from tidelog.persist.format.schema import ShardSchema
 
 
 def create(
@@ -46,7 +46,7 @@ def shape_of(schema: str, key: str | None) -> ShardSchema:
         UsageError: they say none.
     """
     from tidelog.collection.formats.types import parse_schema
-    from tidelog.persist.schema import shard_schema
+    from tidelog.persist.format.schema import shard_schema
 
     columns = parse_schema(schema)
     names = None if key is None else [part.strip() for part in key.split(",") if part.strip()]
@@ -55,7 +55,7 @@ def shape_of(schema: str, key: str | None) -> ShardSchema:
 
 async def _create(url: str, name: str, shape: ShardSchema) -> None:
     from tidelog.location import open_location
-    from tidelog.persist.founding import found
+    from tidelog.persist.handle.founding import found
 
     location = await open_location(url, create=True)
     await found(location.shard(name), shape, name=name)

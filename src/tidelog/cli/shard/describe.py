@@ -15,7 +15,7 @@ from tidelog.store.prices import PRICES
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.persist.shard import Shard
+    from tidelog.persist.handle.shard import Shard
 
 BATCHES_SHOWN: Final = 12
 
@@ -28,7 +28,7 @@ def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -
     """
 
     async def work(location: Location) -> dict[str, Any]:
-        from tidelog.persist.sweeper import usage_of_shard
+        from tidelog.persist.upkeep.sweeper import usage_of_shard
 
         shard = await opened(location, name)
         usage = await usage_of_shard(shard)
@@ -49,7 +49,7 @@ def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -
 
 def _described(shard: Shard, name: str) -> dict[str, Any]:
     from tidelog.collection.formats.types import sql_type_of
-    from tidelog.persist.merging import level_of
+    from tidelog.persist.upkeep.merging import level_of
 
     state = shard.state
     schema = schema_of(state) if state.schema else None

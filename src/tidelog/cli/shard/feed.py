@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from tidelog.errors import LocationError, UpperMismatch, UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.bounds import scalar_of
-from tidelog.persist.part import Part, int64_array
-from tidelog.persist.schema import DIFF, TIME, ShardSchema
-from tidelog.persist.shard import Shard
-from tidelog.persist.transition import Verdict
-from tidelog.persist.updates import prepare_updates
+from tidelog.persist.format.bounds import scalar_of
+from tidelog.persist.format.part import Part, int64_array
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.format.updates import prepare_updates
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from tidelog.collection.formats.lines import record_ends
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.errors import UsageError
-from tidelog.persist.schema import DIFF, TIME
+from tidelog.persist.format.schema import DIFF, TIME
 
 READ_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 4 * READ_BYTES

@@ -81,7 +81,7 @@ class _Asked:
 
 async def _listen(location: Location, asked: _Asked) -> None:
     from tidelog.cli.shard.rows import ShardRows
-    from tidelog.persist.snapshot import check_readable
+    from tidelog.persist.read.snapshot import check_readable
 
     shard = await opened(location, asked.name)
     wanted = asked.picked.selection().check(schema_of(shard.state))
@@ -108,7 +108,7 @@ async def _listen(location: Location, asked: _Asked) -> None:
 async def _following(rows: ShardRows, reached: int) -> AsyncGenerator[pa.Table, None]:
     """Yield updates as they come; the loop is that of `Shard.listen`, for some columns and rows."""
     from tidelog.frontier import TIME_MAX
-    from tidelog.persist.snapshot import check_readable
+    from tidelog.persist.read.snapshot import check_readable
 
     while True:
         state = await rows.shard.wait_for_upper(reached + 1)

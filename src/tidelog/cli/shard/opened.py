@@ -11,9 +11,9 @@ from tidelog.errors import NoSuchShard, UsageError
 if TYPE_CHECKING:
     from tidelog.frontier import Frontier
     from tidelog.location import Location
-    from tidelog.persist.schema import ShardSchema
-    from tidelog.persist.shard import Shard
-    from tidelog.persist.state import State
+    from tidelog.persist.format.schema import ShardSchema
+    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.states.state import State
 
 END: Final = "end"  # The empty frontier: nothing more comes.
 TIME_HELP: Final = "a whole number from 0 on"
@@ -55,7 +55,7 @@ def schema_of(state: State) -> ShardSchema:
     Raises:
         UsageError: it was buried before anybody said one.
     """
-    from tidelog.persist.evolution import newest_schema
+    from tidelog.persist.states.evolution import newest_schema
 
     if not state.schema:
         raise UsageError("the shard has no schema: it was finalized before it was written")

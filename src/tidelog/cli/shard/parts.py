@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tidelog.location import Location
-    from tidelog.persist.state import State
+    from tidelog.persist.states.state import State
 
 
 def parts(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
@@ -42,7 +42,7 @@ def parts(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
 
 
 def _parts(state: State) -> Iterator[dict[str, Any]]:
-    from tidelog.persist.part import decode_bounds
+    from tidelog.persist.format.part import decode_bounds
 
     for number, batch in enumerate(state.batches):
         runs = [run for run, count in enumerate(batch.runs) for _ in range(count)]

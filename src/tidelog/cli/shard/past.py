@@ -60,7 +60,7 @@ def diffs(
     async def work(location: Location) -> list[dict[str, Any]]:
         from tidelog.cli.shard.plain import changed_fields
         from tidelog.machine.past import kept_records
-        from tidelog.persist.state import Diff
+        from tidelog.persist.states.state import Diff
 
         shard = await opened(location, name)
         return [

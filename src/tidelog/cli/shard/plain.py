@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from tidelog.persist.batch import Batch
-from tidelog.persist.schema import decode_schema
-from tidelog.persist.spine import Spine
+from tidelog.persist.format.schema import decode_schema
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.spine import Spine
 
 
 def plain(value: Any, *, name: str = "") -> Any:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidelog.persist.opened import PartOpener
-from tidelog.persist.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
-from tidelog.persist.reader import parts_between
-from tidelog.persist.rereading import reread
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema
-from tidelog.persist.shard import Shard
-from tidelog.persist.snapshot import check_readable
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.opened import PartOpener
+from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
+from tidelog.persist.read.reader import parts_between
+from tidelog.persist.read.rereading import reread
+from tidelog.persist.read.snapshot import check_readable
 
 if TYPE_CHECKING:
     from tidelog.errors import PartMissing
-    from tidelog.persist.selection import CheckedSelection
+    from tidelog.persist.read.selection import CheckedSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from tidelog.errors import AsOfNotComplete, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.persist.shard import Shard
+    from tidelog.persist.handle.shard import Shard
 
 
 def snapshot(
@@ -85,7 +85,7 @@ def readable(shard: Shard, as_of: int | None, *, what: str = "--as-of") -> int:
     Raises:
         AsOfNotComplete, AsOfBeforeSince, UsageError: the message says which times can be read.
     """
-    from tidelog.persist.snapshot import check_readable
+    from tidelog.persist.read.snapshot import check_readable
 
     upper = shard.state.upper_frontier
     if as_of is None:

@@ -12,7 +12,7 @@ from tidelog.cli.shard.opened import ShardName, opened
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.persist.usage import ShardUsage
+    from tidelog.persist.upkeep.usage import ShardUsage
 
 
 def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> None:
@@ -23,7 +23,7 @@ def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
     """
 
     async def work(location: Location) -> ShardUsage:
-        from tidelog.persist.sweeper import usage_of_shard
+        from tidelog.persist.upkeep.sweeper import usage_of_shard
 
         return await usage_of_shard(await opened(location, name))
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection
-from tidelog.persist.schema import ShardSchema, decode_schema, shard_schema
+from tidelog.persist.format.schema import ShardSchema, decode_schema, shard_schema
 
 CATALOG_SCHEMA: Final = shard_schema(
     pa.schema(

@@ -34,8 +34,8 @@ from tidelog.errors import ContentionError
 from tidelog.frontier import Frontier
 from tidelog.ids import CATALOG_SHARD, new_writer_id
 from tidelog.machine.lost import state_lost
-from tidelog.persist.shard import Shard
-from tidelog.persist.transition import Verdict
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
 from tidelog.store.port import Store
 
 NEWEST_HOLD: Final = "newest"

@@ -14,7 +14,7 @@ from typing import Final
 from tidelog.consensus.port import Consensus
 from tidelog.frontier import Frontier
 from tidelog.machine.lost import state_lost, state_set_back
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 
 INGEST_HOLD: Final = "ingest"  # In the remap shard, behind what its outputs have reached.
 _SHARD_OF_A_SOURCE: Final = re.compile(r"s[0-9a-f]{32}")

@@ -13,7 +13,7 @@ from typing import Final
 from tidelog.collection.formats.times import duration_text, parse_duration_ms
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
 
 HISTORY_HOLD: Final = "history"
 FOREVER: Final = "forever"

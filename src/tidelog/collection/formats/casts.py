@@ -19,7 +19,7 @@ from tidelog.collection.formats.doubt_casts import as_mask, doubt_cast
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.sift import Sieve
 from tidelog.collection.formats.types import sql_type
-from tidelog.persist.duck import duck, text_literal
+from tidelog.persist.format.duck import duck, text_literal
 
 Array: TypeAlias = "pa.Array[Any]"
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.sift import Sieve
-from tidelog.persist.schema import OWN_PREFIX
+from tidelog.persist.format.schema import OWN_PREFIX
 
 OFFSET: Final = OWN_PREFIX + "offset"
 

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from tidelog.errors import UsageError
-from tidelog.persist.duck import duck, quoted
-from tidelog.persist.schema import MEANING, canonical_type
+from tidelog.persist.format.duck import duck, quoted
+from tidelog.persist.format.schema import MEANING, canonical_type
 
 _SQL: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tidelog.collection.formats.types import without_maps
-from tidelog.persist.duck import duck, text_literal
+from tidelog.persist.format.duck import duck, text_literal
 
 
 def unknown_paths(found: pa.Schema, wanted: pa.Schema) -> list[str]:

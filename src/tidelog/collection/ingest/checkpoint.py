@@ -25,9 +25,9 @@ from tidelog.collection.source.binding import (
     remap_schema,
 )
 from tidelog.errors import TidelogError
-from tidelog.persist.parquet import decode_parquet, encode_parquet
-from tidelog.persist.part import Part
-from tidelog.persist.schema import TIME
+from tidelog.persist.format.parquet import decode_parquet, encode_parquet
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import TIME
 from tidelog.store.port import Store
 
 EVERY: Final = 64  # Objects that a restart reads of the remap shard, about, at the most.

@@ -41,9 +41,9 @@ from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.source.messages import ReadData, decode_messages, required_columns
 from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
 from tidelog.frontier import Frontier
-from tidelog.persist.part import Part, key_box, may_overlap, may_share_bucket
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
-from tidelog.persist.updates import check_updates
+from tidelog.persist.format.part import Part, key_box, may_overlap, may_share_bucket
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
+from tidelog.persist.format.updates import check_updates
 from tidelog.predicate.expression import check_predicate
 from tidelog.predicate.predicate import Predicate
 from tidelog.rowhash import Hashes, bucket_of, hash_rows

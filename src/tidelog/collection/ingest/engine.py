@@ -34,10 +34,10 @@ from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen
 from tidelog.ids import ShardId
-from tidelog.persist.part import Part
-from tidelog.persist.reader import PartReader
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.writer import PartWriter
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.read.reader import PartReader
+from tidelog.persist.write.writer import PartWriter
 from tidelog.rowhash import Hashes
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Usage

@@ -28,7 +28,7 @@ from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import exact_times, times_of
 from tidelog.collection.source.binding import ANY_TIME
-from tidelog.persist.schema import DIFF, OWN_PREFIX, TIME, ShardSchema
+from tidelog.persist.format.schema import DIFF, OWN_PREFIX, TIME, ShardSchema
 from tidelog.rowhash import Hashes, hash_rows
 
 OWN: Final = OWN_PREFIX + "own"

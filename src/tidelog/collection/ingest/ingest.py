@@ -47,12 +47,12 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.metrics import observe_tick
-from tidelog.persist.part import Part
-from tidelog.persist.reader import parts_until
-from tidelog.persist.schema import encode_schema
-from tidelog.persist.shard import INLINE_STATE_BYTES_MAX, Shard
-from tidelog.persist.snapshot import check_readable
-from tidelog.persist.transition import Verdict
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import encode_schema
+from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.read.reader import parts_until
+from tidelog.persist.read.snapshot import check_readable
+from tidelog.persist.states.transition import Verdict
 from tidelog.store.wrappers.metered import Usage
 
 TRIES_MAX = 100

@@ -32,14 +32,14 @@ from tidelog.consensus.port import Consensus
 from tidelog.errors import DataDiffers, PartMissing, TidelogError, require
 from tidelog.frontier import Frontier, meet
 from tidelog.ids import ShardId
-from tidelog.persist.part import Part
-from tidelog.persist.reader import parts_between
-from tidelog.persist.schema import ShardSchema
-from tidelog.persist.shard import Shard
-from tidelog.persist.snapshot import check_readable, require_replaced
-from tidelog.persist.state import State
-from tidelog.persist.transition import difference
-from tidelog.persist.updates import accumulate, consolidate
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.updates import accumulate, consolidate
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.reader import parts_between
+from tidelog.persist.read.snapshot import check_readable, require_replaced
+from tidelog.persist.states.state import State
+from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.errors import LocationError, TidelogError
-from tidelog.persist.compactor import Compacted, compact, is_due
-from tidelog.persist.shard import Shard
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.upkeep.compactor import Compacted, compact, is_due
 
 
 @dataclass(slots=True)

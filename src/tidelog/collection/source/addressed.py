@@ -35,7 +35,7 @@ from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
 from tidelog.collection.source.times_of_blocks import text_blocks
 from tidelog.errors import InvariantError, PositionCollected, SourceRewritten
-from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.store.wrappers.metered import Metered, Usage
 
 ROUNDS_MAX: Final = 3

@@ -28,7 +28,7 @@ import pyarrow as pa
 from tidelog.collection.formats.packed.packed import decode_packed
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.source.blocks import BLOCK_BYTES
-from tidelog.persist.schema import DIFF, TIME, ShardSchema, shard_schema
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
 
 ANY_TIME: Final = 2**63 - 1
 CLOSED: Final = -1

@@ -31,7 +31,7 @@ from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
 from tidelog.collection.source.binding import FileRange
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
-from tidelog.persist.part import large_rows
+from tidelog.persist.format.part import large_rows
 
 TEXT_MAX: Final = 4_096
 # Less than a shard takes, which has a row's time beside it, and a bit of each value for null.

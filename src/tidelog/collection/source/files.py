@@ -61,7 +61,7 @@ from tidelog.collection.source.surveyed import (
     unseen,
 )
 from tidelog.errors import InvariantError
-from tidelog.persist.schema import ShardSchema, encode_schema
+from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.store.keys import shown_key
 from tidelog.store.patterns import distinct_prefixes
 from tidelog.store.port import Store

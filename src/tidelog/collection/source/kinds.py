@@ -20,7 +20,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import OpenedWith, SourceKind, told
 from tidelog.collection.source.port import RawSource
 from tidelog.errors import GoneError, UsageError
-from tidelog.persist.schema import ShardSchema
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, real_root
 from tidelog.store.wrappers.metered import Metered

@@ -42,7 +42,7 @@ from tidelog.collection.source.surveyed import (
 )
 from tidelog.collection.source.times_of_blocks import group_block, text_blocks
 from tidelog.errors import HeaderDiffers
-from tidelog.persist.schema import ShardSchema, decode_schema
+from tidelog.persist.format.schema import ShardSchema, decode_schema
 
 HEAD_BYTES: Final = 4_096
 FIRST_LOOK_BYTES: Final = 256 * 1024

@@ -13,7 +13,7 @@ from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.collection.source.decode_rows import decode_rows
 from tidelog.collection.source.kind import ROWS
 from tidelog.errors import InvariantError
-from tidelog.persist.schema import ShardSchema
+from tidelog.persist.format.schema import ShardSchema
 
 OWN: Final = ("generator", "log")  # Kinds whose columns are fixed: to leave one out was chosen.
 ReadData: TypeAlias = "bytes | pa.Table | Decoded"  # What a source reads of a range.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from tidelog.errors import CorruptionError
-from tidelog.persist.part import Part
-from tidelog.persist.registered import Step
-from tidelog.persist.state import Registered
+from tidelog.persist.format.part import Part
+from tidelog.persist.states.registered import Step
+from tidelog.persist.states.state import Registered
 from tidelog.persist.transactions.state import Forgotten, TransactionState
 
 _PARTS = msgspec.msgpack.Decoder(tuple[Part, ...])

@@ -16,13 +16,13 @@ import pyarrow as pa
 from tidelog.arguments import check_kind
 from tidelog.errors import AsOfNotComplete, UsageError
 from tidelog.ids import new_writer_id
-from tidelog.persist.part import int64_array
-from tidelog.persist.schema import DIFF, TIME
-from tidelog.persist.snapshot import ShardSnapshot
-from tidelog.persist.transition import Appended
+from tidelog.persist.format.part import int64_array
+from tidelog.persist.format.schema import DIFF, TIME
+from tidelog.persist.read.snapshot import ShardSnapshot
+from tidelog.persist.states.transition import Appended
 
 if TYPE_CHECKING:
-    from tidelog.persist.state import Token
+    from tidelog.persist.states.state import Token
     from tidelog.persist.transactions.transactions import Transactions
 
 

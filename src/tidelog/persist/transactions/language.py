@@ -1,7 +1,7 @@
 """The bytes of transaction shards' states and changes: a machine's `Language`.
 
-Shape: as of shards (`tidelog.persist.language`): msgpack maps; fields that this version does not
-    know survive a round trip.
+Shape: as of shards (`tidelog.persist.states.language`): msgpack maps; fields that this version
+    does not know survive a round trip.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.errors import UsageError
-from tidelog.persist.language import fields_of, made_of
-from tidelog.persist.state import Token
+from tidelog.persist.states.language import fields_of, made_of
+from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.state import (
     Committed,
     Forgotten,

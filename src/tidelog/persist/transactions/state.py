@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.frontier import Frontier
-from tidelog.persist.state import Token
+from tidelog.persist.states.state import Token
 
 COMMITS_KEPT: Final = 64
 

@@ -6,7 +6,7 @@ shard is given its parts. Anybody does that, any time, twice or never to an end:
 reads, who commits next. A shard that nothing was written to costs nothing.
 
 Decisions are in `transition` and `applying`, and, for the shards' own states,
-`tidelog.persist.registered`; this runs them through machines.
+`tidelog.persist.states.registered`; this runs them through machines.
 Source: design page 4, "Several shards at one time".
 """
 
@@ -35,21 +35,23 @@ from tidelog.errors import (
 from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.ids import Named, ShardId, check_name, name_of, named_id, new_writer_id
 from tidelog.machine.machine import Machine
-from tidelog.persist.appending import WRITES_MAX
-from tidelog.persist.evolution import served_schema
-from tidelog.persist.listening import POLL_FIRST_US, POLL_MOST_US, Progress
-from tidelog.persist.reader import parts_between
-from tidelog.persist.registered import (
+from tidelog.persist.format.schema import ShardSchema, encode_schema
+from tidelog.persist.format.updates import consolidate, prepare_updates
+from tidelog.persist.handle.appending import WRITES_MAX
+from tidelog.persist.handle.listening import POLL_FIRST_US, POLL_MOST_US, Progress
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.reader import parts_between
+from tidelog.persist.read.snapshot import ShardSnapshot, check_readable
+from tidelog.persist.states.evolution import served_schema
+from tidelog.persist.states.registered import (
     Step,
     decide_apply,
     decide_epoch_for,
     decide_join,
     decide_leave,
 )
-from tidelog.persist.schema import ShardSchema, encode_schema
-from tidelog.persist.shard import Shard
-from tidelog.persist.snapshot import ShardSnapshot, check_readable
-from tidelog.persist.state import Registered, State, Token
+from tidelog.persist.states.state import Registered, State, Token
+from tidelog.persist.states.transition import Appended, Verdict
 from tidelog.persist.transactions.applying import last_step, shards_of, steps_of, upper_of
 from tidelog.persist.transactions.begun import Transaction
 from tidelog.persist.transactions.language import TransactionLanguage
@@ -66,8 +68,6 @@ from tidelog.persist.transactions.transition import (
     decide_tidy,
     table_of,
 )
-from tidelog.persist.transition import Appended, Verdict
-from tidelog.persist.updates import consolidate, prepare_updates
 from tidelog.store.port import Store
 
 PENDING_MAX = 64  # Transactions in a state, before who commits next applies them first.

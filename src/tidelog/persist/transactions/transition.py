@@ -18,9 +18,10 @@ import msgspec
 from tidelog.errors import NotRegistered, OutcomeUnknown, PartsSwept, UsageError
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
-from tidelog.persist.part import Part, epoch_of
-from tidelog.persist.registered import Joined
-from tidelog.persist.state import Token
+from tidelog.persist.format.part import Part, epoch_of
+from tidelog.persist.states.registered import Joined
+from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import Appended, Verdict
 from tidelog.persist.transactions.state import (
     Forgotten,
     Table,
@@ -29,7 +30,6 @@ from tidelog.persist.transactions.state import (
     Write,
     unapplied,
 )
-from tidelog.persist.transition import Appended, Verdict
 
 Decided = Decision[TransactionDiff, Appended]
 
@@ -59,7 +59,7 @@ class CommitTransaction:
 
 
 def decide_commit(state: TransactionState, command: CommitTransaction) -> Decided:
-    """Decide a transaction, as `tidelog.persist.transition.decide_append` does for one shard.
+    """Decide a transaction, as `tidelog.persist.states.transition.decide_append` does for one.
 
     Raises:
         OutcomeUnknown: a retry so old that its token may have been forgotten.
@@ -142,8 +142,8 @@ def decide_retry(state: TransactionState, token: Token, expected_upper: int) -> 
     """Return the answer to a token that was committed before; None if it was not.
 
     It is asked for before anything else is: a shard may be forgotten by now, or have other columns.
-    See `tidelog.persist.transition`: a commit from ``expected_upper`` can have been made only while
-    that was upper.
+    See `tidelog.persist.states.transition`: a commit from ``expected_upper`` can have been made
+    only while that was upper.
 
     Raises:
         OutcomeUnknown: it is so old that it may have been forgotten.

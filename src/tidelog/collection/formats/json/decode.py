@@ -31,7 +31,7 @@ from tidelog.collection.formats.records import Misfit, Records, blocks_of, gathe
 from tidelog.collection.formats.sift import Guess, Sieve
 from tidelog.collection.formats.types import is_json, json_wire
 from tidelog.collection.formats.unknown import count_unknown
-from tidelog.persist.schema import OWN_PREFIX
+from tidelog.persist.format.schema import OWN_PREFIX
 
 BLOCK_BYTES: Final = 1 << 20
 STOP_ROWS: Final = 128

@@ -21,7 +21,7 @@ import pyarrow.json as pj
 
 from tidelog.collection.formats.json.texts import UNNAMEABLE
 from tidelog.collection.formats.types import is_json, sql_type
-from tidelog.persist.bounds import whole_range
+from tidelog.persist.format.bounds import whole_range
 
 Check = Callable[[bytes], object]
 

@@ -1,0 +1,1 @@
+"""What lies in a shard's parts, as values and as bytes: pure."""

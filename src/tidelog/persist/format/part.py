@@ -1,0 +1,301 @@
+"""Parts: immutable sets of updates, and the descriptors by which a state knows them.
+
+Shape: Parquet (zstd, row groups of 64k rows, page index and page checksums) with the columns of
+    `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``; or, when
+    small, an Arrow IPC record batch inside the descriptor itself.
+Invariants: a path is written once; size and xxh3 are those of the bytes, rows, diffs, bounds and
+    sums those of the updates in them. V is unchanged by merging, cancelling and advancing of
+    times; T is what replicas compare.
+Does no I/O: see `writer` and `reader`.
+Source: persist, "Batches"; design page 4, "Parts".
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from math import gcd
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidelog.errors import CorruptionError, PartMissing, require
+from tidelog.ids import ShardId
+from tidelog.persist.format.inline import encode_inline
+from tidelog.persist.format.parquet import decode_parquet, encode_parquet
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
+from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weighted_sum
+
+FORMAT: Final = 1
+INLINE_BYTES: Final = 4_096
+DECIMAL: Final = "decimal"  # The kind of a bound that msgpack has as text.
+_Bound = tuple[str, int | str | bool, int | str | bool]
+_BOUNDS: Final = msgspec.msgpack.Decoder(dict[str, _Bound])
+_PATH: Final = re.compile(r"/part/([0-9a-f]{8})/[^/]+$")
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a state knows of one part; a plain value that any process can read it by.
+
+    Shape: exactly one of ``path`` and ``inline``; ``key_bounds`` is a msgpack map: of each key
+        column whose type has an order, ``[kind, least, greatest]``; it is empty where none has.
+        ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``. ``plain`` says
+        that each diff is 1.
+    """
+
+    path: str | None = None
+    inline: bytes | None = None
+    size_bytes: int
+    xxh3: bytes
+    rows: int
+    diffs: int
+    time_min: int
+    time_max: int
+    key_bounds: bytes = b""
+    schema_id: int = 0
+    is_sorted: bool = False
+    bucket: tuple[int, int] = (1, 0)
+    sum_v: bytes
+    sum_t: bytes
+    format: int = FORMAT
+    extra: dict[str, Any] = {}
+    plain: bool = False
+
+    @property
+    def v(self) -> RowSum:
+        return RowSum.from_bytes(self.sum_v)
+
+    @property
+    def t(self) -> RowSum:
+        return RowSum.from_bytes(self.sum_t)
+
+
+def part_path(shard: ShardId, write_epoch: int, unique: str) -> str:
+    return f"shard/{shard}/part/{write_epoch:08x}/{unique}.parquet"
+
+
+def epoch_of(path: str) -> int | None:
+    """Return the write epoch under which a part was begun; None of what is no part."""
+    found = _PATH.search(path)
+    return None if found is None else int(found[1], 16)
+
+
+def sums_of(
+    updates: pa.Table, schema: ShardSchema, hashes: Hashes | None = None
+) -> tuple[RowSum, RowSum]:
+    """Return V and T of a table of updates; ``hashes`` are those of its rows, if they are known."""
+    if hashes is None:
+        columns = [updates.column(n) for n in schema.names]
+        hashes = hash_rows(columns, rows=updates.num_rows)
+    diffs = int64_of(updates, DIFF)
+    timed = hash_rows_with_time(hashes, int64_of(updates, TIME))
+    return weighted_sum(hashes, diffs), weighted_sum(timed, diffs)
+
+
+def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a column of int64 without nulls as numpy."""
+    # Arrow's own way there loads pandas, where it is installed: a third of a second.
+    chunks = [_plain(chunk) for chunk in updates.column(name).chunks if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return np.concatenate([*chunks, np.empty(0, np.int64)])
+
+
+def int64_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
+    """Return numbers as Arrow's, without a null; see `int64_of`."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
+
+
+def _plain(chunk: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    require(pa.types.is_int64(chunk.type) and not chunk.null_count, "a column is not of int64")
+    data = memoryview(chunk.buffers()[1] or b"")
+    return np.frombuffer(data, np.int64, len(chunk), 8 * chunk.offset)
+
+
+def encode_part(
+    updates: pa.Table,
+    schema: ShardSchema,
+    *,
+    path: str,
+    is_sorted: bool,
+    inline: bool,
+    hashes: Hashes | None = None,
+) -> tuple[Part, bytes | None]:
+    """Return the descriptor of a part, and the bytes to be stored at ``path`` (None: it is inline).
+
+    ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows
+    bytes to ride in the descriptor when they are few. ``hashes``: see `sums_of`.
+    """
+    sum_v, sum_t = sums_of(updates, schema, hashes)
+    body = encode_inline(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
+    small = body is not None and len(body) <= INLINE_BYTES
+    data = body if body is not None and small else encode_parquet(updates)
+    times = pc.min_max(updates.column(TIME))
+    diffs = int64_of(updates, DIFF)
+    part = Part(
+        path=None if small else path,
+        inline=data if small else None,
+        size_bytes=len(data),
+        xxh3=xxhash.xxh3_128_digest(data),
+        rows=updates.num_rows,
+        diffs=int(diffs.sum()),
+        time_min=times["min"].as_py(),
+        time_max=times["max"].as_py(),
+        key_bounds=_encode_bounds(updates, schema),
+        is_sorted=is_sorted,
+        sum_v=sum_v.to_bytes(),
+        sum_t=sum_t.to_bytes(),
+        plain=bool((diffs == 1).all()),
+    )
+    return part, None if small else data
+
+
+def large_rows(table: pa.Table, bytes_max: int) -> list[int]:
+    """Return which rows of a table are larger than ``bytes_max`` each."""
+    found: list[int] = []
+    waiting = [(0, table.num_rows)]
+    while waiting:
+        start, limit = waiting.pop()
+        # A half that is small as a whole needs no look: few slices are made, however many rows.
+        if start == limit or table.slice(start, limit - start).nbytes <= bytes_max:
+            continue
+        if limit - start == 1:
+            found.append(start)
+        else:
+            middle = (start + limit) // 2
+            waiting += [(middle, limit), (start, middle)]
+    return found
+
+
+def decode_part(part: Part, data: bytes, schema: ShardSchema) -> pa.Table:
+    """Return the updates of a part whose bytes were read whole, in the columns of ``schema``.
+
+    Raises:
+        CorruptionError: the bytes are not those that were written.
+    """
+    table = decode_own(part, data, schema.of_part(part.schema_id))
+    return fitted(table, schema.updates.names, schema.updates)
+
+
+def decode_own(part: Part, data: bytes, own: ShardSchema) -> pa.Table:
+    """Return the updates of a part in the columns that it was written with; see `decode_part`."""
+    check_bytes(part, data)
+    try:
+        if part.inline is not None:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), own.updates)
+            return pa.Table.from_batches([batch], schema=own.updates)
+        return decode_parquet(data).select(own.updates.names).cast(own.updates)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, KeyError, ValueError, EOFError, OSError) as error:
+        raise CorruptionError("a part cannot be decoded", path=part.path or "inline") from error
+
+
+def check_bytes(part: Part, data: bytes) -> None:
+    """Check that a part's bytes are whole.
+
+    Raises:
+        CorruptionError: they are not those that were written.
+    """
+    if len(data) != part.size_bytes or xxhash.xxh3_128_digest(data) != part.xxh3:
+        raise CorruptionError(
+            "a part's bytes are not those that were written: restore the object, or drop the data",
+            path=part.path or "inline",
+            size_bytes=len(data),
+            expected=part.size_bytes,
+        )
+
+
+def missing_part(path: str) -> PartMissing:
+    """Return the error that a part's object is not there."""
+    return PartMissing(
+        "a part that the shard names is missing: read again, where a merge may have replaced it; "
+        "else restore the object",
+        path=path,
+    )
+
+
+def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
+    """Return what is known of the least and the greatest key by column; see `key_box`."""
+    if not part.key_bounds:
+        return {}
+    try:
+        told = _BOUNDS.decode(part.key_bounds)
+        if any(type(low) is not type(high) for _, low, high in told.values()):
+            raise msgspec.ValidationError("bounds of two types")
+        return {
+            name: (low, high) if kind != DECIMAL else (Decimal(str(low)), Decimal(str(high)))
+            for name, (kind, low, high) in told.items()
+        }
+    except (msgspec.MsgspecError, UnicodeDecodeError, ArithmeticError) as error:
+        raise CorruptionError(
+            "the bounds of a part cannot be read", path=part.path or "inline"
+        ) from error
+
+
+def may_overlap(part: Part, wanted: dict[str, tuple[Any, Any]]) -> bool:
+    """Say whether a part can hold keys inside the box ``wanted`` (least and greatest by column)."""
+    for name, (least, greatest) in decode_bounds(part).items():
+        if name not in wanted or least is None or greatest is None:
+            continue
+        low, high = wanted[name]
+        if low is not None and high is not None and (high < least or greatest < low):
+            return False
+    return True
+
+
+def may_share_bucket(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Say whether a key can be in both of two buckets; see `Part`."""
+    common = gcd(one[0], other[0])
+    return one[1] % common == other[1] % common
+
+
+def key_box(table: pa.Table, key: list[str]) -> dict[str, tuple[Any, Any]]:
+    """Return the least and the greatest value of each key column that has an order.
+
+    Times are the numbers that stand for them: Python holds not every one.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in key:
+        column = table.column(name)
+        if _has_order(column.type):
+            # A null lies outside every bound: with nulls about, the column bounds nothing.
+            bounds = pc.min_max(column) if not column.null_count else {"min": None, "max": None}
+            found[name] = (_value(bounds["min"]), _value(bounds["max"]))
+    return found
+
+
+def _value(scalar: Any) -> Any:
+    if scalar is None or not pa.types.is_temporal(scalar.type):
+        return None if scalar is None else scalar.as_py()
+    return scalar.cast(pa.int32() if scalar.type.bit_width == 32 else pa.int64()).as_py()
+
+
+def _has_order(dtype: pa.DataType) -> bool:
+    # Floats have NaN, which no bound contains.
+    return (
+        pa.types.is_integer(dtype)
+        or pa.types.is_string(dtype)
+        or pa.types.is_temporal(dtype)
+        or pa.types.is_boolean(dtype)
+        or pa.types.is_decimal(dtype)
+    )
+
+
+def _encode_bounds(updates: pa.Table, schema: ShardSchema) -> bytes:
+    box = key_box(updates, schema.key)
+    # Not as Arrow has it: its reader ends the process on some bytes, and takes longer.
+    told = {
+        name: (DECIMAL, str(low), str(high)) if isinstance(low, Decimal) else ("", low, high)
+        for name, (low, high) in box.items()
+        if _fits_in_state(low) and _fits_in_state(high)
+    }
+    return msgspec.msgpack.encode(told) if told else b""
+
+
+def _fits_in_state(value: Any) -> bool:
+    return value is not None and (not isinstance(value, str) or len(value) <= 64)

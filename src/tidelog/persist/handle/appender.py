@@ -1,0 +1,179 @@
+"""Named writers: one interval after the other, each exactly once, whatever happens to the answers.
+
+A name's newest write is remembered in the state until the writer is dropped, so that who comes back
+under the name knows what landed. Progress without data, and what is given up of a hold, may wait
+for a write that is made anyway, or for the next beat: requests need not follow the frontiers.
+Source: persist, "Append"; design page 4, "Writing".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tidelog.errors import Outcome, TidelogError, UpperMismatch, UsageError
+from tidelog.frontier import Frontier, join
+from tidelog.persist.handle.appending import AppendOptions, Updates, compare_and_append
+from tidelog.persist.states.transition import Verdict
+
+if TYPE_CHECKING:
+    from tidelog.persist.handle.shard import Shard
+
+Attempt = tuple[bool, Frontier]  # whether with updates, and up to where
+
+
+@dataclass(slots=True, kw_only=True)
+class Appender:
+    """One named writer of a shard; close it, so that nothing waits any more.
+
+    ``upper`` is what it has brought its interval to; what is durable may be behind it by progress
+    without data. Units: ``heartbeat_us`` microseconds; 0 lets nothing wait.
+    """
+
+    shard: Shard
+    name: str
+    number: int
+    upper: Frontier
+    heartbeat_us: int = 0
+    _durable: Frontier = field(init=False)
+    _holds: dict[str, Frontier] = field(init=False, default_factory=dict)
+    _beaten_us: int = field(init=False, default=-(2**62))
+    _beat: asyncio.Task[None] | None = field(init=False, default=None)
+    _unsure: Attempt | None = field(init=False, default=None)
+    _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._durable = self.upper
+
+    async def append(self, updates: Updates, upper: Frontier | int | None) -> None:
+        """Append updates at times in ``[self.upper, upper)``, and all progress before them.
+
+        Raises:
+            UpperMismatch: somebody else wrote these times. Whatever `Shard.compare_and_append`
+                raises; do the same again after UNKNOWN.
+        """
+        await self._write(updates, Frontier.of(upper))
+
+    async def advance(self, upper: Frontier | int) -> None:
+        """Say that nothing more comes before ``upper``: now, or with the next beat or append.
+
+        Raises:
+            UsageError: it is before what was said. What the last beat raised.
+        """
+        reached = Frontier.of(upper)
+        if not self.upper <= reached:
+            raise UsageError("an upper never goes back", upper=self.upper, asked=reached)
+        self.upper = reached
+        await self._soon()
+
+    async def downgrade_since(self, hold: str, since: Frontier | int | None) -> None:
+        """Move a hold up: now, or with the next beat or append.
+
+        Raises:
+            UsageError: it would be past upper. What the last beat raised.
+        """
+        at = Frontier.of(since)
+        self._holds[hold] = join([at, self._holds.get(hold, at)])
+        await self._soon()
+
+    async def flush(self) -> None:
+        """Have all that was said be durable."""
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.wait({self._beat})
+            self._beat = None
+        if self._waits:
+            await self._write(None, self.upper)
+
+    async def close(self) -> None:
+        """Have all that was said be durable; the name stays known until `Shard.drop_writer`."""
+        await self.flush()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        elif self._beat is not None:
+            self._beat.cancel()
+
+    @property
+    def _waits(self) -> bool:
+        return self._durable < self.upper or bool(self._holds)
+
+    async def _soon(self) -> None:
+        if self._beat is not None and self._beat.done():
+            self._beat.result()
+            self._beat = None
+        wait_us = self._beaten_us + self.heartbeat_us - self.shard.clock.monotonic_us()
+        if wait_us <= 0:
+            await self.flush()
+        elif self._beat is None:
+            self._beat = asyncio.create_task(self._later(wait_us), name=f"beat of {self.name}")
+
+    async def _later(self, wait_us: int) -> None:
+        await self.shard.clock.sleep(wait_us)
+        # An append without an answer is the caller's to repeat: what became of it is his to learn.
+        if self._waits and not (self._unsure is not None and self._unsure[0]):
+            await self._write(None, self.upper)
+
+    async def _write(self, updates: Updates, upper: Frontier) -> None:
+        async with self._lock:
+            attempt = (updates is not None, upper)
+            if self._unsure not in (None, attempt):
+                await self._settle(self._unsure)
+            holds = dict(self._holds)
+            options = AppendOptions(token=(self.name, self.number), named=True, holds=holds)
+            self._unsure = attempt
+            try:
+                # Times between what is durable and what was said have no updates: we said so.
+                done = await compare_and_append(self.shard, updates, self._durable, upper, options)
+            except TidelogError as error:
+                if error.outcome is Outcome.NOT_APPLIED:
+                    self._unsure = None
+                raise
+            if done.verdict is Verdict.MISMATCH:
+                self._unsure = None
+                raise UpperMismatch(
+                    "another writer has written these times: open the appender again, and go on "
+                    "from its upper",
+                    upper=done.upper,
+                    expected=self._durable,
+                )
+            self._landed(upper)
+            self._holds = {n: at for n, at in self._holds.items() if holds.get(n) != at}
+
+    async def _settle(self, last: Attempt | None) -> None:
+        """Learn whether a write without an answer landed, before another one is made."""
+        told = (await self.shard.refresh()).writers.get(self.name)
+        wanted = None if last is None else (self.number, last[1])
+        if told is not None and wanted == (told.number, Frontier.of(told.upper)):
+            self._landed(wanted[1])
+            return
+        # It may land yet, and would then answer for another write of its number.
+        self.number += 1
+
+    def _landed(self, upper: Frontier) -> None:
+        self._unsure = None
+        self.number += 1
+        self._durable = upper
+        self.upper = join([self.upper, upper])
+        self._beaten_us = self.shard.clock.monotonic_us()
+
+
+async def open_appender(shard: Shard, name: str, *, heartbeat_us: int) -> Appender:
+    """Return the writer of a name as the newest state knows it."""
+    state = await shard.refresh()
+    last = state.writers.get(name)
+    return Appender(
+        shard=shard,
+        name=name,
+        number=0 if last is None else last.number + 1,
+        upper=state.upper_frontier,
+        heartbeat_us=heartbeat_us,
+    )

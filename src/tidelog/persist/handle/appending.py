@@ -1,0 +1,162 @@
+"""Appending: updates become parts, and one commit names them.
+
+Source: persist, "Append" and "Backpressure"; design page 4, "Writing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tidelog.errors import PartsSwept, SchemaEvolved, UpperMismatch, UsageError
+from tidelog.frontier import Frontier
+from tidelog.ids import new_writer_id
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema, encode_schema
+from tidelog.persist.format.updates import prepare_updates
+from tidelog.persist.states import transition
+from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import Appended, CompareAndAppend, Verdict
+from tidelog.persist.write.covered import compare_covered, from_time
+from tidelog.persist.write.streaming import Stream, gathered, write_each
+
+if TYPE_CHECKING:
+    from tidelog.persist.handle.shard import Shard
+
+WRITES_MAX: Final = 3
+Updates = pa.Table | pa.RecordBatch | Stream | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendOptions:
+    """How parts are committed besides their times; see `Shard.compare_and_append`."""
+
+    token: Token | None = None
+    named: bool = False
+    holds: Mapping[str, Frontier] = field(default_factory=dict)
+    schema: ShardSchema | None = None  # By which the parts were written; the handle's, if not told.
+
+
+async def compare_and_append(
+    shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
+) -> Appended:
+    """Append updates at times in ``[lower, upper)``; see `Shard.compare_and_append`."""
+    try:
+        return await _append(shard, updates, lower, upper, options)
+    except (SchemaEvolved, UsageError):
+        # Rows that were written before may not fit any more: what became of them is known.
+        if options.token is None or not shard.state.retired:
+            raise
+        command = _command(shard, [], lower, upper, options, schema=b"")
+        told = transition.decide_retry(await shard.refresh(), command)
+        if told is None:
+            raise
+        return told
+
+
+async def _append(
+    shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
+) -> Appended:
+    schema = shard.written_schema()
+    options = replace(options, schema=schema)
+    if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
+        transition.check_interval(lower, upper, rows=0)
+        parts = await _write_stream(shard, updates, schema, lower, upper)
+        return await commit_parts(shard, parts, lower, upper, options)
+    rows = 0 if updates is None else updates.num_rows
+    transition.check_interval(lower, upper, rows=rows)
+    ready: pa.Table | None = None
+    if updates is not None and rows:
+        table = updates if isinstance(updates, pa.Table) else pa.Table.from_batches([updates])
+        work = partial(prepare_updates, table, schema, lower=lower, upper=upper)
+        ready = await shard.clock.offload(work)
+
+    async def write() -> Appended:
+        parts: list[Part] = []
+        if ready is not None:
+            parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
+        return await commit_parts(shard, parts, lower, upper, options)
+
+    for _ in range(WRITES_MAX - 1):
+        with suppress(PartsSwept):
+            return await write()
+    return await write()
+
+
+async def commit_parts(
+    shard: Shard, parts: list[Part], lower: Frontier, upper: Frontier, options: AppendOptions
+) -> Appended:
+    """Commit parts that were written before, by whomever; see `Shard.compare_and_append`."""
+    schema = encode_schema(options.schema or shard.written_schema())
+    command = _command(shard, parts, lower, upper, options, schema=schema)
+    return await shard.machine.commit(lambda state: transition.decide_append(state, command))
+
+
+def _command(
+    shard: Shard,
+    parts: list[Part],
+    lower: Frontier,
+    upper: Frontier,
+    options: AppendOptions,
+    *,
+    schema: bytes,
+) -> CompareAndAppend:
+    return CompareAndAppend(
+        schema=schema,
+        parts=parts,
+        expected_upper=lower,
+        upper=upper,
+        token=options.token or (new_writer_id(shard.clock), 0),
+        named=options.named,
+        fresh=options.token is None,
+        holds=options.holds,
+        first_holds=shard.first_holds,
+    )
+
+
+async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Frontier) -> bool:
+    """Make the shard hold these updates for ``[start, until)``; see `Shard.append`."""
+    schema = shard.written_schema()
+    transition.check_interval(start, until, rows=updates.num_rows)
+    ready = await shard.clock.offload(
+        lambda: prepare_updates(updates, schema, lower=start, upper=until)
+    )
+    checked = True
+    state = await shard.refresh()
+    while True:
+        reached = state.upper_frontier
+        if reached < start:
+            raise UpperMismatch("the shard is not written up to lower", upper=reached)
+        covered = min(until, reached)
+        if start < covered:
+            checked &= compare_covered(state, schema, ready, start, covered)
+        if until <= reached:
+            return checked
+        rest = from_time(ready, reached.time)
+        done = await compare_and_append(shard, rest, reached, until, AppendOptions())
+        if done.verdict is Verdict.COMMITTED:
+            return checked
+        start, ready = reached, rest
+        state = shard.state
+
+
+async def _write_stream(
+    shard: Shard, updates: Stream, schema: ShardSchema, lower: Frontier, upper: Frontier
+) -> list[Part]:
+    """Write updates as they come, a part's worth of them at a time."""
+    writer = shard.writer(schema)
+
+    async def ready() -> AsyncGenerator[pa.Table, None]:
+        async with aclosing(gathered(updates, writer.part_bytes, shard.clock)) as tables:
+            async for table in tables:
+                transition.check_interval(lower, upper, rows=table.num_rows)
+                work = partial(prepare_updates, table, schema, lower=lower, upper=upper)
+                yield await shard.clock.offload(work)
+
+    async with aclosing(ready()) as tables:
+        return await write_each(writer, tables, inline=shard.may_inline)

@@ -1,0 +1,223 @@
+"""Leased readers: what they may read stays, for as long as they renew their lease.
+
+A lease is renewed in the background, each third of it, by one small write; whoever dies, or stands
+still for longer than his lease, loses it, and is told at his next step. Reading is right without a
+lease, too: what was merged stays for an hour, and who is slower than that begins again, or is told.
+Source: persist, "Leasing"; design page 4, "Holds".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+from weakref import ref
+
+from tidelog.arguments import check_kind, check_whole
+from tidelog.clock import Clock, wall_us
+from tidelog.errors import HoldExpired, LocationError, TidelogError, UsageError
+from tidelog.frontier import Frontier, join
+from tidelog.machine.language import Decision
+from tidelog.persist.states.holding import Lease, decide_expire, decide_lease, decide_renew
+from tidelog.persist.states.state import Diff, State
+
+if TYPE_CHECKING:
+    from tidelog.persist.handle.listening import Progress
+    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.read.snapshot import ShardSnapshot
+
+RENEWALS: Final = 3  # In the time of a lease.
+LEASE_LEAST_US: Final = 1_000
+
+
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
+class LeasedReader:
+    """A reader whose times, and whose snapshots' and listeners' parts, nobody deletes.
+
+    ``since`` is the earliest time that it can read; the empty frontier if the shard is no more.
+    Units: ``until_us`` is the wall time, in microseconds, at which a fixed lease is over.
+    """
+
+    shard: Shard
+    name: str
+    lease_us: int
+    since: Frontier
+    until_us: int | None = None
+    _beating: asyncio.Task[None] | None = field(init=False, default=None)
+    _failed: TidelogError | None = field(init=False, default=None)
+
+    async def snapshot(
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_us: int | None = None,
+    ) -> ShardSnapshot:
+        """Return the contents at ``as_of``, once they are complete; see `Shard.snapshot`.
+
+        Its parts, and those of its splits, stay until `downgrade_since` or `close`.
+
+        Raises:
+            HoldExpired: the lease is over.
+        """
+        self._check()
+        return await self.shard.snapshot(as_of, columns=columns, where=where, timeout_us=timeout_us)
+
+    async def listen(
+        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> AsyncIterator[Progress]:
+        """Yield everything at times after ``as_of``; see `Shard.listen`.
+
+        Call `downgrade_since` with what is done, so that it does not hold all for ever.
+
+        Raises:
+            HoldExpired: the lease is over.
+        """
+        self._check()
+        async for progress in self.shard.listen(as_of, columns=columns, where=where):
+            self._check()
+            yield progress
+
+    async def downgrade_since(self, since: Frontier | int) -> Frontier:
+        """Give up times before ``since``, and the parts of all that was planned before.
+
+        Gives the shard's since.
+
+        Raises:
+            HoldExpired: the lease is over. UsageError: ``since`` is past upper.
+        """
+        at = Frontier.of(since)
+        found = await self._renew(at)
+        self.since = join([at, self.since])
+        return found
+
+    async def renew(self) -> None:
+        """Renew the lease now, besides what is done in the background.
+
+        Raises:
+            HoldExpired: it is over.
+        """
+        await self._renew(None)
+
+    async def close(self) -> None:
+        """Give up all that it holds. Best effort, as its lease ends anyway."""
+        await self.stop()
+        with suppress(LocationError):
+            await self.shard.release(self.name)
+
+    async def stop(self) -> None:
+        """Renew the lease no more, and leave it to end."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait({self._beating})
+            self._beating = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def begin(self) -> None:
+        """Renew the lease from now on, in the background."""
+        work = _beat(ref(self), self.shard.clock, self.lease_us // RENEWALS)
+        self._beating = asyncio.create_task(work, name=f"lease {self.name}")
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self.until_us is not None and wall_us(self.shard.clock) >= self.until_us:
+            raise HoldExpired(
+                "the term of this reader is over, and others may have taken what it held: take a "
+                "longer one",
+                hold=self.name,
+            )
+
+    async def beat(self) -> bool:
+        """Renew the lease, as is due; False once there is nothing more to renew."""
+        try:
+            await self._renew(None)
+        except HoldExpired as error:
+            self._failed = error
+            return False
+        except TidelogError:
+            return True  # The store may be back before the lease is over.
+        return True
+
+    async def _renew(self, since: Frontier | None) -> Frontier:
+        self._check()
+        machine = self.shard.machine
+
+        def decide(state: State) -> Decision[Diff, Frontier]:
+            seqno = None if since is None else machine.seqno
+            now_us = wall_us(self.shard.clock)
+            return decide_renew(state, self.name, at_us=now_us, seqno=seqno, since=since)
+
+        return await machine.commit(decide)
+
+
+async def _beat(reader_of: ref[LeasedReader], clock: Clock, every_us: int) -> None:
+    """Renew a lease each so often, until nobody has its reader any more."""
+    while True:
+        await clock.sleep(every_us)
+        reader = reader_of()
+        if reader is None or not await reader.beat():
+            return
+        del reader
+
+
+async def open_lease(
+    shard: Shard, since: Frontier | None, *, lease_us: int, is_fixed: bool, purpose: str
+) -> LeasedReader:
+    """Return a reader whose lease was placed; see `Shard.lease`."""
+    check_whole(lease_us, "lease_us")
+    check_kind(purpose, str, "the purpose of a lease is a text")
+    if lease_us < LEASE_LEAST_US:
+        raise UsageError("a lease is at least a millisecond", lease_us=lease_us)
+    name = f"{'term' if is_fixed else 'reader'}-{shard.clock.unique()}"
+    begun_us = wall_us(shard.clock)
+
+    def decide(state: State) -> Decision[Diff, Frontier]:
+        # The state that is decided over is of this seqno or the next; the lesser holds more.
+        lease = Lease(
+            name=name,
+            lease_us=lease_us,
+            at_us=begun_us,
+            seqno=shard.machine.seqno,
+            since=since,
+            is_fixed=is_fixed,
+            purpose=purpose,
+        )
+        return decide_lease(state, lease)
+
+    start = await shard.machine.commit(decide)
+    reader = LeasedReader(
+        shard=shard,
+        name=name,
+        lease_us=lease_us,
+        since=start,
+        until_us=begun_us + lease_us if is_fixed else None,
+    )
+    if not is_fixed and not start.is_empty:
+        reader.begin()
+    return reader
+
+
+async def end_leases(shard: Shard) -> int:
+    """End the leases that nobody renews, as far as this handle has seen; return how many."""
+    state = await shard.refresh()
+    overdue = shard.beats.overdue(
+        state.holds, monotonic_us=shard.clock.monotonic_us(), now_us=wall_us(shard.clock)
+    )
+    ended = 0
+    for name, beat in overdue:
+        decide = partial(decide_expire, name=name, beat=beat)
+        ended += await shard.machine.commit(decide)
+    return ended

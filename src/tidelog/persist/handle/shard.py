@@ -1,0 +1,429 @@
+"""Shards: the handle through which one durable, definite time-varying collection is used.
+
+Opening a shard does no I/O; a shard that nobody has written has since = upper = {0}, and is made
+by its first write. Decisions are in `tidelog.persist.states.transition`; this runs them through a
+machine.
+Source: persist, "API".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.consensus.port import Consensus
+from tidelog.errors import (
+    AsOfNotComplete,
+    PartMissing,
+    UsageError,
+)
+from tidelog.frontier import Frontier, check_time
+from tidelog.ids import Named, ShardId, name_of
+from tidelog.machine.language import Decision, R
+from tidelog.machine.machine import Machine
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema, encode_schema
+from tidelog.persist.handle import appending, leasing, listening
+from tidelog.persist.handle.appender import Appender, open_appender
+from tidelog.persist.handle.appending import AppendOptions, Updates
+from tidelog.persist.handle.leasing import LeasedReader
+from tidelog.persist.handle.listening import Progress
+from tidelog.persist.handle.timeout import in_time
+from tidelog.persist.read.reader import PartReader, parts_until
+from tidelog.persist.read.selection import ALL_ROWS, CheckedSelection, RowSelection
+from tidelog.persist.read.snapshot import ShardSnapshot, check_readable, require_replaced
+from tidelog.persist.states import holding, transition
+from tidelog.persist.states.evolution import (
+    Evolved,
+    EvolveVerdict,
+    decide_evolve,
+    newest_schema,
+    schema_to_write,
+    served_schema,
+)
+from tidelog.persist.states.hold import Beats
+from tidelog.persist.states.language import ShardLanguage
+from tidelog.persist.states.state import Diff, State, Token
+from tidelog.persist.states.transition import Appended
+from tidelog.persist.write.writer import PartWriter
+from tidelog.store.port import Store
+
+if TYPE_CHECKING:
+    from tidelog.persist.upkeep.compactor import Compacted
+    from tidelog.persist.upkeep.sweeper import ShardSwept
+
+INLINE_STATE_BYTES_MAX = 256 * 1024
+LEASE_US = 900_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Shard:
+    """One shard. Give ``schema`` to write; without it, the shard's own is used once it is written.
+
+    ``first_holds`` are placed by the shard's first write, whoever does it. Each call ends within
+    ``timeout_us`` microseconds, if told; see `within`.
+    """
+
+    id: ShardId
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    schema: ShardSchema | None = None
+    first_holds: Mapping[str, Frontier] = field(default_factory=dict)
+    cache_bytes: int = 0
+    location_url: str = ""  # By which other processes find the store; its own URL, unless told.
+    timeout_us: int | None = None
+    beats: Beats = field(init=False, default_factory=Beats)
+    machine: Machine[State, Diff] = field(init=False)
+    reader: PartReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = Machine(
+            key=self.id,
+            prefix=f"shard/{self.id}",
+            language=ShardLanguage(self.id),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
+        self.reader = PartReader(store=self.store, clock=self.clock, cache_bytes=self.cache_bytes)
+
+    def __repr__(self) -> str:
+        return f"<tidelog shard {name_of(Named.SHARD, self.id) or self.id!s}>"
+
+    @property
+    def state(self) -> State:
+        """Return the state as this handle knows it, which others may have moved on from."""
+        return self.machine.state
+
+    async def refresh(self) -> State:
+        """Read the newest state."""
+        return await self._in_time(self.machine.refresh())
+
+    async def upper(self) -> Frontier:
+        return (await self.refresh()).upper_frontier
+
+    async def since(self) -> Frontier:
+        return (await self.refresh()).since_frontier
+
+    def within(self, timeout_us: int | None) -> Shard:
+        """Return the same handle, but that each call of it ends within so many microseconds.
+
+        One that does not ends with DeadlineExceeded; a write's outcome is UNKNOWN then.
+        """
+        limited = copy(self)
+        limited.timeout_us = timeout_us
+        return limited
+
+    async def compare_and_append(
+        self,
+        updates: Updates,
+        expected_upper: Frontier | int,
+        upper: Frontier | int | None,
+        *,
+        token: Token | None = None,
+        named: bool = False,
+        holds: Mapping[str, Frontier] | None = None,
+    ) -> Appended:
+        """Append updates for ``[expected_upper, upper)`` if the shard's upper is the expected one.
+
+        Shape: ``updates`` as in `ShardSchema.updates`: a table, or a record batch, a reader or an
+            iterable of them, of any length; or None for none. ``upper`` None finishes the shard.
+        With the ``token`` of an earlier call, a write that landed then is answered ALREADY; that of
+        a ``named`` writer is remembered until `drop_writer`.
+
+        Raises:
+            UsageError: the updates do not fit the schema or the interval. NOT_APPLIED.
+            PartsSwept: updates that cannot be had again took too long to come. NOT_APPLIED.
+            OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
+        """
+        lower, until = Frontier.of(expected_upper), Frontier.of(upper)
+        options = AppendOptions(token=token, named=named, holds=holds or {})
+        work = appending.compare_and_append(self, updates, lower, until, options)
+        return await self._in_time(work, writes=True)
+
+    async def commit_parts(
+        self,
+        parts: list[Part],
+        lower: Frontier,
+        upper: Frontier,
+        *,
+        token: Token | None = None,
+        named: bool = False,
+        holds: Mapping[str, Frontier] | None = None,
+    ) -> Appended:
+        """Commit parts that were written before, by whomever; see `compare_and_append`."""
+        options = AppendOptions(token=token, named=named, holds=holds or {})
+        work = appending.commit_parts(self, parts, lower, upper, options)
+        return await self._in_time(work, writes=True)
+
+    async def append(
+        self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
+    ) -> bool:
+        """Make the shard hold these updates for ``[lower, upper)``, whoever writes them.
+
+        Several writers may bring the same data, cut at other times. Times that are covered already
+        are dropped; gives False if their data could no longer be compared.
+
+        Raises:
+            UpperMismatch: the shard's upper is below ``lower``: there would be a hole. NOT_APPLIED.
+            DataDiffers: others wrote other data for these times. NOT_APPLIED.
+        """
+        work = appending.append(self, updates, Frontier.of(lower), Frontier.of(upper))
+        return await self._in_time(work, writes=True)
+
+    async def appender(self, name: str, *, heartbeat_us: int = 0) -> Appender:
+        """Return the writer of a name, which appends one interval after the other.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        return await self._in_time(open_appender(self, name, heartbeat_us=heartbeat_us))
+
+    async def drop_writer(self, name: str) -> bool:
+        """Forget a named writer; gives whether there was one."""
+        return await self._decide(lambda state: transition.decide_drop_writer(state, name))
+
+    async def snapshot(
+        self,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_us: int | None = None,
+    ) -> ShardSnapshot:
+        """Return the contents at ``as_of``, once they are complete: all, unless told.
+
+        ``where`` is a condition in DuckDB's dialect on a row; what it and ``columns`` leave out is
+        not read, where that can be told without reading it.
+
+        Raises:
+            UsageError: a column is not there, or the condition is none.
+            AsOfBeforeSince: since is past it; the message has the smallest time that can be read.
+            DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
+        """
+        check_time(as_of)
+        asked = RowSelection(columns=columns, where=where)
+        checked = None if self.schema is None else asked.check(self.schema)
+        state = await self.wait_for_upper(as_of, timeout_us=timeout_us)
+        checked = checked or asked.check(served_schema(state, self.schema))
+        return self.snapshot_of(state, as_of, checked)
+
+    def snapshot_of(
+        self,
+        state: State,
+        as_of: int,
+        selection: CheckedSelection | None = None,
+        *,
+        upper: Frontier | None = None,
+    ) -> ShardSnapshot:
+        """Return the contents at a time that ``state``, read before, is complete for: no request.
+
+        ``upper`` is the state's own, unless it is known to have all up to another.
+
+        Raises:
+            AsOfBeforeSince: see `snapshot`. AsOfNotComplete: the state does not reach so far.
+        """
+        check_readable(state, as_of)
+        reached = upper or state.upper_frontier
+        if not reached.passed(as_of):
+            raise AsOfNotComplete(
+                "the time is not complete yet: ask for an earlier one", upper=reached
+            )
+        schema = served_schema(state, self.schema)
+
+        async def again(error: PartMissing) -> ShardSnapshot:
+            newest = await self.check_replaced(error)
+            return self.snapshot_of(newest, as_of, selection, upper=upper)
+
+        return ShardSnapshot(
+            shard=self.id,
+            schema=schema,
+            as_of=as_of,
+            parts=tuple(parts_until(state, as_of)),
+            reader=self.reader,
+            again=again,
+            location_url=self.location_url,
+            selection=selection or ALL_ROWS.check(schema),
+        )
+
+    async def check_replaced(self, error: PartMissing) -> State:
+        """Return the newest state, if it names other parts in place of one that is missing.
+
+        Raises:
+            PartMissing: it does not: the object is lost. LocationError: the store failed.
+        """
+        state = await self.refresh()
+        require_replaced([state], error)
+        return state
+
+    async def listen(
+        self, as_of: int, *, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> AsyncIterator[Progress]:
+        """Yield everything at times after ``as_of``, interval by interval, for as long as it comes.
+
+        With a snapshot at the same ``as_of``, nothing is missing and nothing comes twice. Of some
+        ``columns``, updates are those of a shard that had no others.
+
+        Raises:
+            AsOfBeforeSince: updates after ``as_of`` may no longer be told apart.
+            UsageError: see `snapshot`.
+        """
+        selection = RowSelection(columns=columns, where=where)
+        async with aclosing(listening.listen(self, as_of, selection)) as stream:
+            async for progress in stream:
+                yield progress
+
+    async def hold(
+        self, name: str, since: Frontier | int | None = None, *, token: int | None = None
+    ) -> Frontier:
+        """Place the critical hold of a name (at since unless told), or find it; gives where it is.
+
+        With a ``token`` greater than the hold's, take it over: who comes with a lesser one after
+        that is refused for good.
+
+        Raises:
+            UsageError: ``since`` is below the shard's, or past upper. HoldFenced: see above.
+        """
+        wanted = None if since is None else Frontier.of(since)
+        schema = b"" if self.schema is None else encode_schema(self.schema)
+        return await self._decide(
+            lambda state: holding.decide_hold(state, name, wanted, schema=schema, token=token)
+        )
+
+    async def downgrade_since(
+        self, name: str, since: Frontier | int | None, *, token: int | None = None
+    ) -> Frontier:
+        """Move the named hold up; gives the shard's since, the least of all holds.
+
+        Raises:
+            UsageError: there is no such hold, or ``since`` is past upper. HoldFenced: see `hold`.
+        """
+        wanted = Frontier.of(since)
+        return await self._decide(
+            lambda state: holding.decide_downgrade(state, name, wanted, token=token)
+        )
+
+    async def release(self, name: str, *, token: int | None = None) -> bool:
+        """Drop the named hold; gives whether there was one. Since moves with the next downgrade.
+
+        Raises:
+            HoldFenced: see `hold`.
+        """
+        return await self._decide(lambda state: holding.decide_release(state, name, token=token))
+
+    async def lease(
+        self,
+        since: Frontier | int | None = None,
+        *,
+        lease_us: int = LEASE_US,
+        fixed: bool = False,
+        purpose: str = "",
+    ) -> LeasedReader:
+        """Return a reader for whom nothing that it may read is deleted, while it renews its lease.
+
+        A ``fixed`` one is not renewed, and outlives this process: its time is over when it is over.
+        Close it when it is not needed; others end it else, a while later.
+
+        Raises:
+            UsageError: ``since`` (the shard's unless told) is below the shard's, or past upper.
+        """
+        start = None if since is None else Frontier.of(since)
+        work = leasing.open_lease(self, start, lease_us=lease_us, is_fixed=fixed, purpose=purpose)
+        return await self._in_time(work, writes=True)
+
+    async def end_leases(self) -> int:
+        """End the leases that nobody renews, as far as this handle has seen; return how many."""
+        return await leasing.end_leases(self)
+
+    async def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> Evolved:
+        """Make ``schema`` the shard's, if the id of the one it has is ``expected``.
+
+        Columns are dropped, or added at the end: nothing that is stored is written again. Handles
+        of an earlier schema write no more; they read, unless a column of theirs was dropped.
+
+        Raises:
+            SchemaIncompatible: it cannot become that; the message says what it can become.
+            UsageError: nothing was written yet, or the shard is finished.
+        """
+        done = await self._decide(lambda state: decide_evolve(state, schema, expected))
+        if self.schema is not None and done.verdict is not EvolveVerdict.MISMATCH:
+            self.schema = newest_schema(self.state)
+        return done
+
+    async def schemas(self) -> list[pa.Schema]:
+        """Return the columns of each schema that the shard has had, by their ids."""
+        state = await self.refresh()
+        return list(newest_schema(state).known) if state.schema else []
+
+    async def compact(self, *, full: bool = False) -> Compacted:
+        """Merge batches that are due, or all; see `tidelog.persist.upkeep.compactor.compact`."""
+        from tidelog.persist.upkeep.compactor import compact
+
+        return await compact(self, full=full)
+
+    async def collect(self, *, after_us: int | None = None) -> int:
+        """Delete objects that merges made vanish ``after_us`` ago, or earlier; return how many.
+
+        Readers who planned before have so long to read; an hour, unless told. What a lease holds
+        stays in any case; leases that nobody renews are ended first.
+
+        Raises:
+            LocationError: the store failed: what was deleted is named by nothing.
+        """
+        await self.end_leases()
+        return await self.machine.collect(after_us=after_us)
+
+    async def sweep(self) -> ShardSwept:
+        """Delete what nothing names; see `tidelog.persist.upkeep.sweeper.sweep`."""
+        from tidelog.persist.upkeep.sweeper import sweep
+
+        return await sweep(self)
+
+    async def bury(self) -> int:
+        """Finish the shard for all, and give up what it holds; return how many objects that are.
+
+        They go by `collect`.
+        """
+        return await self._decide(transition.decide_tombstone)
+
+    def writer(self, schema: ShardSchema | None = None) -> PartWriter:
+        """Return what writes this shard's parts, by the handle's schema unless told."""
+        return PartWriter(
+            store=self.store,
+            clock=self.clock,
+            shard=self.id,
+            schema=schema or self.written_schema(),
+            write_epoch=self.state.write_epoch,
+        )
+
+    @property
+    def may_inline(self) -> bool:
+        return self.state.totals.inline_bytes < INLINE_STATE_BYTES_MAX
+
+    async def wait_for_upper(self, time: int, *, timeout_us: int | None = None) -> State:
+        """Wait until ``time`` is complete; a poll costs one request, and they grow rarer."""
+        return await listening.wait_for_upper(self, time, timeout_us=timeout_us)
+
+    def written_schema(self) -> ShardSchema:
+        """Return the schema by which this handle writes.
+
+        Raises:
+            UsageError: it has none. SchemaEvolved: it has one that is not the newest any more.
+        """
+        schema = schema_to_write(self.state, self.schema)
+        if schema is None:
+            raise UsageError("open the shard with its schema to write it", shard=self.id)
+        return schema
+
+    async def _decide(self, decide: Callable[[State], Decision[Diff, R]]) -> R:
+        return await self._in_time(self.machine.commit(decide), writes=True)
+
+    async def _in_time(self, work: Coroutine[Any, Any, R], *, writes: bool = False) -> R:
+        return await in_time(self.clock, work, self.timeout_us, writes=writes)

@@ -1,0 +1,1 @@
+"""Parts become rows: snapshots, conditions, and what is too large to be held."""

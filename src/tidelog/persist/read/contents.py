@@ -1,0 +1,151 @@
+"""What a snapshot holds, read in tables of which never all are there at once.
+
+How it is read follows from its parts. Where each update is +1 and there is no key, rows come as
+they were written. Where parts are in the order of their key, they are swept through by ranges of
+it. What is neither meets in SQL: in memory if it is small, else out of files, with a bound to what
+is held in memory.
+
+Invariants: the tables' sum is the snapshot, of the columns asked for; no diff is 0.
+Source: persist, "Snapshot"; design page 4, "Reading".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.persist.format.bounds import box_of_part, is_ordered, part_reaches
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import DIFF, ShardSchema
+from tidelog.persist.format.updates import sum_up
+from tidelog.persist.read.opened import OpenPart, PartOpener
+from tidelog.persist.read.pieces import Wanted, opener_names, pieces_as_written, pieces_by_key
+from tidelog.persist.read.selection import CheckedSelection
+from tidelog.persist.read.spilled_rows import MEMORY_BYTES, SpilledRows
+from tidelog.store.port import Store
+
+IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
+SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
+
+Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
+
+
+class Way(enum.Enum):
+    """How the contents of parts are had."""
+
+    AS_WRITTEN = "as written"
+    BY_KEY = "by key"
+    AT_ONCE = "at once"
+    SPILLED = "spilled"
+
+
+def choose_way(parts: Sequence[Part], schema: ShardSchema) -> Way:
+    """Choose how the contents of parts are had in bounded memory."""
+    if not schema.key_columns and all(part.plain for part in parts):
+        return Way.AS_WRITTEN
+    if _can_sweep(parts, schema):
+        return Way.BY_KEY
+    is_small = sum(part.size_bytes for part in parts) <= IN_MEMORY_BYTES
+    return Way.AT_ONCE if is_small else Way.SPILLED
+
+
+def _can_sweep(parts: Sequence[Part], schema: ShardSchema) -> bool:
+    if not schema.key_columns or not is_ordered(schema.data.field(0).type):
+        return False
+    unsorted_bytes = sum(part.size_bytes for part in parts if not part.is_sorted)
+    # What is in no order is decoded for the first range, and held, or decoded again.
+    if unsorted_bytes > IN_MEMORY_BYTES:
+        return False
+    large = (part for part in parts if part.size_bytes > SINGLE_VALUE_BYTES_MAX)
+    return not any(_has_single_value(part, schema.names[0]) for part in large)
+
+
+def _has_single_value(part: Part, column: str) -> bool:
+    """Say whether a part may hold one value of a column only: no range cuts through that."""
+    least, greatest = box_of_part(part).get(column, (None, None))
+    return least is None or bool(least == greatest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentsReader:
+    """Reads some rows and columns of a shard at a time.
+
+    Units: what SQL holds in memory is at most ``memory_bytes``; it keeps the rest in files.
+    """
+
+    schema: ShardSchema
+    selection: CheckedSelection
+    as_of: int
+    store: Store
+    clock: Clock
+    memory_bytes: int = MEMORY_BYTES
+
+    @property
+    def narrow(self) -> ShardSchema:
+        """Return the schema of what is asked for; nothing of it is called a key."""
+        return _narrowed(self.schema, self.selection.columns)
+
+    async def tables(self, parts: Sequence[Part]) -> Pieces:
+        """Yield columns and ``_diff`` of the rows that are asked for.
+
+        Raises:
+            UsageError: the condition fails on a row. PartMissing: an object is not there.
+            CorruptionError: bytes are not those that were written. LocationError: the store failed.
+        """
+        with self.selection.sandbox() as sandbox:
+            box = self.selection.box(sandbox)
+            wanted = Wanted(
+                as_of=self.as_of, columns=self.selection.needed, box=box, is_grouped=True
+            )
+            reached = [part for part in parts if part_reaches(part, box)]
+            async with aclosing(self._read(reached, wanted)) as pieces:
+                async for piece in pieces:
+                    choose = partial(self.selection.filtered, piece, sandbox)
+                    found = await self.clock.offload(choose)
+                    if found.num_rows:
+                        yield found
+
+    def _read(self, parts: Sequence[Part], wanted: Wanted) -> Pieces:
+        opener = PartOpener(
+            store=self.store,
+            clock=self.clock,
+            schema=self.schema,
+            names=opener_names(self.schema, wanted.box),
+        )
+        ways: dict[Way, Callable[[], Pieces]] = {
+            Way.AS_WRITTEN: lambda: pieces_as_written(parts, wanted, opener),
+            Way.BY_KEY: lambda: pieces_by_key(parts, wanted, opener),
+            Way.AT_ONCE: lambda: _at_once(parts, wanted, opener),
+            Way.SPILLED: lambda: SpilledRows(
+                opener=opener, wanted=wanted, memory_bytes=self.memory_bytes
+            ).tables(parts),
+        }
+        return ways[choose_way(parts, self.schema)]()
+
+
+async def _at_once(parts: Sequence[Part], wanted: Wanted, opener: PartOpener) -> Pieces:
+    """Yield columns and ``_diff``, consolidated, as one table."""
+    names = list(dict.fromkeys([*wanted.columns, *wanted.box]))
+    opened = await opener.open(parts)
+
+    def read(one: OpenPart) -> pa.Table:
+        groups = [n for n, group in enumerate(one.groups) if group.reaches(wanted.box)]
+        return one.read(groups, [*names, DIFF], as_of=wanted.as_of)
+
+    def sum_of_all() -> pa.Table:
+        return sum_up([read(one) for one in opened], _narrowed(opener.schema, names))
+
+    found = await opener.clock.offload(sum_of_all)
+    if found.num_rows:
+        yield found
+
+
+def _narrowed(schema: ShardSchema, names: Sequence[str]) -> ShardSchema:
+    return ShardSchema(pa.schema([schema.data.field(name) for name in names]), 0)

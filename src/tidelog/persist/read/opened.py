@@ -1,0 +1,193 @@
+"""Parts of which some is read: their bytes are checked whole, and rows decoded as asked.
+
+A part's bytes are small beside its rows; where many parts are open at once, they are kept in files
+without a name, which the system takes out of memory when it is short.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.clock import Clock, run_all
+from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
+from tidelog.persist.format.part import Part, check_bytes, decode_part, missing_part
+from tidelog.persist.format.schema import TIME, ShardSchema, fitted
+from tidelog.store.port import Store
+from tidelog.store.wrappers.checked import read_checked
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A row group: how many rows it has, and between which bounds each column's values lie.
+
+    ``bounds`` leave out columns of which nothing is known, and have (None, None) for nothing else.
+    """
+
+    rows: int
+    bounds: Box = field(default_factory=dict)
+
+    def reaches(self, box: Box) -> bool:
+        """Say whether it can hold rows within the box."""
+        return all(overlaps(self.bounds.get(n, OPEN), wanted) for n, wanted in box.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPart:
+    """A part whose bytes were read and checked.
+
+    Shape: ``groups`` tell of the columns by whose bounds a reader chooses; a part that rides in
+        its descriptor is one group.
+    """
+
+    part: Part
+    schema: ShardSchema
+    source: pq.ParquetFile | pa.Table
+    groups: list[Group]
+
+    def read(self, groups: Sequence[int], names: Sequence[str], *, as_of: int) -> pa.Table:
+        """Return the named columns of row groups, at times up to ``as_of``; some have dictionaries.
+
+        Raises:
+            CorruptionError: they cannot be decoded.
+        """
+        is_later = self.part.time_max > as_of
+        wanted = [*names, TIME] if is_later and TIME not in names else list(names)
+        table = self._decode(groups, wanted)
+        if is_later:
+            table = table.filter(pc.less_equal(table.column(TIME), scalar_of(as_of, pa.int64())))
+        return table.select(list(names))
+
+    def _decode(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        updates = self.schema.updates
+        own = self.schema.of_part(self.part.schema_id).updates
+        there = [name for name in names if name in own.names]
+        schema = pa.schema([own.field(name) for name in there])
+        if isinstance(self.source, pa.Table):
+            some = self.source if groups else self.source.slice(0, 0)
+            return fitted(some, names, updates)
+        try:
+            found = self.source.read_row_groups(list(groups), columns=there, use_threads=False)
+            return fitted(cast_but_dictionaries(found.select(there), schema), names, updates)
+        except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+            raise CorruptionError("a part cannot be decoded", path=self.part.path) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOpener:
+    """Opens parts, a few at once.
+
+    ``names`` are the columns by whose bounds row groups are chosen. Text of the columns in
+    ``packed`` keeps the dictionary that a part has for it: whoever writes Parquet wants it so. With
+    ``in_files``, bytes are kept out of the process's own memory.
+    """
+
+    store: Store
+    clock: Clock
+    schema: ShardSchema
+    names: frozenset[str] = frozenset()
+    packed: frozenset[str] = frozenset()
+    reads: int = 8
+
+    async def open(self, parts: Sequence[Part], *, in_files: bool = False) -> list[OpenPart]:
+        """Read and check the bytes of parts.
+
+        Raises:
+            PartMissing: an object is not there. CorruptionError: bytes are not those written.
+            LocationError: the store failed.
+        """
+        work = [partial(self._open, part, in_files) for part in parts]
+        return await run_all(work, at_once=self.reads)
+
+    async def _open(self, part: Part, in_files: bool) -> OpenPart:
+        if part.path is None:
+            return self._inline(part)
+        return await self._load(part.path, lambda data: self._checked(part, data, in_files))
+
+    async def bytes_of(self, part: Part) -> bytes:
+        """Read and check a part's bytes; see `open`."""
+
+        def checked(data: bytes) -> bytes:
+            check_bytes(part, data)
+            return data
+
+        if part.path is None:
+            return await self.clock.offload(lambda: checked(part.inline or b""))
+        return await self._load(part.path, checked)
+
+    async def _load(self, path: str, check: Callable[[bytes], T]) -> T:
+        try:
+            return await read_checked(
+                self.store, path, lambda data: self.clock.offload(lambda: check(data))
+            )
+        except ObjectNotFound as error:
+            raise missing_part(path) from error
+
+    def _inline(self, part: Part) -> OpenPart:
+        table = decode_part(part, part.inline or b"", self.schema)
+        groups = [Group(table.num_rows)]
+        return OpenPart(part=part, schema=self.schema, source=table, groups=groups)
+
+    def _checked(self, part: Part, data: bytes, in_files: bool) -> OpenPart:
+        check_bytes(part, data)
+        try:
+            source = _in_file(data) if in_files else pa.BufferReader(data)
+            file = pq.ParquetFile(source)
+            if packed := _with_dictionary(file.metadata, self.packed):
+                file = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=packed)
+            groups = list(_groups(file.metadata, self.names))
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise CorruptionError("a part cannot be decoded", path=part.path) from error
+        return OpenPart(part=part, schema=self.schema, source=file, groups=groups)
+
+
+def _in_file(data: bytes) -> pa.MemoryMappedFile:
+    with tempfile.NamedTemporaryFile(prefix="tidelog-part-") as file:
+        file.write(data)
+        file.flush()
+        # What is mapped outlives the file's name.
+        return pa.memory_map(file.name)
+
+
+def _with_dictionary(metadata: pq.FileMetaData, names: frozenset[str]) -> list[str]:
+    """Return the named columns that have a dictionary, by the first row group."""
+    if not names or not metadata.num_row_groups:
+        return []
+    group = metadata.row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    return [
+        c.path_in_schema for c in columns if c.path_in_schema in names and c.has_dictionary_page
+    ]
+
+
+def cast_but_dictionaries(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with a schema's types; text that has a dictionary keeps it."""
+    fields = [
+        field.with_type(given.type) if pa.types.is_dictionary(given.type) else field
+        for field, given in zip(schema, table.schema, strict=True)
+    ]
+    return table.cast(pa.schema(fields))
+
+
+def _groups(metadata: pq.FileMetaData, names: frozenset[str]) -> Iterator[Group]:
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        yield Group(group.num_rows, box_of_group(group, names))
+
+
+def is_in_order(groups: Sequence[Group], name: str) -> bool:
+    """Say whether row groups are known to follow one another by a column, and nulls come last."""
+    bounds: list[Interval] = [group.bounds.get(name, OPEN) for group in groups]
+    known = all(b[1] is not None and a[0] is not None for b, a in pairwise(bounds))
+    return known and all(before[1] <= after[0] for before, after in pairwise(bounds))

@@ -1,0 +1,209 @@
+"""What a reader asks of a collection, and which of the rows that were read it is. Pure."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, SupportsIndex
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.arguments import check_kind, quoted
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.persist.format.bounds import Box
+from tidelog.persist.format.part import int64_array, int64_of
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.format.updates import consolidate
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from tidelog.predicate.predicate import Predicate
+
+BLOCK_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSelection:
+    """Which rows and columns are asked for: all, unless told.
+
+    Shape: ``where`` is a condition in DuckDB's dialect. ``what`` is what the caller knows options
+        by: ``--where`` is the command line's.
+    """
+
+    columns: Sequence[str] | None = None
+    where: str | None = None
+    limit: int | None = None
+    what: str = ""
+
+    def check(self, schema: ShardSchema) -> CheckedSelection:
+        """Check it against a collection's columns.
+
+        Raises:
+            UsageError: a column is not there, the condition is none, or the limit is no number of
+                rows.
+        """
+        limit = None if self.limit is None else _limit_of(self.limit, f"{self.what}limit")
+        names = schema.names
+        if isinstance(self.columns, str):  # Its letters would be taken for columns.
+            raise UsageError(
+                f"{self.what}columns is a list of names, not one text: [{self.columns!r}]"
+            )
+        columns = names if self.columns is None else [_known(name, names) for name in self.columns]
+        if not columns or len(set(columns)) != len(columns):
+            raise UsageError(
+                f"{self.what}columns names no column, or one twice: name each once", given=columns
+            )
+        where = self.where
+        predicate = None
+        if where is not None:
+            # DuckDB is behind it, which takes 50 ms to load.
+            from tidelog.predicate.expression import check_predicate
+
+            told = f"{self.what}where"
+            check_kind(where, str, f"{told} is a condition in SQL, as text")
+            predicate = check_predicate(where, schema.data, definite=False, what=told)
+        return CheckedSelection(columns=tuple(columns), predicate=predicate, limit=limit)
+
+
+ALL_ROWS: Final = RowSelection()
+
+
+def _limit_of(limit: SupportsIndex, what: str) -> int:
+    try:
+        found = operator.index(limit)  # Of numpy, too.
+    except TypeError:
+        raise UsageError(f"{what} is a whole number of rows", given=quoted(limit)) from None
+    if found < 0:
+        raise UsageError(f"{what} is 0 or more", given=found)
+    return found
+
+
+def _known(name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise UsageError(f"there is no column {name!r}: the columns are {', '.join(names)}")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSelection:
+    """A selection that fits its collection."""
+
+    columns: tuple[str, ...]
+    predicate: Predicate | None
+    limit: int | None
+
+    def is_all(self, schema: ShardSchema) -> bool:
+        """Say whether it leaves nothing out of what has this schema, and changes no order."""
+        return self.predicate is None and self.limit is None and list(self.columns) == schema.names
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Return the columns that have to be read."""
+        read = () if self.predicate is None else self.predicate.schema.names
+        return tuple(dict.fromkeys([*self.columns, *read]))
+
+    @contextmanager
+    def sandbox(self) -> Iterator[duckdb.DuckDBPyConnection | None]:
+        """Yield what the condition is computed in; None if there is none, for it takes 30 ms."""
+        if self.predicate is None:
+            yield None
+            return
+        from tidelog.predicate.predicate import open_sandbox
+
+        with open_sandbox() as opened:
+            yield opened
+
+    def box(self, sandbox: duckdb.DuckDBPyConnection | None) -> Box:
+        """Return bounds outside of which no row is asked for."""
+        if self.predicate is None or sandbox is None:
+            return {}
+        from tidelog.persist.read.pushdown import box_of
+
+        return box_of(self.predicate.sql, self.predicate.schema, sandbox)
+
+    def chosen(
+        self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, name: str
+    ) -> pa.Table:
+        """Return those of some rows that are asked for, in their order, with ``_diff``.
+
+        Raises:
+            UsageError: the condition fails on a row. CorruptionError: one is there less than no
+            times.
+        """
+        found = self.filtered(rows, sandbox)
+        check_multiplicity(found, name)
+        return found
+
+    def filtered(self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None) -> pa.Table:
+        """Return those of some rows that are asked for, however often they are there.
+
+        Raises:
+            UsageError: the condition fails on a row.
+        """
+        if self.predicate is not None and sandbox is not None and rows.num_rows:
+            rows = rows.filter(self.predicate.mask_in(sandbox, rows))
+        return rows.select([*self.columns, DIFF])
+
+    def chosen_changes(
+        self, updates: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, data: pa.Schema
+    ) -> pa.Table:
+        """Return those of some updates that are asked for, in their order; see `chosen`."""
+        if self.predicate is None or sandbox is None:
+            return updates.select([*self.columns, TIME, DIFF])
+        found = updates.filter(self.predicate.mask_in(sandbox, updates))
+        if set(self.needed) == set(self.columns):
+            return found.select([*self.columns, TIME, DIFF])
+        # Without the columns that the condition reads, updates may cancel or be the same.
+        narrow = ShardSchema(pa.schema([data.field(n) for n in self.columns]), 0)
+        return consolidate([found], narrow)
+
+
+def check_multiplicity(contents: pa.Table, name: str) -> None:
+    """Refuse contents in which something is there less than no times.
+
+    Raises:
+        CorruptionError: so it is.
+    """
+    diffs = int64_of(contents, DIFF)
+    if len(diffs) and diffs.min() < 0:
+        raise CorruptionError("a row of the collection has a negative multiplicity", name=name)
+
+
+def first_rows(contents: pa.Table, count: int) -> pa.Table:
+    """Return the first ``count`` rows of contents, each counted as often as it is there."""
+    ends = np.cumsum(int64_of(contents, DIFF))
+    if not len(ends) or ends[-1] <= count:
+        return contents
+    whole = int(np.searchsorted(ends, count, side="left")) + (1 if count else 0)
+    kept = contents.slice(0, whole)
+    if not whole:
+        return kept
+    diffs = int64_of(kept, DIFF).copy()
+    diffs[-1] -= ends[whole - 1] - count
+    position = kept.schema.get_field_index(DIFF)
+    return kept.set_column(position, kept.schema.field(position), int64_array(diffs))
+
+
+def rows_count(contents: pa.Table) -> int:
+    """Return how many rows contents stand for."""
+    return int(int64_of(contents, DIFF).sum())
+
+
+def repeated(contents: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows, each as often as its ``_diff`` says, without it; never many more than there are.
+
+    A row can be there a billion times.
+    """
+    diffs = int64_of(contents, DIFF)
+    rows = contents.drop_columns([DIFF])
+    if (diffs == 1).all():
+        yield rows
+        return
+    ends = np.cumsum(diffs)
+    for start in range(0, int(ends[-1]), BLOCK_ROWS):
+        places = np.arange(start, min(int(ends[-1]), start + BLOCK_ROWS))
+        yield rows.take(np.searchsorted(ends, places, side="right"))

@@ -1,0 +1,177 @@
+"""Snapshots: the contents of a shard at one time, as parts that are still to be read.
+
+Source: persist, "Snapshot".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tidelog.errors import AsOfBeforeSince, PartMissing, UsageError
+from tidelog.ids import ShardId
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.updates import accumulate, sum_up
+from tidelog.persist.read.contents import IN_MEMORY_BYTES, ContentsReader, Way, choose_way
+from tidelog.persist.read.reader import PartReader, Split, plan_splits
+from tidelog.persist.read.rereading import READS_MAX, overtaken, reread
+from tidelog.persist.read.selection import CheckedSelection
+from tidelog.persist.read.spilled_rows import MEMORY_BYTES
+from tidelog.persist.states.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSnapshot:
+    """The contents at ``as_of``, not read yet: those rows and columns that ``selection`` names.
+
+    ``again`` plans the same by the newest state, where that names other parts than are missing.
+    """
+
+    shard: ShardId
+    schema: ShardSchema
+    as_of: int
+    parts: tuple[Part, ...]
+    reader: PartReader
+    again: Callable[[PartMissing], Awaitable[ShardSnapshot]]
+    selection: CheckedSelection
+    location_url: str = ""
+
+    def splits(self, count: int) -> list[Split]:
+        """Share the snapshot out into exactly ``count`` plain values, balanced by bytes.
+
+        Raises:
+            UsageError: ``count`` is less than 1, or the snapshot is of some rows or columns.
+        """
+        if count < 1:
+            raise UsageError("a snapshot has at least one split", count=count)
+        if not self.is_whole:
+            raise UsageError(
+                "splits are of whole snapshots: leave columns and where out, and choose from what "
+                "a split gives"
+            )
+        return plan_splits(self.shard, self.schema, self.as_of, self.parts, count)
+
+    @property
+    def is_whole(self) -> bool:
+        """Say whether all rows and columns are asked for, in their order."""
+        return self.selection.is_all(self.schema)
+
+    async def to_arrow(self) -> pa.Table:
+        """Return the contents: the columns asked for and ``_diff``, consolidated.
+
+        Raises:
+            CorruptionError: a part is missing, or not what was written. AsOfBeforeSince: the time
+                is not kept any more. UsageError: the condition fails on a row. LocationError: the
+                store failed.
+        """
+        if self.is_whole and sum(part.size_bytes for part in self.parts) <= IN_MEMORY_BYTES:
+            return await self._at_once()
+        found = [table async for table in self._tables(MEMORY_BYTES)]
+        narrow = self._contents(MEMORY_BYTES).narrow
+        of_all_columns = set(narrow.names) == set(self.schema.names)
+        if of_all_columns and choose_way(self.parts, self.schema) is not Way.AS_WRITTEN:
+            return pa.concat_tables([sum_up([], narrow), *found])
+        return await self.reader.clock.offload(lambda: sum_up(found, narrow))
+
+    async def to_batches(
+        self, *, memory_bytes: int = MEMORY_BYTES
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the contents in batches, of which never all are in memory: columns and ``_diff``.
+
+        No row is there that was taken back. A row comes once, with how often it is there in
+        ``_diff``, unless the shard has no key and nothing in it was ever taken back, or a column
+        is left out: then equal rows may come apart, and their sum counts.
+
+        Units: of what has to be sorted or grouped, at most ``memory_bytes`` are in memory, and
+            what does not fit lies in files meanwhile.
+
+        Raises:
+            ReadOvertaken: what was still to come was merged and deleted. Whatever `to_arrow`
+                raises.
+        """
+        async with aclosing(self._tables(memory_bytes)) as tables:
+            async for table in tables:
+                for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+                    yield batch
+
+    async def to_spark(self, spark: SparkSession) -> DataFrame:
+        """Return the contents as a Spark DataFrame: columns and ``_diff``; nothing is read yet.
+
+        It stands for the parts that are named now: read it before what merges replace is
+        collected. Equal rows may come apart, as from `to_batches`.
+
+        Raises:
+            UsageError: the snapshot has a condition, its store is this process's memory, or Spark
+                has no type for a column. LocationError: the store failed.
+        """
+        # No room here knows Spark: where there is a session, what makes frames is there, too.
+        made: DataFrame = await import_module("tidelog.spark.shard_frame").frame_of(spark, self)
+        return made
+
+    async def _at_once(self) -> pa.Table:
+        snapshot = self
+        for _ in range(READS_MAX):
+            try:
+                tables = await snapshot.reader.read(snapshot.parts, self.schema)
+            except PartMissing as error:
+                snapshot = await self.again(error)
+                continue
+            work = partial(accumulate, tables, self.schema, as_of=self.as_of)
+            return await self.reader.clock.offload(work)
+        raise overtaken()
+
+    def _tables(self, memory_bytes: int) -> AsyncGenerator[pa.Table, None]:
+        planned = [self]
+
+        async def plan_again(error: PartMissing) -> None:
+            planned.append(await self.again(error))
+
+        contents = self._contents(memory_bytes)
+        return reread(lambda: contents.tables(planned[-1].parts), plan_again)
+
+    def _contents(self, memory_bytes: int) -> ContentsReader:
+        return ContentsReader(
+            schema=self.schema,
+            selection=self.selection,
+            as_of=self.as_of,
+            store=self.reader.store,
+            clock=self.reader.clock,
+            memory_bytes=memory_bytes,
+        )
+
+
+def require_replaced(states: Iterable[State], error: PartMissing) -> None:
+    """Raise an error again where one of the newest states names the missing part still.
+
+    Raises:
+        PartMissing: so it is: the object is lost, and was not replaced by a merge.
+    """
+    path = str(error.facts["path"]).encode()
+    if any(path in batch.packed for state in states for batch in state.batches):
+        raise error
+
+
+def check_readable(state: State, as_of: int) -> None:
+    """Refuse a time that is below since.
+
+    Raises:
+        AsOfBeforeSince: it is; the message has the smallest time that can be read.
+    """
+    if state.since is None:
+        raise AsOfBeforeSince("nobody may read this shard any more")
+    if as_of < state.since:
+        raise AsOfBeforeSince(
+            f"the time asked for is no longer kept: the earliest is {state.since}", asked=as_of
+        )

@@ -1,0 +1,1 @@
+"""What a shard is at a time, and what it may become: pure."""

@@ -1,0 +1,186 @@
+"""Evolution: what a shard's schema may become, and who is still served by what it became. Pure.
+
+Columns are known by their names, for ever: one that was dropped is not made again, so that whatever
+part a row lies in, a column of a name means the same thing.
+Source: persist, "Codec"; decision 18.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import pyarrow as pa
+
+from tidelog.errors import SchemaEvolved, SchemaIncompatible, ShardRegistered, UsageError
+from tidelog.frontier import Frontier
+from tidelog.machine.language import Decision
+from tidelog.persist.format.schema import ShardSchema, decode_schema, encode_schema, shard_schema
+from tidelog.persist.states.state import Diff, State
+
+ALLOWED = (
+    "a schema may drop columns that are not of the key, and may add, at its end, columns that can "
+    "be null and whose names no earlier schema had"
+)
+
+
+class EvolveVerdict(enum.Enum):
+    """How a call to evolve a schema ended."""
+
+    EVOLVED = "evolved"
+    ALREADY = "already"
+    MISMATCH = "mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """The verdict, and the id of the shard's schema after it."""
+
+    verdict: EvolveVerdict
+    schema_id: int
+
+
+def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Decision[Diff, Evolved]:
+    """Decide to make ``wanted`` the schema, if the newest one's id is ``expected`` (None: any).
+
+    Raises:
+        SchemaIncompatible: it cannot become that; the message says what it can become.
+        UsageError: the shard has no schema yet, or takes no more updates.
+    """
+    if not state.schema:
+        raise UsageError("the shard has no schema yet: open it with this one, and write it")
+    newest = newest_schema(state)
+    _check_nullable(wanted, newest)
+    new = shard_schema(wanted, key=_kept_key(wanted, newest))
+    if encode_schema(new) == state.schema:
+        return Decision(Evolved(EvolveVerdict.ALREADY, state.schema_id))
+    if expected is not None and expected != state.schema_id:
+        return Decision(Evolved(EvolveVerdict.MISMATCH, state.schema_id))
+    if state.upper is None:
+        raise UsageError("the shard is finished: nothing will be written by another schema")
+    if state.registered.name:
+        # A transaction that is not applied yet has rows of the schema that it was begun with.
+        raise ShardRegistered(
+            "a registered shard keeps its schema: forget it, evolve it, and register it again",
+            transactions=state.registered.name,
+        )
+    check_successor(newest, new)
+    after = Evolved(EvolveVerdict.EVOLVED, state.schema_id + 1)
+    return Decision(after, Diff(schema=encode_schema(new)))
+
+
+def check_successor(old: ShardSchema, new: ShardSchema) -> None:
+    """Check that a schema may follow another; ``old`` knows those before it.
+
+    Raises:
+        SchemaIncompatible: it may not.
+    """
+    kept = [name for name in new.names if name in old.names]
+    added = new.names[len(kept) :]
+    if new.names[: len(kept)] != kept or kept != [n for n in old.names if n in kept]:
+        raise _incompatible("columns stand in another order, or a new one not at the end")
+    for name in kept:
+        was, will = old.data.field(name), new.data.field(name)
+        if not was.equals(will, check_metadata=True):
+            raise _incompatible(f"the column {name!r} would be of another type, or meaning")
+    ever = {name.lower() for schema in (*old.known, old.data) for name in schema.names}
+    for name in added:
+        if name.lower() in ever:
+            raise _incompatible(f"a column {name!r} was there before")
+
+
+def _check_nullable(wanted: pa.Schema, old: ShardSchema) -> None:
+    for field in wanted:
+        if field.name not in old.names and not field.nullable:
+            raise _incompatible(f"the column {field.name!r} could not be null")
+
+
+def _kept_key(wanted: pa.Schema, old: ShardSchema) -> list[str]:
+    for name in old.key:
+        if name not in wanted.names:
+            raise _incompatible(f"the column {name!r} of the key would be dropped")
+    return old.key
+
+
+def _incompatible(why: str) -> SchemaIncompatible:
+    return SchemaIncompatible(f"the schema cannot become this one, as {why}: {ALLOWED}")
+
+
+def newest_schema(state: State) -> ShardSchema:
+    """Return the newest schema of a state that has one; it knows those before it."""
+    return _with_known(state.schema, tuple(one.schema for one in state.retired))
+
+
+@lru_cache(maxsize=256)
+def _with_known(newest: bytes, retired: tuple[bytes, ...]) -> ShardSchema:
+    found = decode_schema(newest)
+    known = (*(decode_schema(one).data for one in retired), found.data)
+    return replace(found, known=known)
+
+
+def served_schema(state: State, wanted: ShardSchema | None) -> ShardSchema:
+    """Return the schema by which a reader gets a shard's rows: its own, or the newest.
+
+    Raises:
+        SchemaEvolved: a column that it was opened with is there no more.
+        UsageError: the shard never had a column that it was opened with, or not of that type.
+    """
+    if not state.schema:
+        return wanted or ShardSchema(pa.schema([]), 0)
+    newest = newest_schema(state)
+    if wanted is None or wanted.data.equals(newest.data):
+        return newest
+    types = {field.name: field.type for field in newest.data}
+    ever = {name for schema in newest.known for name in schema.names}
+    for field in wanted.data:
+        if field.name not in types and field.name in ever:
+            raise evolved(f"its column {field.name!r} was dropped", state)
+        if types.get(field.name) != field.type:
+            raise UsageError(
+                f"the shard has no column {field.name!r} of type {field.type}: open it without a "
+                "schema to see which it has"
+            )
+    return replace(wanted, known=newest.known)
+
+
+def schema_to_write(state: State, wanted: ShardSchema | None) -> ShardSchema | None:
+    """Return the schema by which a handle writes, as far as its state tells; None if by none.
+
+    Raises:
+        SchemaEvolved: the handle was opened with one that is not the newest any more.
+    """
+    if not state.schema:
+        return wanted
+    if wanted is not None:
+        check_newest(state, encode_schema(wanted))
+    return newest_schema(state)
+
+
+def check_newest(state: State, schema: bytes) -> None:
+    """Refuse to write by any schema but the newest.
+
+    Rows of an earlier one would be there with nulls. But whoever takes back what they read brings
+    the rows as they know them: those would take back nothing, and be there less than no times.
+
+    Raises:
+        SchemaEvolved: it is an earlier one. UsageError: the shard never had it.
+    """
+    if not state.schema or state.schema == schema:
+        return
+    if any(one.schema == schema for one in state.retired):
+        raise evolved("columns were added, or dropped", state)
+    raise UsageError("the shard has another schema: open it without one to see which")
+
+
+def evolved(why: str, state: State) -> SchemaEvolved:
+    return SchemaEvolved(
+        f"the shard's schema has evolved since this handle's ({why}): open the shard without a "
+        "schema, or with the newest",
+        schema_id=state.schema_id,
+    )
+
+
+def reign_of_newest(state: State) -> Frontier:
+    """Return the upper from which on all updates were written by the newest schema."""
+    return Frontier.at(state.retired[-1].upper if state.retired else 0)

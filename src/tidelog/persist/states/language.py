@@ -1,0 +1,142 @@
+"""The bytes of shards' states and changes: a machine's `Language`.
+
+Shape: msgpack maps of the fields of `State` and `Diff`. Fields that this version does not know
+    survive a round trip, so that an older tidelog beside a newer one drops nothing: of maps they
+    are kept in ``extra``; arrays (batches, parts, commits) have a map of that name at their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tidelog.errors import CorruptionError, UsageError
+from tidelog.machine.lost import state_of_another
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.claim import Claim
+from tidelog.persist.states.hold import Hold, least_seqno
+from tidelog.persist.states.spine import Spine
+from tidelog.persist.states.state import (
+    Commit,
+    Diff,
+    LastWrite,
+    Merged,
+    Registered,
+    Retired,
+    State,
+    Token,
+    Totals,
+    apply_diff,
+)
+
+FORMAT: Final = 2
+_STATE: Final[dict[str, Any]] = {
+    "format": int,
+    "schema": bytes,
+    "retired": tuple[Retired, ...],
+    "since": int | None,
+    "upper": int | None,
+    "batches": tuple[Batch, ...],
+    "holds": dict[str, Hold],
+    "writers": dict[str, LastWrite],
+    "commits": tuple[Commit, ...],
+    "commits_forgotten": bool,
+    "totals": Totals,
+    "write_epoch": int,
+    "claims": tuple[Claim, ...],
+    "registered": Registered,
+}
+_DIFF: Final[dict[str, Any]] = {
+    "schema": bytes | None,
+    "upper": tuple[int | None] | None,
+    "since": tuple[int | None] | None,
+    "holds": dict[str, Hold],
+    "released": tuple[str, ...],
+    "batch": Batch | None,
+    "sum_t": bytes,
+    "token": Token | None,
+    "named": bool,
+    "dropped_writers": tuple[str, ...],
+    "merged": Merged | None,
+    "write_epoch": int | None,
+    "claims": tuple[Claim, ...] | None,
+    "registered": Registered | None,
+}
+_Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
+_STATE_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _STATE.items()}
+_DIFF_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _DIFF.items()}
+_MAP: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLanguage:
+    """How shards' states begin, change, and become bytes; parts are those of ``shard``, if told."""
+
+    shard: str = ""
+
+    def initial(self) -> State:
+        return State()
+
+    def apply(self, state: State, diff: Diff) -> State:
+        return apply_diff(state, diff)
+
+    def encode_diff(self, diff: Diff) -> bytes:
+        fields = {
+            name: getattr(diff, name) for name in _DIFF if getattr(diff, name) != _ABSENT.get(name)
+        }
+        return msgspec.msgpack.encode({**diff.extra, **fields})
+
+    def decode_diff(self, data: bytes) -> Diff:
+        found, extra = fields_of(data, _DIFF_FIELDS)
+        diff = made_of(Diff, {**found, "extra": extra})
+        if self.shard and diff.batch is not None:
+            for part in diff.batch.parts:
+                if part.path is not None and not part.path.startswith(f"shard/{self.shard}/"):
+                    raise state_of_another(self.shard)
+        return diff
+
+    def encode_state(self, state: State) -> bytes:
+        fields = {name: getattr(state, name) for name in _STATE if name != "format"}
+        fields["batches"] = tuple(state.batches)
+        return msgspec.msgpack.encode({**state.extra, "format": FORMAT, **fields})
+
+    def decode_state(self, data: bytes) -> State:
+        found, extra = fields_of(data, _STATE_FIELDS)
+        form = found.pop("format", 0)
+        if form > FORMAT:
+            raise UsageError(
+                "a newer tidelog wrote this shard: upgrade tidelog to use it", format=form
+            )
+        found["batches"] = Spine.of(found.get("batches", ()))
+        return made_of(State, {**found, "extra": extra})
+
+    def vanished(self, diff: Diff) -> Sequence[str]:
+        return () if diff.merged is None else diff.merged.vanished
+
+    def seqno_since(self, state: State) -> int | None:
+        return least_seqno(state.holds)
+
+
+_ABSENT: Final[dict[str, Any]] = {name: getattr(Diff(), name) for name in _DIFF}
+_T = TypeVar("_T")
+
+
+def fields_of(data: bytes, known: _Decoders) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields that this version knows, and the others."""
+    try:
+        raw = _MAP.decode(data)
+        found = {name: known[name].decode(raw[name]) for name in raw if name in known}
+        extra = {name: msgspec.msgpack.decode(raw[name]) for name in raw if name not in known}
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptionError("a shard's state cannot be read") from error
+    return found, extra
+
+
+def made_of(kind: type[_T], fields: dict[str, Any]) -> _T:
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise CorruptionError("a shard's state cannot be read", why=error) from error

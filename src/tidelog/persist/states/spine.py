@@ -1,0 +1,109 @@
+"""The spine: a shard's batches, in the order of their times, as a value that changes cheaply.
+
+A change makes new what it touches and shares the rest: batches stand in blocks of at most 64, so
+that of 10,000 a commit copies one block and the list of blocks.
+Source: persist, "Compaction".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import require
+from tidelog.frontier import TIME_MAX
+from tidelog.persist.states.batch import Batch
+
+BLOCK: Final = 64
+Blocks = tuple[tuple[Batch, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spine:
+    """Batches that do not overlap, oldest first.
+
+    Shape: no block is empty; ``count`` is how many batches there are in all.
+    """
+
+    blocks: Blocks = ()
+    count: int = 0
+
+    @staticmethod
+    def of(batches: Iterable[Batch]) -> Spine:
+        """Return the spine of some batches, which are in order."""
+        flat = tuple(batches)
+        blocks = tuple(flat[start : start + BLOCK] for start in range(0, len(flat), BLOCK))
+        return Spine(blocks, len(flat))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Batch]:
+        for block in self.blocks:
+            yield from block
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether the batches are the same, whatever the blocks."""
+        if not isinstance(other, Spine):
+            return NotImplemented
+        return self.count == other.count and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple((one.lower, one.upper) for one in self))
+
+    def append(self, batch: Batch) -> Spine:
+        """Return the spine with one batch more, at its end."""
+        if self.blocks and len(self.blocks[-1]) < BLOCK:
+            blocks = (*self.blocks[:-1], (*self.blocks[-1], batch))
+        else:
+            blocks = (*self.blocks, (batch,))
+        return Spine(blocks, self.count + 1)
+
+    def within(self, lower: int, upper: int | None) -> list[Batch]:
+        """Return the batches whose times lie in ``[lower, upper)``, whole."""
+        end = _end(upper)
+        return [b for b in self._from(lower) if b.lower >= lower and _end(b.upper) <= end]
+
+    def until(self, time: int) -> Iterator[Batch]:
+        """Yield the batches that may hold updates at times up to ``time``."""
+        for batch in self:
+            if batch.lower > time:
+                return
+            yield batch
+
+    def after(self, time: int) -> Iterator[Batch]:
+        """Yield the batches that may hold updates at times past ``time``."""
+        return self._from(time + 1)  # Times were advanced, if at all, to none past a batch's upper.
+
+    def replace(self, old: list[Batch], new: Batch | None) -> Spine:
+        """Return the spine with one batch, or none, in the place of some that stand together."""
+        require(bool(old), "a merge replaces something")
+        first = self._block_of(old[0].lower)
+        last = self._block_of(old[-1].lower)
+        flat = [b for block in self.blocks[first : last + 1] for b in block]
+        at = flat.index(old[0])
+        require(flat[at : at + len(old)] == old, "the batches do not stand together")
+        flat[at : at + len(old)] = [] if new is None else [new]
+        middle = tuple(tuple(flat[i : i + BLOCK]) for i in range(0, len(flat), BLOCK))
+        blocks = (*self.blocks[:first], *middle, *self.blocks[last + 1 :])
+        count = self.count - len(old) + (new is not None)
+        if len(blocks) > 2 * (count // BLOCK + 1):
+            return Spine.of(b for block in blocks for b in block)
+        return Spine(blocks, count)
+
+    def _block_of(self, lower: int) -> int:
+        return max(0, bisect_right(self.blocks, lower, key=lambda block: block[0].lower) - 1)
+
+    def _from(self, time: int) -> Iterator[Batch]:
+        """Yield the batches whose upper is past ``time``."""
+        start = bisect_left(self.blocks, time + 1, key=lambda block: _end(block[-1].upper))
+        for block in self.blocks[start:]:
+            for batch in block:
+                if _end(batch.upper) > time:
+                    yield batch
+
+
+def _end(upper: int | None) -> int:
+    return TIME_MAX + 1 if upper is None else upper

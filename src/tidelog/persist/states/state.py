@@ -1,0 +1,251 @@
+"""The state of a shard, as a value, and the changes it is put through.
+
+Invariants: batches stand in the order of their times and never overlap; an interval without updates
+    leaves no batch, only a higher upper; since never goes back; V over all batches is changed by
+    appends alone.
+Source: persist, "State" and "Incremental State".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.errors import require
+from tidelog.frontier import Frontier
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.claim import Claim, without_claims
+from tidelog.persist.states.hold import Hold
+from tidelog.persist.states.spine import Spine
+from tidelog.rowhash import RowSum
+
+COMMITS_KEPT: Final = 64
+
+Token = tuple[str, int]  # who writes, and a number that rises with each of its writes
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True):
+    """One of the newest moves of upper: whose, from where to where, and T of all up to there."""
+
+    writer: str
+    number: int
+    lower: int
+    upper: int | None
+    sum_t: bytes
+    extra: dict[str, Any] = {}
+
+
+class Retired(msgspec.Struct, frozen=True, array_like=True):
+    """A schema that the shard had until its upper was ``upper``: what is before was written so."""
+
+    schema: bytes
+    upper: int
+    extra: dict[str, Any] = {}
+
+
+class Registered(msgspec.Struct, frozen=True, array_like=True):
+    """The transaction shard that a shard belongs to ("" for none), and which time it does so."""
+
+    name: str = ""
+    number: int = 0
+    extra: dict[str, Any] = {}
+
+
+class LastWrite(msgspec.Struct, frozen=True, array_like=True):
+    """The newest commit of a named writer: its number, to where, and T of what it brought."""
+
+    number: int
+    upper: int | None
+    sum_t: bytes
+    extra: dict[str, Any] = {}
+
+
+class Totals(msgspec.Struct, frozen=True, array_like=True):
+    """What all batches come to. T is that of all updates as they were appended."""
+
+    rows: int = 0
+    diffs: int = 0
+    size_bytes: int = 0
+    inline_bytes: int = 0
+    sum_v: bytes = bytes(16)
+    sum_t: bytes = bytes(16)
+
+
+_NONE: Final = Spine()
+_NOTHING: Final = Totals()
+_UNREGISTERED: Final = Registered()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that is known of a shard.
+
+    Shape: ``schema`` is the newest, and empty until the shard is first written; ``retired`` are
+        those before it. A schema's id is its place among them all, from 0.
+    """
+
+    schema: bytes = b""
+    retired: tuple[Retired, ...] = ()
+    since: int | None = 0
+    upper: int | None = 0
+    batches: Spine = _NONE
+    holds: dict[str, Hold] = field(default_factory=dict)
+    writers: dict[str, LastWrite] = field(default_factory=dict)
+    commits: tuple[Commit, ...] = ()
+    commits_forgotten: bool = False
+    totals: Totals = _NOTHING
+    write_epoch: int = 0
+    claims: tuple[Claim, ...] = ()
+    registered: Registered = _UNREGISTERED
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def since_frontier(self) -> Frontier:
+        return Frontier.of(self.since)
+
+    @property
+    def upper_frontier(self) -> Frontier:
+        return Frontier.of(self.upper)
+
+    @property
+    def schema_id(self) -> int:
+        return len(self.retired)
+
+    def sum_at(self, frontier: Frontier) -> RowSum | None:
+        """Return T of all updates before an upper this shard had, if it is still remembered."""
+        for commit in reversed(self.commits):
+            if Frontier.of(commit.upper) == frontier:
+                return RowSum.from_bytes(commit.sum_t)
+        untouched = not self.commits_forgotten and frontier == Frontier.at(0)
+        return RowSum.zero() if untouched else None
+
+
+class Merged(msgspec.Struct, frozen=True, array_like=True):
+    """Batches that stood together, by their digests, and what stands in their place.
+
+    Shape: without ``batch``, nothing was left of them. ``vanished`` are the parts that are named no
+        more.
+    """
+
+    lower: int
+    upper: int | None
+    inputs: tuple[int, ...]
+    batch: Batch | None
+    vanished: tuple[str, ...]
+    extra: dict[str, Any] = {}
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of a state, as large as the change. Absent fields change nothing."""
+
+    schema: bytes | None = None
+    upper: tuple[int | None] | None = None
+    since: tuple[int | None] | None = None
+    holds: dict[str, Hold] = {}
+    released: tuple[str, ...] = ()
+    batch: Batch | None = None
+    sum_t: bytes = bytes(16)
+    token: Token | None = None
+    named: bool = False
+    dropped_writers: tuple[str, ...] = ()
+    merged: Merged | None = None
+    write_epoch: int | None = None
+    claims: tuple[Claim, ...] | None = None
+    registered: Registered | None = None
+    extra: dict[str, Any] = {}
+
+
+def apply_diff(state: State, diff: Diff) -> State:
+    """Return the state after a change. Total: a diff was decided over that state."""
+    changed: dict[str, Any] = {}
+    if diff.schema is not None:
+        changed["schema"] = diff.schema
+        if state.schema:
+            changed["retired"] = (*state.retired, Retired(state.schema, state.upper or 0))
+    if diff.holds or diff.released:
+        held = {**state.holds, **diff.holds}
+        changed["holds"] = {name: at for name, at in held.items() if name not in diff.released}
+    if diff.since is not None:
+        changed["since"] = diff.since[0]
+    if diff.upper is not None:
+        changed |= _advance(state, diff, diff.upper[0])
+    if diff.dropped_writers:
+        left = {n: told for n, told in state.writers.items() if n not in diff.dropped_writers}
+        changed["writers"] = left
+    if diff.merged is not None:
+        changed |= _merge(state, diff.merged)
+    if diff.write_epoch is not None:
+        changed["write_epoch"] = diff.write_epoch
+    if diff.claims is not None:
+        changed["claims"] = diff.claims
+    if diff.registered is not None:
+        changed["registered"] = diff.registered
+    return _replace(state, changed)
+
+
+def _advance(state: State, diff: Diff, upper: int | None) -> dict[str, Any]:
+    require(state.upper is not None, "a finished shard cannot advance")
+    require(diff.token is not None, "an advance names its writer")
+    writer, number = diff.token or ("", 0)
+    was = state.totals
+    sum_t = (RowSum.from_bytes(was.sum_t) + RowSum.from_bytes(diff.sum_t)).to_bytes()
+    commit = Commit(writer, number, state.upper or 0, upper, sum_t)
+    commits = (*state.commits, commit)
+    changed: dict[str, Any] = {
+        "upper": upper,
+        "commits": commits[-COMMITS_KEPT:],
+        "commits_forgotten": state.commits_forgotten or len(commits) > COMMITS_KEPT,
+    }
+    if diff.named:
+        changed["writers"] = {**state.writers, writer: LastWrite(number, upper, diff.sum_t)}
+    if diff.batch is not None:
+        changed["batches"] = state.batches.append(diff.batch)
+        changed["totals"] = _counted(was, (), (diff.batch,), sum_t=sum_t)
+    return changed
+
+
+def _merge(state: State, merged: Merged) -> dict[str, Any]:
+    old = state.batches.within(merged.lower, merged.upper)
+    new = () if merged.batch is None else (merged.batch,)
+    return {
+        "batches": state.batches.replace(old, merged.batch),
+        "claims": without_claims(state.claims, merged.lower, merged.upper),
+        "totals": _counted(state.totals, tuple(old), new, sum_t=state.totals.sum_t),
+    }
+
+
+def _counted(
+    was: Totals, old: tuple[Batch, ...], new: tuple[Batch, ...], *, sum_t: bytes
+) -> Totals:
+    """Return totals without some batches, and with others."""
+
+    def moved(name: str) -> int:
+        after: int = getattr(was, name)
+        after += sum(getattr(b, name) for b in new)
+        after -= sum(getattr(b, name) for b in old)
+        return after
+
+    sum_v = RowSum.from_bytes(was.sum_v)
+    for batch in new:
+        sum_v = sum_v + batch.v
+    for batch in old:
+        sum_v = sum_v - batch.v
+    return Totals(
+        rows=moved("rows"),
+        diffs=moved("diffs"),
+        size_bytes=moved("size_bytes"),
+        inline_bytes=moved("inline_bytes"),
+        sum_v=sum_v.to_bytes(),
+        sum_t=sum_t,
+    )
+
+
+def _replace(state: State, changed: dict[str, Any]) -> State:
+    return State(
+        **{
+            name: changed[name] if name in changed else getattr(state, name)
+            for name in State.__dataclass_fields__
+        }
+    )

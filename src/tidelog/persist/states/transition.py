@@ -1,0 +1,278 @@
+"""Transitions: pure functions from a shard's state and a command to a decision.
+
+Shape: each gives a `Decision`: the answer, and the diff that makes it true (None: nothing changes).
+Source: persist, "State Machine"; design page 4, "Writing" and "Holds".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tidelog.errors import OutcomeUnknown, PartsSwept, ShardRegistered, UsageError
+from tidelog.frontier import Frontier
+from tidelog.machine.language import Decision
+from tidelog.persist.format.part import Part, epoch_of
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.evolution import check_newest
+from tidelog.persist.states.holding import moved_by_append, time_of
+from tidelog.persist.states.state import Commit, Diff, Merged, Registered, State, Token
+from tidelog.rowhash import RowSum
+
+
+class Verdict(enum.Enum):
+    """How a compare_and_append ended."""
+
+    COMMITTED = "committed"
+    ALREADY = "already"
+    MISMATCH = "mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The verdict, and the shard's upper after it."""
+
+    verdict: Verdict
+    upper: Frontier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareAndAppend:
+    """Parts for the times ``[expected_upper, upper)``.
+
+    ``fresh`` says that the token was made for this very call, so that it cannot stand anywhere yet;
+    ``holds`` are moved, or made, by the same change; ``schema`` and ``first_holds`` are for the
+    shard's first.
+    """
+
+    schema: bytes
+    parts: Sequence[Part]
+    expected_upper: Frontier
+    upper: Frontier
+    token: Token
+    named: bool = False
+    fresh: bool = False
+    holds: Mapping[str, Frontier] = field(default_factory=dict)
+    first_holds: Mapping[str, Frontier] = field(default_factory=dict)
+
+
+def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
+    """Check what can be checked without a state.
+
+    Raises:
+        UsageError: lower is past upper, or an empty interval has updates.
+    """
+    if not lower <= upper:
+        raise UsageError("lower is past upper", lower=lower, upper=upper)
+    if rows and lower == upper:
+        raise UsageError("an empty interval cannot hold updates", lower=lower, upper=upper)
+
+
+def decide_append(
+    state: State, command: CompareAndAppend, *, by: Registered | None = None
+) -> Decision[Diff, Appended]:
+    """Decide a compare_and_append; ``by`` which transaction shard it is made, if by any.
+
+    Raises:
+        OutcomeUnknown: a retry so old that its token may have been forgotten.
+        ShardRegistered: it belongs to a transaction shard, and that does not ask for this.
+        SchemaEvolved: the parts are of an earlier schema of the shard.
+        UsageError: the shard has another schema, the interval does not hold the parts, or a hold
+        would be past upper.
+        PartsSwept: the parts are too old to be told from what nobody will ever name.
+    """
+    check_interval(command.expected_upper, command.upper, rows=len(command.parts))
+    _check_bounds(command)
+    told = decide_retry(state, command)
+    if told is not None:
+        return Decision(told)
+    check_newest(state, command.schema)
+    if by is None:
+        check_unregistered(state)
+    if command.expected_upper != state.upper_frontier or state.upper is None:
+        return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
+    check_epochs(state, command.parts)
+    # A hold may have been placed before, by whoever wanted to read from the beginning.
+    first = command.first_holds if state.upper == 0 and not state.commits else {}
+    holds, since = moved_by_append(state, {**first, **command.holds}, command.upper)
+    if command.upper == command.expected_upper and not holds:
+        return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))
+    diff = Diff(
+        schema=None if state.schema else command.schema,
+        upper=(time_of(command.upper),),
+        batch=_batch_of(command, state.schema_id),
+        sum_t=_sum_t(command.parts),
+        token=command.token,
+        named=command.named,
+        holds=holds,
+        since=since,
+    )
+    return Decision(Appended(Verdict.COMMITTED, command.upper), diff)
+
+
+def _check_bounds(command: CompareAndAppend) -> None:
+    # Whoever wrote the parts has looked at each row; what they brought here may be something else.
+    for part in command.parts:
+        if command.expected_upper.passed(part.time_min) or not command.upper.passed(part.time_max):
+            raise UsageError(
+                "a part's times lie outside the interval that is written",
+                least=part.time_min,
+                greatest=part.time_max,
+                lower=command.expected_upper,
+                upper=command.upper,
+            )
+
+
+def _batch_of(command: CompareAndAppend, schema_id: int) -> Batch | None:
+    if not command.parts:
+        return None
+    # Whoever wrote the parts knew their schema, and perhaps not which of the shard's it is.
+    parts = [msgspec.structs.replace(part, schema_id=schema_id) for part in command.parts]
+    return make_batch(parts, lower=command.expected_upper.time, upper=time_of(command.upper))
+
+
+def _sum_t(parts: Sequence[Part]) -> bytes:
+    total = RowSum.zero()
+    for part in parts:
+        total = total + part.t
+    return total.to_bytes()
+
+
+def decide_retry(state: State, command: CompareAndAppend) -> Appended | None:
+    """Return the answer to a token that was committed before; None if it was not.
+
+    It is asked for before anything else is: the shard may have other columns by now.
+
+    A commit from ``expected_upper`` can have been made only while that was upper. If the newest
+    commits still name who did that, it is known; if they have been forgotten, only a fresh token
+    is known.
+
+    Raises:
+        OutcomeUnknown: it is so old that it may have been forgotten.
+    """
+    writer, number = command.token
+    if command.named and writer in state.writers:
+        last = state.writers[writer]
+        if number < last.number:
+            raise OutcomeUnknown(
+                "this write is older than the newest of its writer: read the shard instead",
+                writer=writer,
+                number=number,
+                newest=last.number,
+            )
+        # Another process may write under the same name, and have come first: what it wrote is not
+        # what this one brings, though both count alike.
+        is_told = (last.number, last.upper) == (number, time_of(command.upper))
+        if is_told and last.sum_t == _sum_t(command.parts):
+            return Appended(Verdict.ALREADY, Frontier.of(last.upper))
+        return None
+    for commit in reversed(state.commits):
+        if (commit.writer, commit.number) != (writer, number):
+            continue
+        # A name that was dropped counts from 0 again: its number alone tells nothing.
+        if not command.named or _is_of(commit, command):
+            return Appended(Verdict.ALREADY, Frontier.of(commit.upper))
+    behind = command.expected_upper < state.upper_frontier
+    if command.fresh or not behind or not state.commits_forgotten:
+        return None
+    oldest = Frontier.at(state.commits[0].lower)
+    if command.expected_upper < oldest:
+        raise OutcomeUnknown(
+            "this write is too old to be told from others: read the shard instead",
+            writer=writer,
+            expected_upper=command.expected_upper,
+            oldest=oldest,
+        )
+    return None
+
+
+def check_unregistered(state: State) -> None:
+    """Refuse who comes past the transaction shard that a shard is registered in.
+
+    Raises:
+        ShardRegistered: there is one.
+    """
+    name = state.registered.name
+    if name:
+        raise ShardRegistered(
+            f"the shard is registered in the transactions {name!r}: write it there, or forget it "
+            "there first",
+            transactions=name,
+        )
+
+
+def _is_of(commit: Commit, command: CompareAndAppend) -> bool:
+    """Say whether a commit moved upper, and as a command would."""
+    lower, upper = Frontier.at(commit.lower), Frontier.of(commit.upper)
+    return lower != upper and (lower, upper) == (command.expected_upper, command.upper)
+
+
+def check_epochs(state: State, parts: Iterable[Part]) -> None:
+    """Refuse parts that a sweep may have deleted, or may yet delete.
+
+    Raises:
+        PartsSwept: so it is.
+    """
+    for part in parts:
+        epoch = None if part.path is None else epoch_of(part.path)
+        if epoch is not None and epoch < state.write_epoch - 1:
+            raise PartsSwept(
+                "these parts were written so long before they were committed that a sweep may have "
+                "taken them: write them again",
+                path=part.path,
+                write_epoch=state.write_epoch,
+            )
+
+
+def decide_drop_writer(state: State, name: str) -> Decision[Diff, bool]:
+    """Decide to forget a named writer; gives whether there was one."""
+    if name not in state.writers:
+        return Decision(False)
+    return Decision(True, Diff(dropped_writers=(name,)))
+
+
+def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
+    """Decide to raise the write epoch from the one that is known; gives the newest.
+
+    That of a registered shard stays: see `tidelog.persist.transactions`.
+    """
+    if state.write_epoch != known or state.upper is None or state.registered.name:
+        return Decision(state.write_epoch)
+    return Decision(known + 1, Diff(write_epoch=known + 1))
+
+
+def decide_tombstone(state: State) -> Decision[Diff, int]:
+    """Decide that a shard is no more: finished, readable at no time, and without a part.
+
+    Gives how many objects vanish by it.
+    """
+    if state.upper is None and state.since is None and not len(state.batches):
+        return Decision(0)
+    check_unregistered(state)
+    batches = list(state.batches)
+    paths = [part.path for batch in batches for part in batch.parts]
+    vanished = tuple(path for path in paths if path is not None)
+    merged = Merged(
+        lower=batches[0].lower if batches else 0,
+        upper=None,
+        inputs=tuple(batch.digest for batch in batches),
+        batch=None,
+        vanished=vanished,
+    )
+    diff = Diff(
+        upper=None if state.upper is None else (None,),
+        since=None if state.since is None else (None,),
+        released=tuple(state.holds),
+        token=("tombstone", 0),
+        merged=merged if batches else None,
+    )
+    return Decision(len(vanished), diff)
+
+
+def difference(state: State, lower: Frontier, upper: Frontier) -> RowSum | None:
+    """Return T of the updates in ``[lower, upper)`` if both are uppers that are remembered."""
+    above, below = state.sum_at(upper), state.sum_at(lower)
+    return None if above is None or below is None else above - below

@@ -1,0 +1,1 @@
+"""Merges, sweeps, scrubs, and what of a shard's objects is needed."""

@@ -1,0 +1,164 @@
+"""Compaction: what is due to be merged is read, written, and put in its inputs' place.
+
+Any number may be at it, anywhere: whoever comes second finds that its inputs stand no more, and
+drops what it wrote. Nothing else is deleted here, and that only after a read has proven that no
+state names it; what merges make vanish goes by `Machine.collect`.
+Source: persist, "Compaction".
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import reduce
+from math import gcd
+from typing import Final
+
+import msgspec
+
+from tidelog.clock import wall_us
+from tidelog.errors import LocationError, PartMissing, PartsSwept
+from tidelog.ids import new_writer_id
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.updates import is_sortable
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.states.claim import CLAIMED_BYTES
+from tidelog.persist.states.evolution import newest_schema
+from tidelog.persist.upkeep.merge_rows import RowMerger
+from tidelog.persist.upkeep.merging import (
+    MergeRequest,
+    MergeVerdict,
+    decide_claim,
+    decide_merge,
+    plan_full_merge,
+    plan_merge,
+)
+
+MERGES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What merges did: how many there were, and their rows and bytes before and after.
+
+    ``overtaken`` are those whose inputs somebody else had merged meanwhile.
+    """
+
+    merges: int = 0
+    overtaken: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def __add__(self, other: Compacted) -> Compacted:
+        names = self.__dataclass_fields__
+        return Compacted(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+async def compact(shard: Shard, *, full: bool = False, merges_max: int = MERGES_MAX) -> Compacted:
+    """Merge what is due, until nothing is; ``full`` leaves one batch.
+
+    Raises:
+        CorruptionError: a part is missing, or not what was written: that merge changed nothing.
+        LocationError: the store failed.
+    """
+    done = Compacted()
+    state = await shard.refresh()
+    while done.merges + done.overtaken < merges_max:
+        now_us = wall_us(shard.clock)
+        request = plan_full_merge(state) if full else plan_merge(state, now_us=now_us)
+        if request is None:
+            break
+        if request.size_bytes >= CLAIMED_BYTES and not full and not await _claim(shard, request):
+            done += Compacted(overtaken=1)
+        else:
+            done += await merge(shard, request)
+        state = shard.state
+    return done
+
+
+def is_due(shard: Shard) -> bool:
+    """Say whether there is something to merge, by what a handle knows: no request."""
+    return plan_merge(shard.state, now_us=wall_us(shard.clock)) is not None
+
+
+async def _claim(shard: Shard, request: MergeRequest) -> bool:
+    """Tell others of a large merge, so that they leave it alone; False if it is another's."""
+    who = new_writer_id(shard.clock)
+    now_us = wall_us(shard.clock)
+    return await shard.machine.commit(
+        lambda state: decide_claim(state, request, who=who, now_us=now_us)
+    )
+
+
+async def merge(shard: Shard, request: MergeRequest) -> Compacted:
+    """Make one batch of several; see `compact`."""
+    merged: Batch | None = None
+    merger = merger_of(shard)
+    try:
+        merged = await _write(shard, request, merger)
+    except PartMissing as error:
+        await shard.check_replaced(error)
+        return Compacted(overtaken=1)
+    try:
+        verdict = await shard.machine.commit(
+            lambda state: decide_merge(state, request, merged, merger.restated)
+        )
+    except PartsSwept:
+        return Compacted(overtaken=1)
+    if verdict is MergeVerdict.OVERTAKEN and merged is not None:
+        # Decided over a state that was read after all was written: it names none of these.
+        await _drop(shard, merged)
+    return Compacted(
+        merges=int(verdict is MergeVerdict.APPLIED),
+        overtaken=int(verdict is not MergeVerdict.APPLIED),
+        rows_read=request.rows,
+        rows_written=0 if merged is None else merged.rows,
+        bytes_read=request.size_bytes,
+        bytes_written=0 if merged is None else merged.size_bytes,
+    )
+
+
+def merger_of(shard: Shard) -> RowMerger:
+    """Return what merges rows into the columns of the shard's newest schema, not the handle's."""
+    schema = newest_schema(shard.state)
+    writer = shard.writer(schema)
+    return RowMerger(schema=schema, reader=shard.reader, out_bytes=writer.part_bytes)
+
+
+async def _write(shard: Shard, request: MergeRequest, merger: RowMerger) -> Batch | None:
+    writer = shard.writer(merger.schema)
+    parts: list[Part] = []
+    async with aclosing(merger.merge(request)) as tables:
+        async for table in tables:
+            parts += await writer.write(table, inline=shard.may_inline and not parts)
+    if not parts:
+        return None
+    bucket = common_bucket([part.bucket for batch in request.batches for part in batch.parts])
+    schema_id = merger.schema.newest_id
+    return make_batch(
+        [msgspec.structs.replace(part, bucket=bucket, schema_id=schema_id) for part in parts],
+        lower=request.lower,
+        upper=request.upper,
+        since=request.advanced_to,
+        runs=(len(parts),) if is_sortable(writer.schema) else None,
+    )
+
+
+async def _drop(shard: Shard, merged: Batch) -> None:
+    try:
+        await shard.store.delete([part.path for part in merged.parts if part.path is not None])
+    except LocationError:
+        return  # A leak, which nothing names.
+
+
+def common_bucket(buckets: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return the smallest bucket that holds all of some; see `Part`."""
+    return reduce(_joined, buckets)
+
+
+def _joined(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    count = gcd(one[0], other[0], one[1] - other[1])
+    return count, one[1] % count

@@ -1,0 +1,176 @@
+"""The rows of a merge: many parts in, one run of parts out, in bounded memory.
+
+Rows without a key of which none takes back another stay as they were written: part after part.
+Else equal rows meet in SQL, in the order of their key: of what is small in memory, of what is
+larger in files of this machine, to which its parts are copied first, by DuckDB, which spills.
+Source: persist, "Compaction".
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from tidelog.clock import run_all
+from tidelog.errors import CorruptionError
+from tidelog.persist.format.duck import duck, quoted
+from tidelog.persist.format.part import Part, int64_array, int64_of, sums_of
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
+from tidelog.persist.format.updates import is_sortable
+from tidelog.persist.read.reader import PartReader
+from tidelog.persist.read.sql_batches import tables_of
+from tidelog.persist.upkeep.merging import MergeRequest
+from tidelog.rowhash import RowSum
+
+IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
+BATCH_ROWS: Final = 65_536
+
+
+@dataclass(slots=True, kw_only=True)
+class RowMerger:
+    """Merges the rows of a shard's parts, in the columns of ``schema``, the newest.
+
+    A part of an earlier schema is summed twice: as it was written, which must come to what its
+    descriptor says, and as it is now, which is what the merged rows must come to. ``restated`` is
+    how much that changes V of all that was read.
+    Units: tables come of about ``out_bytes`` of Arrow data each.
+    """
+
+    schema: ShardSchema
+    reader: PartReader
+    out_bytes: int
+    restated: RowSum = field(init=False, default_factory=RowSum.zero)
+
+    async def merge(self, request: MergeRequest) -> AsyncGenerator[pa.Table, None]:
+        """Yield the updates of batches, their times advanced, those that cancel left out.
+
+        Raises:
+            CorruptionError: a part is missing, or is not what was written. LocationError: the store
+                failed.
+        """
+        parts = [part for batch in request.batches for part in batch.parts]
+        rows = self._joined if self._is_plain(request) else self._summed
+        async with aclosing(rows(parts, request)) as tables:
+            async for table in tables:
+                yield table
+
+    def _is_plain(self, request: MergeRequest) -> bool:
+        """Say whether no row can take back another, by what is known of the batches."""
+        # Of rows that each are there once, as many are there as were written.
+        keyless = not self.schema.key_columns
+        return keyless and all(batch.diffs == batch.rows for batch in request.batches)
+
+    async def _joined(
+        self, parts: Sequence[Part], request: MergeRequest
+    ) -> AsyncGenerator[pa.Table, None]:
+        held: list[pa.Table] = []
+        size = 0
+        for part in parts:
+            table = await self._load(part)
+            held.append(_advanced(table, self.schema, request.advanced_to))
+            size += table.nbytes
+            if size >= self.out_bytes:
+                yield pa.concat_tables(held)
+                held, size = [], 0
+        if held:
+            yield pa.concat_tables(held)
+
+    async def _summed(
+        self, parts: Sequence[Part], request: MergeRequest
+    ) -> AsyncGenerator[pa.Table, None]:
+        work = partial(_sum_up, schema=self.schema, advanced_to=request.advanced_to)
+        gathered = self._in_memory if request.size_bytes <= IN_MEMORY_BYTES else self._in_files
+        async with gathered(parts) as rows:
+            made = tables_of(
+                partial(work, rows),
+                clock=self.reader.clock,
+                out_bytes=self.out_bytes,
+                schema=self.schema.updates,
+            )
+            async with aclosing(made) as tables:
+                async for table in tables:
+                    yield table
+
+    async def _load(self, part: Part) -> pa.Table:
+        """Read a part as the newest schema has it.
+
+        Raises:
+            CorruptionError: it is missing, or is not what was written. LocationError: the store
+                failed.
+        """
+        own = self.schema.of_part(part.schema_id)
+        (table,) = await self.reader.read([part], own)
+        if own.data.equals(self.schema.data):
+            return table
+        now = fitted(table, self.schema.updates.names, self.schema.updates)
+
+        def sums() -> tuple[RowSum, RowSum]:
+            return sums_of(table, own)[0], sums_of(now, self.schema)[0]
+
+        as_written, as_now = await self.reader.clock.offload(sums)
+        if as_written != part.v:
+            raise CorruptionError(
+                "a part's rows are not those that its descriptor tells: restore the object",
+                path=part.path or "inline",
+            )
+        self.restated = self.restated + as_now - as_written
+        return now
+
+    @asynccontextmanager
+    async def _in_memory(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
+        work = [partial(self._load, part) for part in parts]
+        found = await run_all(work, at_once=self.reader.reads)
+        yield pa.concat_tables([self.schema.updates.empty_table(), *found])
+
+    @asynccontextmanager
+    async def _in_files(self, parts: Sequence[Part]) -> AsyncGenerator[pads.Dataset, None]:
+        with tempfile.TemporaryDirectory(prefix="tidelog-merge-") as folder:
+            files = [await self._copied(p, Path(folder, f"{n}")) for n, p in enumerate(parts)]
+            yield pads.dataset(files, schema=self.schema.updates, format="ipc")
+
+    async def _copied(self, part: Part, path: Path) -> str:
+        """Copy a part that was read and checked to a file; return its path."""
+        table = await self._load(part)
+
+        def write() -> None:
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            with pa.ipc.new_file(str(path), self.schema.updates, options=options) as sink:
+                sink.write_table(table, max_chunksize=BATCH_ROWS)
+
+        await self.reader.clock.offload(write)
+        return str(path)
+
+
+def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
+    """Return updates, those before a time moved to it."""
+    if not table.num_rows or pc.min(table.column(TIME)).as_py() >= time:
+        return table
+    times = int64_array(np.maximum(int64_of(table, TIME), time))
+    return table.set_column(table.schema.get_field_index(TIME), schema.updates.field(TIME), times)
+
+
+@contextmanager
+def _sum_up(
+    rows: pa.Table | pads.Dataset, *, schema: ShardSchema, advanced_to: int
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Consolidate rows with DuckDB; batches come as they are asked for."""
+    names = ", ".join(quoted(name) for name in schema.names)
+    order = f"ORDER BY {names}, {TIME}" if is_sortable(schema) else ""
+    sql = (
+        f"SELECT {names}, {TIME}, sum({DIFF})::BIGINT AS {DIFF} FROM "
+        f"(SELECT {names}, greatest({TIME}, {advanced_to})::BIGINT AS {TIME}, {DIFF} FROM updates) "
+        f"GROUP BY {names}, {TIME} HAVING sum({DIFF}) <> 0 {order}"
+    )
+    with duck() as connection:
+        connection.register("updates", rows)
+        yield iter(connection.sql(sql).to_arrow_reader(BATCH_ROWS))

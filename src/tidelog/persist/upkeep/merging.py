@@ -1,0 +1,256 @@
+"""Merging: which batches are to become one, and whether what came of them may take their place.
+
+Pure. A merge changes no contents: times at or below ``since`` cannot be told apart any more, so
+they are advanced to it, and updates that then cancel are dropped; V is the same before and after.
+Batches are merged by size, so that there are few (less than ``2 * FANOUT`` of a size) and a row is
+written again about once for each time that its batch grows ``FANOUT`` times; and where much was
+taken back of what since has passed, however large it is. So that since passes batches soon, none
+comes to reach over more than a share of the times after it.
+Source: persist, "Compaction"; design page 4, "Compaction and collection".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import CorruptionError, require
+from tidelog.frontier import TIME_MAX, Frontier
+from tidelog.machine.language import Decision
+from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.claim import CLAIM_US, Claim, live_claims, stretches
+from tidelog.persist.states.state import Diff, Merged, State
+from tidelog.persist.states.transition import check_epochs
+from tidelog.rowhash import RowSum
+
+FANOUT: Final = 16
+WASTE: Final = 0.08  # The share of all rows from which on those that are taken back are merged.
+SPAN: Final = 16  # Into how many batches at least the times after since are cut.
+SMALL_ROWS: Final = 4_096  # Up to which it is not worth an object more.
+TOGETHER_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    """Batches that stand together, and the time to which their times are to be advanced."""
+
+    batches: tuple[Batch, ...]
+    since: int
+
+    @property
+    def lower(self) -> int:
+        return self.batches[0].lower
+
+    @property
+    def upper(self) -> int | None:
+        return self.batches[-1].upper
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.rows for batch in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+    @property
+    def advanced_to(self) -> int:
+        """The time that updates before it are moved to: since, or the last one of the batches."""
+        last = TIME_MAX if self.upper is None else self.upper - 1
+        return min(self.since, last)
+
+
+class MergeVerdict(enum.Enum):
+    """How the outcome of a merge was received."""
+
+    APPLIED = "applied"
+    ALREADY = "already"
+    OVERTAKEN = "overtaken"
+
+
+def plan_merge(state: State, *, now_us: int = 0) -> MergeRequest | None:
+    """Return the merge that is most due; None if none is.
+
+    What others have claimed for longer than until ``now_us``, of the wall clock, is theirs.
+    """
+    if state.since is None:
+        return None
+    claims = live_claims(state.claims, now_us=now_us, size_bytes=state.totals.size_bytes)
+    for batches in stretches(tuple(state.batches), claims):
+        found = _wasted(batches, state) or next(_by_size(batches, state), None)
+        if found is not None:
+            return MergeRequest(found[:TOGETHER_MAX], state.since)
+    return None
+
+
+def plan_full_merge(state: State) -> MergeRequest | None:
+    """Return the merge that leaves one batch; None if that is what there is, as it would be.
+
+    Whoever asks for it does not wait for others' claims.
+    """
+    if state.since is None or not len(state.batches):
+        return None
+    batches = tuple(state.batches)
+    if len(batches) == 1 and is_advanced(batches[0], state.since):
+        return None
+    return MergeRequest(batches, state.since)
+
+
+def is_advanced(batch: Batch, since: int) -> bool:
+    """Say whether a merge with nothing else would change nothing."""
+    last = TIME_MAX if batch.upper is None else batch.upper - 1
+    return batch.since >= min(since, last) or since <= batch.lower
+
+
+def level_of(batch: Batch) -> int:
+    """Return how often a batch of one row would have to grow `FANOUT` times to be as large."""
+    return (max(1, batch.rows).bit_length() - 1) // (FANOUT.bit_length() - 1)
+
+
+def _wasted(batches: Sequence[Batch], state: State) -> tuple[Batch, ...] | None:
+    """Return what lies at or before since, if much of it was taken back."""
+    since = state.since or 0
+    old = [b for b in batches if b.upper is not None and b.upper <= since + 1]
+    if not old or (len(old) == 1 and is_advanced(old[0], since)):
+        return None
+    # What was merged to since holds no row twice; what came after it may take back as many.
+    fresh = [b for b in old if not is_advanced(b, since) or b is not old[0]]
+    taken_back = sum(max(0, b.rows - b.diffs) for b in fresh)
+    return tuple(old) if taken_back > WASTE * state.totals.rows else None
+
+
+def _by_size(batches: Sequence[Batch], state: State) -> Iterator[tuple[Batch, ...]]:
+    """Yield groups that are due by their size: smallest first."""
+    levels = [level_of(b) for b in batches]
+    for level in sorted(set(levels)):
+        for first, last in _groups(levels, level):
+            is_followed = last < len(batches)
+            groups = _cut(batches[first:last], state)
+            for number, group in enumerate(groups):
+                count = sum(level_of(b) == level for b in group)
+                is_cut = number + 1 < len(groups)
+                if (
+                    (is_followed and len(group) > 1)
+                    or count >= FANOUT
+                    or (is_cut and _is_cut_small(group))
+                ):
+                    yield tuple(group)
+
+
+def _cut(batches: Sequence[Batch], state: State) -> list[list[Batch]]:
+    """Cut batches into groups none of which reaches over much of the times after since."""
+    since = state.since or 0
+    if not since or state.upper is None:
+        return [list(batches)]
+    span = max(1, state.upper - since) // SPAN
+    groups: list[list[Batch]] = [[]]
+    rows = 0
+    for batch in batches:
+        upper = state.upper if batch.upper is None else batch.upper
+        is_old = upper <= since + 1
+        is_small = rows + batch.rows <= SMALL_ROWS
+        if groups[-1] and not (is_old or is_small) and _reaches(groups[-1], upper, since) > span:
+            groups.append([])
+            rows = 0
+        groups[-1].append(batch)
+        rows += batch.rows
+    return groups
+
+
+def _reaches(group: Sequence[Batch], upper: int, since: int) -> int:
+    return upper - max(group[0].lower, since)
+
+
+def _is_cut_small(group: Sequence[Batch]) -> bool:
+    """Say whether a group, which no more will be added to, is of batches that are all small."""
+    lower, upper = group[0].lower, group[-1].upper
+    if len(group) < 2 or upper is None:
+        return False
+    most = max((upper if b.upper is None else b.upper) - b.lower for b in group)
+    return 2 * most <= upper - lower
+
+
+def _groups(levels: Sequence[int], level: int) -> Iterator[tuple[int, int]]:
+    """Yield the longest stretches of no more than a level, as slices."""
+    first = 0
+    for at, found in enumerate([*levels, level + 1]):
+        if found > level:
+            if at > first:
+                yield first, at
+            first = at + 1
+
+
+def decide_claim(
+    state: State, request: MergeRequest, *, who: str, now_us: int
+) -> Decision[Diff, bool]:
+    """Decide to claim a merge; gives whether it is theirs who ask.
+
+    It is not if another has claimed some of it, or its batches stand no more.
+    """
+    size_bytes = state.totals.size_bytes
+    others = live_claims(state.claims, now_us=now_us, size_bytes=size_bytes, but=who)
+    there = state.batches.within(request.lower, request.upper)
+    if [b.digest for b in there] != [b.digest for b in request.batches] or any(
+        one.covers(request.lower, request.upper) for one in others
+    ):
+        return Decision(False)
+    until_us = now_us + CLAIM_US + request.size_bytes
+    mine = Claim(request.lower, request.upper, who, until_us)
+    return Decision(True, Diff(claims=(*others, mine)))
+
+
+def decide_merge(
+    state: State, request: MergeRequest, merged: Batch | None, restated: RowSum | None = None
+) -> Decision[Diff, MergeVerdict]:
+    """Decide whether what came of a merge takes the place of its inputs.
+
+    It may come late, or twice: then they stand no more, or it stands already. ``restated`` is what
+    V of the inputs gains in the columns of the output, where some were of an earlier schema: see
+    `RowMerger`.
+
+    Raises:
+        CorruptionError: its rows are not those of its inputs. PartsSwept: it took too long.
+    """
+    _check_merged(state, request, merged, restated)
+    check_epochs(state, () if merged is None else merged.parts)
+    there = state.batches.within(request.lower, request.upper)
+    wanted = tuple(batch.digest for batch in request.batches)
+    if tuple(batch.digest for batch in there) != wanted:
+        same = merged is not None and [b.digest for b in there] == [merged.digest]
+        return Decision(MergeVerdict.ALREADY if same else MergeVerdict.OVERTAKEN)
+    kept = {part.path for part in (() if merged is None else merged.parts)}
+    paths = (part.path for batch in request.batches for part in batch.parts)
+    found = Merged(
+        lower=request.lower,
+        upper=request.upper,
+        inputs=wanted,
+        batch=merged,
+        vanished=tuple(path for path in paths if path is not None and path not in kept),
+    )
+    return Decision(MergeVerdict.APPLIED, Diff(merged=found))
+
+
+def _check_merged(
+    state: State, request: MergeRequest, merged: Batch | None, restated: RowSum | None
+) -> None:
+    require(Frontier.at(request.since) <= state.since_frontier, "a merge cannot be ahead of since")
+    before = _total(request.batches)
+    before = before if restated is None else before + restated
+    after = RowSum.zero() if merged is None else merged.v
+    diffs = sum(batch.diffs for batch in request.batches)
+    if before != after or diffs != (0 if merged is None else merged.diffs):
+        raise CorruptionError(
+            "the rows that came of a merge are not those that went in: nothing was changed; read "
+            "the parts again (tidelog scrub), and report this",
+            lower=request.lower,
+            upper=request.upper,
+        )
+
+
+def _total(batches: Sequence[Batch]) -> RowSum:
+    total = RowSum.zero()
+    for batch in batches:
+        total = total + batch.v
+    return total

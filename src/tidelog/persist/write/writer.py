@@ -1,0 +1,100 @@
+"""Writing parts: from a table of updates to descriptors that a commit can name.
+
+Any process may write parts, each under a name of its own; they count once a state names them, and
+are garbage until then.
+Source: persist, "Append" and "Backpressure".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.clock import Clock, run_all
+from tidelog.errors import LocationError, Outcome, UsageError
+from tidelog.ids import ShardId
+from tidelog.persist.format.part import Part, encode_part, large_rows, part_path
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.updates import is_sortable
+from tidelog.rowhash import Hashes
+from tidelog.store.port import Store
+
+RECORD_BYTES_MAX = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWriter:
+    """Writes the parts of one shard.
+
+    ``is_sorted`` says that updates come as `prepare_updates` gives them, ``bucket`` which keys may
+    be among them.
+    Units: a part is cut at ``part_bytes`` of Arrow data; at most ``uploads`` puts are under way.
+    """
+
+    store: Store
+    clock: Clock
+    shard: ShardId
+    schema: ShardSchema
+    write_epoch: int = 0
+    is_sorted: bool = True
+    bucket: tuple[int, int] = (1, 0)
+    part_bytes: int = 64 * 1024 * 1024
+    uploads: int = 2
+
+    async def write(
+        self, updates: pa.Table, *, inline: bool = True, hashes: Hashes | None = None
+    ) -> list[Part]:
+        """Write updates that `prepare_updates` gave; return their parts in order.
+
+        ``inline`` lets few bytes ride in the descriptor instead of an object of their own;
+        ``hashes`` are those of the rows, without their times, if they are known.
+
+        Raises:
+            UsageError: a record is too large. LocationError: the store failed; nothing counts.
+        """
+        if not updates.num_rows:
+            return []
+        pieces = cut(updates, self.part_bytes)
+        inline = inline and len(pieces) == 1
+        try:
+            work, start = [], 0
+            for piece in pieces:
+                limit = start + piece.num_rows
+                some = None if hashes is None else hashes.between(start, limit)
+                work.append(partial(self._put, piece, inline, some))
+                start = limit
+            return await run_all(work, at_once=self.uploads)
+        except LocationError as error:
+            # Whatever landed is named by no state, and never will be.
+            error.outcome = Outcome.NOT_APPLIED
+            raise
+
+    async def _put(self, piece: pa.Table, inline: bool, hashes: Hashes | None) -> Part:
+        path = part_path(self.shard, self.write_epoch, self.clock.unique())
+        is_sorted = self.is_sorted and is_sortable(self.schema)
+        part, data = await self.clock.offload(
+            lambda: encode_part(
+                piece, self.schema, path=path, is_sorted=is_sorted, inline=inline, hashes=hashes
+            )
+        )
+        part = msgspec.structs.replace(part, bucket=self.bucket)
+        if data is not None:
+            await self.store.put(path, data)
+        return part
+
+
+def cut(updates: pa.Table, part_bytes: int) -> list[pa.Table]:
+    """Cut a table into pieces of about ``part_bytes`` each.
+
+    Raises:
+        UsageError: one row alone is over 8 MiB.
+    """
+    rows, size = updates.num_rows, updates.nbytes
+    if large_rows(updates, RECORD_BYTES_MAX):
+        raise UsageError("a row is over 8 MiB: keep large values elsewhere and name them")
+    pieces = max(1, -(-size // part_bytes))
+    step = -(-rows // pieces)
+    return [updates.slice(start, step) for start in range(0, rows, step)]
