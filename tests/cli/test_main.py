@@ -328,7 +328,7 @@ def test_a_terminal_shows_a_bar_and_one_last_line(many: Cli) -> None:
     assert re.search(
         r"rows: 3,000 rows in 1 tick in this process, 0 late, 0 bad; complete to ", last
     )
-    assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4,}$", last)
+    assert re.search(r"\d+ get, \d+ put, .* written, \$0\.\d{4,}; .* to keep: ", last)
 
 
 def test_a_terminal_shows_tables_no_wider_than_it_is(many: Cli) -> None:

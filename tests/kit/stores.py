@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from tidelog.clock import Clock
@@ -125,19 +125,20 @@ class Lingering:
         return self._store.url
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
-        return await self._send("get", self._store.get(key, start=start, limit=limit))
+        return await self._send("get", lambda: self._store.get(key, start=start, limit=limit))
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
-        return await self._send("refresh", self._store.refresh(key, e_tag))
+        return await self._send("refresh", lambda: self._store.refresh(key, e_tag))
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        put = self._store.put(key, data, if_absent=if_absent, if_match=if_match)
-        return await self._send("put", put)
+        return await self._send(
+            "put", lambda: self._store.put(key, data, if_absent=if_absent, if_match=if_match)
+        )
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await self._send("delete", self._store.delete(keys))
+        await self._send("delete", lambda: self._store.delete(keys))
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         async for entry in self._store.list(prefix, after=after):
@@ -147,13 +148,13 @@ class Lingering:
         """Wait until all that was sent has arrived."""
         await asyncio.gather(*self._sent)
 
-    async def _send(self, op: str, request: Coroutine[Any, Any, T]) -> T:
+    async def _send(self, op: str, request: Callable[[], Awaitable[T]]) -> T:
         before_us, after_us = self._delays_us(op)
 
         async def arrive() -> T | TidelogError:
             await self._clock.sleep(before_us)
             try:
-                return await request
+                return await request()
             except TidelogError as error:
                 return error
             finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,8 +85,13 @@ def test_azurite_ends_with_the_tests_even_if_they_are_killed(
     """A server that outlived the tests would hold a port and memory for ever."""
     assert azurite is not None
     done = subprocess.run(
-        [sys.executable, "-c", DIES, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", DIES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
+    assert done.stdout, done.stderr
     pid = int(done.stdout)
     deadline = CLOCK.monotonic_us() + 5_000_000
     while _runs(pid) and CLOCK.monotonic_us() < deadline:

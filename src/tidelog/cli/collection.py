@@ -52,7 +52,7 @@ def list_collections(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("describe")
 def describe(context: typer.Context, name: CollectionName, as_json: AsJson = False) -> None:
-    """Show a collection's schema, times, renditions, sizes, and what it costs to keep."""
+    """Show a collection's schema, times, renditions, sizes and costs."""
 
     async def work(location: Location) -> dict[str, Any]:
         from tidelog.persist.upkeep.sweeper import usage_of_shard
