@@ -25,7 +25,7 @@ from sim.kernel.world import Client, World
 from sim.workloads.files import Input, Shape, generate
 from sim.workloads.ingest import demand_same
 from sim.workloads.log import LogStory
-from sim.workloads.shard import SCHEMA, table_of
+from sim.workloads.shard import shard_of, table_of
 from sim.workloads.slot import SealStory, SlotPlot
 from sim.workloads.sources import (
     SimSource,
@@ -41,7 +41,6 @@ from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
 from tidelog.errors import LocationError, NameTaken, NoSuchCollection
 from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
 from tidelog.testing.models import Update, accumulate, consolidate, contents_of, updates_of
@@ -111,13 +110,7 @@ class ShardStory:
             await self._live(world.client("heir"))
 
     def _shard(self, client: Client) -> Shard:
-        return Shard(
-            id=ShardId("s"),
-            store=client.store,
-            consensus=client.consensus,
-            clock=client.clock,
-            schema=SCHEMA,
-        )
+        return shard_of(client, "s")
 
     async def _live(self, client: Client) -> None:
         """All of it can be done again by an heir, and comes to the same."""

@@ -14,10 +14,9 @@ from sim.kernel.fates import Script
 from sim.kernel.small import Limits
 from sim.kernel.world import Client, World
 from sim.workloads.ingest import demand_same
-from sim.workloads.shard import SCHEMA, table_of
+from sim.workloads.shard import SCHEMA, shard_of, table_of
 from tidelog.errors import AsOfBeforeSince, HoldExpired, PartMissing
 from tidelog.frontier import Frontier
-from tidelog.ids import ShardId
 from tidelog.persist.format.updates import accumulate
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.upkeep.compactor import compact
@@ -54,13 +53,7 @@ class UpkeepStory:
             await self._live(world.client("heir"))
 
     def _shard(self, client: Client) -> Shard:
-        return Shard(
-            id=ShardId("s"),
-            store=client.store,
-            consensus=client.consensus,
-            clock=client.clock,
-            schema=SCHEMA,
-        )
+        return shard_of(client, "s")
 
     async def _live(self, client: Client) -> None:
         """All of it can be done again by an heir, and comes to the same."""

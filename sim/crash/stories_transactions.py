@@ -15,9 +15,8 @@ from sim.kernel.fates import Script
 from sim.kernel.small import Limits
 from sim.kernel.world import Client, World
 from sim.workloads.ingest import demand_same
-from sim.workloads.shard import SCHEMA, table_of
+from sim.workloads.shard import shard_of, table_of
 from tidelog.errors import ContentionError, LocationError, ReadOvertaken
-from tidelog.ids import ShardId
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.transactions import Transactions
@@ -65,13 +64,7 @@ class TransactionStory:
         )
 
     def _shard(self, client: Client, name: str) -> Shard:
-        return Shard(
-            id=ShardId(name),
-            store=client.store,
-            consensus=client.consensus,
-            clock=client.clock,
-            schema=SCHEMA,
-        )
+        return shard_of(client, name)
 
     async def _live(self, client: Client) -> None:
         found = self._transactions(client)

@@ -58,6 +58,18 @@ SHARED: Final = ShardId("shared")
 END: Final = 40  # The time at which the shared shard is finished.
 
 
+def shard_of(client: Client, name: str, *, cache_bytes: int = 0) -> Shard:
+    """Return a client's own handle of a shard."""
+    return Shard(
+        id=ShardId(name),
+        store=client.store,
+        consensus=client.consensus,
+        clock=client.clock,
+        schema=SCHEMA,
+        cache_bytes=cache_bytes,
+    )
+
+
 @dataclass(slots=True)
 class Write:
     """What one token carried, and all that its calls said of it."""
@@ -101,15 +113,7 @@ class Plot:
     writers_left: int = 0
 
     def shard(self, client: Client, name: ShardId) -> Shard:
-        cache = self.dice.choice([0, 1 << 20])
-        return Shard(
-            id=name,
-            store=client.store,
-            consensus=client.consensus,
-            clock=client.clock,
-            schema=SCHEMA,
-            cache_bytes=cache,
-        )
+        return shard_of(client, name, cache_bytes=self.dice.choice([0, 1 << 20]))
 
 
 def simulate_shard(seed: int) -> Report:

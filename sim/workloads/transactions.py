@@ -25,7 +25,7 @@ from sim.kernel.small import limited, limits_of
 from sim.kernel.weather import rates_of
 from sim.kernel.world import Client, World
 from sim.workloads.merging import Merges, merge_on
-from sim.workloads.shard import SCHEMA, table_of
+from sim.workloads.shard import shard_of, table_of
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -38,7 +38,6 @@ from tidelog.errors import (
     ShardRegistered,
     UsageError,
 )
-from tidelog.ids import ShardId
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Verdict
@@ -97,13 +96,7 @@ class TransactionPlot:
         )
 
     def shard(self, client: Client, name: str) -> Shard:
-        return Shard(
-            id=ShardId(name),
-            store=client.store,
-            consensus=client.consensus,
-            clock=client.clock,
-            schema=SCHEMA,
-        )
+        return shard_of(client, name)
 
 
 def simulate_transactions(seed: int) -> TransactionReport:

@@ -10,11 +10,12 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from tidelog.errors import HandleError, Outcome
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class Portal:
@@ -102,3 +103,11 @@ class Portal:
 
         while (item := self.run(next_one())) is not None:
             yield item[0]
+
+
+class Blocking(Generic[A]):
+    """A blocking twin: it calls what is awaited, ``inner``, by a portal."""
+
+    def __init__(self, portal: Portal, inner: A) -> None:
+        self._portal = portal
+        self._inner = inner

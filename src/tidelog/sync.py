@@ -24,7 +24,7 @@ from tidelog.collection.ingest.summary import Summary
 from tidelog.frontier import Frontier
 from tidelog.moving import Moved
 from tidelog.persist.read.selection import RowSelection, repeated
-from tidelog.portal import Portal
+from tidelog.portal import Blocking, Portal
 from tidelog.sync_log import Log, documented_as
 from tidelog.sync_shard import Shard
 from tidelog.sync_transactions import Transactions
@@ -71,15 +71,11 @@ class Contents:
         return spark.createDataFrame(self.to_arrow())
 
 
-class Collection:
+class Collection(Blocking[aio_collection.Collection]):
     """One collection.
 
     A time is ISO 8601 text, a datetime, a date (its midnight, in UTC) or milliseconds since 1970.
     """
-
-    def __init__(self, portal: Portal, inner: aio_collection.Collection) -> None:
-        self._portal = portal
-        self._inner = inner
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -151,12 +147,8 @@ class Collection:
 
 
 @documented_as(aio_location.Location)
-class Location:
+class Location(Blocking[aio_location.Location]):
     """A location that was connected to; close it, or use it in ``with``."""
-
-    def __init__(self, portal: Portal, inner: aio_location.Location) -> None:
-        self._portal = portal
-        self._inner = inner
 
     def __repr__(self) -> str:
         return repr(self._inner)

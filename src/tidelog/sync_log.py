@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from tidelog.portal import Portal
+from tidelog.portal import Blocking
 from tidelog.wal import log as aio_log
 from tidelog.wal.describe import LogInfo
 from tidelog.wal.format.epoch_chain import Seal
@@ -46,15 +46,11 @@ def documented_as(awaited: type) -> Callable[[type[F]], type[F]]:
 
 
 @documented_as(aio_log.Log)
-class Log:
+class Log(Blocking[aio_log.Log]):
     """One log; close it, or use it in ``with``, so that all that was appended is answered.
 
     Many threads may use it at once; of what `scan` and `follow` yield, each iterator one.
     """
-
-    def __init__(self, portal: Portal, inner: aio_log.Log) -> None:
-        self._portal = portal
-        self._inner = inner
 
     def __repr__(self) -> str:
         return repr(self._inner)

@@ -21,7 +21,7 @@ from tidelog.persist.read.spilled_rows import MEMORY_BYTES
 from tidelog.persist.states.evolution import Evolved
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Appended
-from tidelog.portal import Portal
+from tidelog.portal import Blocking
 from tidelog.sync_log import documented_as
 
 if TYPE_CHECKING:
@@ -32,12 +32,8 @@ if TYPE_CHECKING:
 
 
 @documented_as(aio_shard.Shard)
-class Shard:
+class Shard(Blocking[aio_shard.Shard]):
     """One shard; see `tidelog.persist.handle.shard.Shard`, whose methods these are."""
-
-    def __init__(self, portal: Portal, inner: aio_shard.Shard) -> None:
-        self._portal = portal
-        self._inner = inner
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -139,12 +135,8 @@ class Shard:
 
 
 @documented_as(aio_snapshot.ShardSnapshot)
-class ShardSnapshot:
+class ShardSnapshot(Blocking[aio_snapshot.ShardSnapshot]):
     """A shard's contents at one time; see `tidelog.persist.read.snapshot.ShardSnapshot`."""
-
-    def __init__(self, portal: Portal, inner: aio_snapshot.ShardSnapshot) -> None:
-        self._portal = portal
-        self._inner = inner
 
     def splits(self, count: int) -> list[Split]:
         return self._inner.splits(count)
@@ -160,12 +152,8 @@ class ShardSnapshot:
 
 
 @documented_as(aio_appender.Appender)
-class Appender:
+class Appender(Blocking[aio_appender.Appender]):
     """A named writer; see `tidelog.persist.handle.appender.Appender`, whose methods these are."""
-
-    def __init__(self, portal: Portal, inner: aio_appender.Appender) -> None:
-        self._portal = portal
-        self._inner = inner
 
     @property
     def upper(self) -> Frontier:
@@ -200,12 +188,8 @@ class Appender:
 
 
 @documented_as(aio_leasing.LeasedReader)
-class LeasedReader:
+class LeasedReader(Blocking[aio_leasing.LeasedReader]):
     """A leased reader, with the methods of `tidelog.persist.handle.leasing.LeasedReader`."""
-
-    def __init__(self, portal: Portal, inner: aio_leasing.LeasedReader) -> None:
-        self._portal = portal
-        self._inner = inner
 
     @property
     def since(self) -> Frontier:

@@ -12,18 +12,14 @@ from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions import begun as aio_begun
 from tidelog.persist.transactions import transactions as aio_transactions
-from tidelog.portal import Portal
+from tidelog.portal import Blocking
 from tidelog.sync_log import documented_as
 from tidelog.sync_shard import Shard, ShardSnapshot
 
 
 @documented_as(aio_begun.Transaction)
-class Transaction:
+class Transaction(Blocking[aio_begun.Transaction]):
     """A transaction that was begun; see `tidelog.persist.transactions.begun.Transaction`."""
-
-    def __init__(self, portal: Portal, inner: aio_begun.Transaction) -> None:
-        self._portal = portal
-        self._inner = inner
 
     @property
     def at(self) -> int:
@@ -41,12 +37,8 @@ class Transaction:
 
 
 @documented_as(aio_transactions.Transactions)
-class Transactions:
+class Transactions(Blocking[aio_transactions.Transactions]):
     """Several shards written at one time; see `tidelog.aio.Transactions`."""
-
-    def __init__(self, portal: Portal, inner: aio_transactions.Transactions) -> None:
-        self._portal = portal
-        self._inner = inner
 
     def __repr__(self) -> str:
         return repr(self._inner)

@@ -29,7 +29,7 @@ from tidelog.machine import record as records
 from tidelog.machine.history import History, begin_history, follow
 from tidelog.machine.language import D, Decision, Language, R, S, check_storable
 from tidelog.machine.lost import state_lost, state_of_another, was_written
-from tidelog.machine.record import Record
+from tidelog.machine.record import Record, RolledUp, Rollup
 from tidelog.machine.upkeep import Upkeep
 from tidelog.metrics import observe_commit
 from tidelog.store.port import Store
@@ -258,11 +258,20 @@ class Machine(Generic[S, D]):
             raise CorruptionError(
                 "records are missing, and no rollup covers them", key=self.key, seqno=newest.seqno
             )
-        held = records.decode_rollup(rollup, (await self.store.get(rollup.path)).data)
-        self.state = self.language.decode_state(held.state)
+        self.state, held = await self.load_rollup(rollup)
         self.seqno = SeqNo(rollup.seqno)
         self.history = begin_history(rollup, held)
         return [r for r in found if r.seqno > rollup.seqno]
+
+    async def load_rollup(self, rollup: Rollup) -> tuple[S, RolledUp]:
+        """Read a rollup: the state in it, and what else it says.
+
+        Raises:
+            ObjectNotFound: it is not there. CorruptionError: it is not what was written.
+            LocationError: the store failed.
+        """
+        held = records.decode_rollup(rollup, (await self.store.get(rollup.path)).data)
+        return self.language.decode_state(held.state), held
 
     def _replay(self, found: list[Versioned]) -> None:
         state, seqno, history = self.state, self.seqno, self.history

@@ -14,7 +14,7 @@ from tidelog.ids import SeqNo
 from tidelog.machine import record as records
 from tidelog.machine.language import D, S
 from tidelog.machine.machine import Machine
-from tidelog.machine.record import Record, RolledUp, Rollup
+from tidelog.machine.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,6 @@ async def kept_records(machine: Machine[S, D], start: int = 1) -> list[PastRecor
     return found
 
 
-async def load_rollup(machine: Machine[S, D], rollup: Rollup) -> tuple[S, RolledUp]:
-    """Read a rollup: the state in it, and what else it says.
-
-    Raises:
-        ObjectNotFound: it is not there. CorruptionError: it is not what was written. LocationError:
-            the store failed.
-    """
-    data = (await machine.store.get(rollup.path)).data
-    held = records.decode_rollup(rollup, data)
-    return machine.language.decode_state(held.state), held
-
-
 async def state_at(machine: Machine[S, D], seqno: int) -> S:
     """Return the state as it was at a seqno.
 
@@ -71,7 +59,7 @@ async def state_at(machine: Machine[S, D], seqno: int) -> S:
     state, at = machine.language.initial(), 0
     if rollups and (first > 1 or rollups[-1].seqno >= first):
         try:
-            state, _ = await load_rollup(machine, rollups[-1])
+            state, _ = await machine.load_rollup(rollups[-1])
         except ObjectNotFound:
             # It was collected while its records were read.
             raise UsageError(

@@ -125,7 +125,7 @@ class Appender:
     async def _write(self, updates: Updates, upper: Frontier) -> None:
         async with self._lock:
             attempt = (updates is not None, upper)
-            if self._unsure not in (None, attempt):
+            if self._unsure is not None and self._unsure != attempt:
                 await self._settle(self._unsure)
             holds = dict(self._holds)
             options = AppendOptions(token=(self.name, self.number), named=True, holds=holds)
@@ -148,12 +148,12 @@ class Appender:
             self._landed(upper)
             self._holds = {n: at for n, at in self._holds.items() if holds.get(n) != at}
 
-    async def _settle(self, last: Attempt | None) -> None:
+    async def _settle(self, last: Attempt) -> None:
         """Learn whether a write without an answer landed, before another one is made."""
         told = (await self.shard.refresh()).writers.get(self.name)
-        wanted = None if last is None else (self.number, last[1])
-        if told is not None and wanted == (told.number, Frontier.of(told.upper)):
-            self._landed(wanted[1])
+        upper = last[1]
+        if told is not None and (self.number, upper) == (told.number, Frontier.of(told.upper)):
+            self._landed(upper)
             return
         # It may land yet, and would then answer for another write of its number.
         self.number += 1

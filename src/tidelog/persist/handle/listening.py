@@ -8,15 +8,15 @@ Source: persist, "Listen".
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from tidelog.clock import backoff_us
+from tidelog.clock import Clock, backoff_us
 from tidelog.errors import DeadlineExceeded, PartMissing
 from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.persist.format.bounds import part_reaches
@@ -33,6 +33,7 @@ from tidelog.persist.states.state import State
 if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
 
+T = TypeVar("T")
 POLL_FIRST_US: Final = 20_000
 POLL_MOST_US: Final = 1_000_000
 INTERVAL_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
@@ -57,9 +58,13 @@ async def listen(
     while True:
         state = await wait_for_upper(shard, reached + 1, timeout_us=shard.timeout_us)
         check_readable(state, reached)
+        schema = served_schema(state, shard.schema)
+        found = intervals(
+            shard, state, reached, state.upper_frontier, schema=schema, selection=selection
+        )
         try:
-            async with aclosing(_intervals(shard, state, reached, selection)) as intervals:
-                async for progress in intervals:
+            async with aclosing(found):
+                async for progress in found:
                     yield progress
                     reached = TIME_MAX if progress.upper.is_empty else progress.upper.time - 1
         except PartMissing as error:
@@ -69,17 +74,22 @@ async def listen(
             return
 
 
-async def _intervals(
-    shard: Shard, state: State, reached: int, selection: RowSelection
+async def intervals(
+    shard: Shard,
+    state: State,
+    reached: int,
+    end: Frontier,
+    *,
+    schema: ShardSchema,
+    selection: RowSelection,
 ) -> AsyncGenerator[Progress, None]:
-    """Yield what a state has after a time, up to where it is complete."""
-    schema = served_schema(state, shard.schema)
+    """Yield what a state has after a time, up to ``end``, which it has all before."""
     checked = selection.check(schema)
-    last = TIME_MAX if state.upper is None else state.upper - 1
+    last = TIME_MAX if end.is_empty else end.time - 1
     groups = list(_together(parts_by_time(parts_between(state, reached, last)))) or [[]]
     lower = Frontier.at(reached + 1)
     for group, following in zip(groups, [*groups[1:], None], strict=True):
-        upper = state.upper_frontier
+        upper = end
         if following is not None:
             upper = Frontier.at(min(part.time_min for part in following))
         until = last if following is None else upper.time - 1
@@ -125,25 +135,51 @@ async def _changes(
 
 
 async def wait_for_upper(shard: Shard, time: int, *, timeout_us: int | None) -> State:
-    """Wait until ``time`` is complete; a poll costs one request, and they grow rarer.
+    """Wait until ``time`` is complete, and return the state that says so.
 
     Raises:
         DeadlineExceeded: it was not within ``timeout_us``.
     """
-    clock = shard.clock
-    start = clock.monotonic_us()
-    attempt = 0
-    while True:
+
+    async def look() -> State | NotYet:
         state = await shard.refresh()
         if state.registered.name and not state.upper_frontier.passed(time):
             state = await _caught_up(shard, time)
-        if state.upper_frontier.passed(time):
-            return state
+        return state if state.upper_frontier.passed(time) else NotYet(state.upper_frontier)
+
+    return await poll(shard.clock, look, time, timeout_us=timeout_us)
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """What a look finds that comes too early: where upper is."""
+
+    upper: object
+
+
+async def poll(
+    clock: Clock,
+    look: Callable[[], Awaitable[T | NotYet]],
+    time: int,
+    *,
+    timeout_us: int | None,
+) -> T:
+    """Look until there is something; each look costs requests, and they grow rarer.
+
+    Raises:
+        DeadlineExceeded: ``time`` was not complete within ``timeout_us``.
+    """
+    start = clock.monotonic_us()
+    attempt = 0
+    while True:
+        found = await look()
+        if not isinstance(found, NotYet):
+            return found
         if timeout_us is not None and clock.monotonic_us() - start >= timeout_us:
             raise DeadlineExceeded(
                 "the time is not complete yet: ask for an earlier one, or wait longer",
                 asked=time,
-                upper=state.upper_frontier,
+                upper=found.upper,
             )
         pause = backoff_us(attempt, clock, first_us=POLL_FIRST_US, most_us=POLL_MOST_US)
         left = pause if timeout_us is None else start + timeout_us - clock.monotonic_us()

@@ -79,8 +79,7 @@ def find_hold(holds: Holds, name: str, *, token: int | None) -> Hold:
     """Return a hold that somebody with a token (None: without one) may move.
 
     Raises:
-        UsageError: there is no such hold, or it is another's kind. HoldExpired: it was leased, and
-            is over. HoldFenced: a newer owner has it.
+        UsageError: there is no such hold. HoldFenced: a newer owner has it.
     """
     hold = holds.get(name)
     if hold is None:

@@ -85,7 +85,7 @@ def decide_append(
         PartsSwept: the parts are too old to be told from what nobody will ever name.
     """
     check_interval(command.expected_upper, command.upper, rows=len(command.parts))
-    _check_bounds(command)
+    check_times(command.parts, command.expected_upper, command.upper)
     told = decide_retry(state, command)
     if told is not None:
         return Decision(told)
@@ -94,7 +94,7 @@ def decide_append(
         check_unregistered(state)
     if command.expected_upper != state.upper_frontier or state.upper is None:
         return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
-    check_epochs(state, command.parts)
+    check_epochs(state.write_epoch, command.parts)
     # A hold may have been placed before, by whoever wanted to read from the beginning.
     first = command.first_holds if state.upper == 0 and not state.commits else {}
     holds, since = moved_by_append(state, {**first, **command.holds}, command.upper)
@@ -113,16 +113,21 @@ def decide_append(
     return Decision(Appended(Verdict.COMMITTED, command.upper), diff)
 
 
-def _check_bounds(command: CompareAndAppend) -> None:
+def check_times(parts: Sequence[Part], lower: Frontier, upper: Frontier) -> None:
+    """Check that parts have no times but those of the interval that is written.
+
+    Raises:
+        UsageError: one has.
+    """
     # Whoever wrote the parts has looked at each row; what they brought here may be something else.
-    for part in command.parts:
-        if command.expected_upper.passed(part.time_min) or not command.upper.passed(part.time_max):
+    for part in parts:
+        if lower.passed(part.time_min) or not upper.passed(part.time_max):
             raise UsageError(
                 "a part's times lie outside the interval that is written",
                 least=part.time_min,
                 greatest=part.time_max,
-                lower=command.expected_upper,
-                upper=command.upper,
+                lower=lower,
+                upper=upper,
             )
 
 
@@ -210,20 +215,20 @@ def _is_of(commit: Commit, command: CompareAndAppend) -> bool:
     return lower != upper and (lower, upper) == (command.expected_upper, command.upper)
 
 
-def check_epochs(state: State, parts: Iterable[Part]) -> None:
-    """Refuse parts that a sweep may have deleted, or may yet delete.
+def check_epochs(write_epoch: int, parts: Iterable[Part]) -> None:
+    """Refuse parts that a sweep may have deleted, or may yet delete, by their shard's epoch.
 
     Raises:
         PartsSwept: so it is.
     """
     for part in parts:
         epoch = None if part.path is None else epoch_of(part.path)
-        if epoch is not None and epoch < state.write_epoch - 1:
+        if epoch is not None and epoch < write_epoch - 1:
             raise PartsSwept(
                 "these parts were written so long before they were committed that a sweep may have "
                 "taken them: write them again",
                 path=part.path,
-                write_epoch=state.write_epoch,
+                write_epoch=write_epoch,
             )
 
 

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 
-from tidelog.clock import Clock, backoff_us, run_all
+from tidelog.clock import Clock, run_all
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
     ContentionError,
-    DeadlineExceeded,
     LocationError,
     NotRegistered,
     PartMissing,
@@ -36,11 +35,11 @@ from tidelog.frontier import TIME_MAX, Frontier, check_time
 from tidelog.ids import Named, ShardId, check_name, name_of, named_id, new_writer_id
 from tidelog.machine.machine import Machine
 from tidelog.persist.format.schema import ShardSchema, encode_schema
-from tidelog.persist.format.updates import consolidate, prepare_updates
+from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.handle.appending import WRITES_MAX
-from tidelog.persist.handle.listening import POLL_FIRST_US, POLL_MOST_US, Progress
+from tidelog.persist.handle.listening import NotYet, Progress, intervals, poll
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.read.reader import parts_between
+from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.read.snapshot import ShardSnapshot, check_readable
 from tidelog.persist.states.evolution import served_schema
 from tidelog.persist.states.registered import (
@@ -59,7 +58,7 @@ from tidelog.persist.transactions.state import TransactionDiff, TransactionState
 from tidelog.persist.transactions.transition import (
     CommitTransaction,
     TableParts,
-    check_times,
+    check_span,
     decide_commit,
     decide_fence,
     decide_forget,
@@ -216,7 +215,7 @@ class Transactions:
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         if lower.is_empty or until.is_empty:
             raise UsageError("transactions have no end: forget a shard to finish it")
-        check_times(lower.time, until.time, rows=sum(t.num_rows for t in updates.values()))
+        check_span(lower.time, until.time, rows=sum(t.num_rows for t in updates.values()))
         if len(self.state.pending) >= PENDING_MAX:
             await self.apply()
         try:
@@ -367,19 +366,23 @@ class Transactions:
                 async for progress in shard.listen(reached):
                     yield progress
                 return
-            last = upper.time - 1
             state = await self._read_applied(name, until=upper.time)
             check_readable(state, reached)
-            schema = served_schema(state, None)
+            found = intervals(
+                shard,
+                state,
+                reached,
+                upper,
+                schema=served_schema(state, None),
+                selection=ALL_ROWS,
+            )
             try:
-                tables = await shard.reader.read(parts_between(state, reached, last), schema)
+                async with aclosing(found):
+                    async for progress in found:
+                        yield progress
+                        reached = progress.upper.time - 1
             except PartMissing as error:
                 await shard.check_replaced(error)
-                continue
-            work = partial(consolidate, tables, schema, after=reached, until=last)
-            found = await self.clock.offload(work)
-            yield Progress(found, Frontier.at(reached + 1), upper)
-            reached = last
 
     async def _read_applied(self, name: str, *, until: int) -> State:
         # After our own state: what that has dropped, the shard has had by now.
@@ -390,9 +393,8 @@ class Transactions:
         self, name: str, time: int, timeout_us: int | None
     ) -> Frontier | None:
         """Wait until ``time`` is complete, and return upper; None if the shard tells by itself."""
-        start = self.clock.monotonic_us()
-        attempt = 0
-        while True:
+
+        async def look() -> Frontier | NotYet | None:
             state = await self.refresh()
             upper = upper_of(state, name)
             if upper is None:
@@ -402,16 +404,9 @@ class Transactions:
             elif name not in state.tables:
                 await self._forget(name)  # Somebody may have begun to.
                 return None
-            if timeout_us is not None and self.clock.monotonic_us() - start >= timeout_us:
-                raise DeadlineExceeded(
-                    "the time is not complete yet: ask for an earlier one, or wait longer",
-                    asked=time,
-                    upper=upper,
-                )
-            pause = backoff_us(attempt, self.clock, first_us=POLL_FIRST_US, most_us=POLL_MOST_US)
-            left = start + (timeout_us or 0) - self.clock.monotonic_us()
-            await self.clock.sleep(pause if timeout_us is None else max(0, min(pause, left)))
-            attempt += 1
+            return NotYet(upper)
+
+        return await poll(self.clock, look, time, timeout_us=timeout_us)
 
     async def catch_up(self, shard: Shard, time: int) -> None:
         """Bring a shard's own upper past a time, if transactions are complete past it.

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelog.errors import NotRegistered, OutcomeUnknown, PartsSwept, UsageError
+from tidelog.errors import NotRegistered, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
-from tidelog.persist.format.part import Part, epoch_of
+from tidelog.persist.format.part import Part
 from tidelog.persist.states.registered import Joined
 from tidelog.persist.states.state import Token
-from tidelog.persist.states.transition import Appended, Verdict
+from tidelog.persist.states.transition import Appended, Verdict, check_epochs, check_times
 from tidelog.persist.transactions.state import (
     Forgotten,
     Table,
@@ -68,7 +68,7 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
         UsageError: the interval does not hold the parts.
     """
     lower, upper = command.expected_upper, command.upper
-    check_times(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
+    check_span(lower, upper, rows=sum(len(w.parts) for w in command.writes.values()))
     told = None if command.fresh else decide_retry(state, command.token, lower)
     if told is not None:
         return Decision(told)
@@ -88,7 +88,7 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
     return Decision(Appended(Verdict.COMMITTED, Frontier.at(upper)), diff)
 
 
-def check_times(lower: int, upper: int, *, rows: int) -> None:
+def check_span(lower: int, upper: int, *, rows: int) -> None:
     """Check what can be checked without a state.
 
     Raises:
@@ -108,21 +108,8 @@ def _check_write(
         raise NotRegistered(
             f"the shard {shard!r} was registered anew since its rows were written: write them again"
         )
-    for part in write.parts:
-        if part.time_min < lower or part.time_max >= upper:
-            raise UsageError(
-                "a part's times lie outside the interval that is written",
-                least=part.time_min,
-                greatest=part.time_max,
-            )
-        epoch = None if part.path is None else epoch_of(part.path)
-        if epoch is not None and epoch < table.write_epoch - 1:
-            raise PartsSwept(
-                "these parts were written so long before they were committed that a sweep may have "
-                "taken them: write them again",
-                path=part.path,
-                write_epoch=table.write_epoch,
-            )
+    check_times(write.parts, Frontier.at(lower), Frontier.at(upper))
+    check_epochs(table.write_epoch, write.parts)
 
 
 def table_of(state: TransactionState, shard: str) -> Table:

@@ -214,7 +214,7 @@ def decide_merge(
         CorruptionError: its rows are not those of its inputs. PartsSwept: it took too long.
     """
     _check_merged(state, request, merged, restated)
-    check_epochs(state, () if merged is None else merged.parts)
+    check_epochs(state.write_epoch, () if merged is None else merged.parts)
     there = state.batches.within(request.lower, request.upper)
     wanted = tuple(batch.digest for batch in request.batches)
     if tuple(batch.digest for batch in there) != wanted:

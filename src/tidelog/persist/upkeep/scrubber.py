@@ -22,7 +22,7 @@ from tidelog.errors import (
     PartMissing,
     TidelogError,
 )
-from tidelog.machine.past import PastRecord, kept_records, load_rollup
+from tidelog.machine.past import PastRecord, kept_records
 from tidelog.machine.record import Rollup
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
@@ -168,7 +168,7 @@ class _Scrubbing:
     ) -> list[Batch]:
         """Return the batches that it has, if it can be read."""
         try:
-            old, _ = await load_rollup(self.shard.machine, rollup)
+            old, _ = await self.shard.machine.load_rollup(rollup)
         except ObjectNotFound:
             await self.shard.refresh()
             if rollup in self.shard.machine.history.rollups:
