@@ -14,10 +14,10 @@ from kit.protocols import CLOCK
 from kit.stores import Crowd
 from tidelog.cli.log.list import logs_of
 from tidelog.location import open_location
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 
 
 def bodies(cli: Cli, name: str) -> list[str]:

@@ -25,6 +25,7 @@ from tidelog.errors import (
     PositionCollected,
     UsageError,
 )
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Store
 from tidelog.store.wrappers.metered import Metered
@@ -37,7 +38,6 @@ from tidelog.wal.gc.collector import Collector
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 
 
 def cursors_on(store: Store) -> Cursors:

@@ -24,6 +24,7 @@ from tidelog.errors import (
     PositionCollected,
     UsageError,
 )
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Recorded
@@ -34,7 +35,6 @@ from tidelog.wal.gc.pin_objects import PinWitness, each_pin
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.slot_log import SlotLog
 
 ALL = Keep(share_max=1)

@@ -24,6 +24,7 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within
@@ -33,7 +34,6 @@ from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 
 
 @settings(max_examples=10)

@@ -108,7 +108,7 @@ async def write_all(
     """
     import pyarrow as pa
 
-    from tidelog.wal.read.lookahead import in_order
+    from tidelog.lookahead import in_order
 
     # It gives memory back sooner than Arrow's others do, and is as fast here.
     pa.set_memory_pool(pa.system_memory_pool())

@@ -17,6 +17,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.ids import check_name
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.listing import first_entry, folders_below
 from tidelog.store.port import Store
 from tidelog.store.within import Within
@@ -38,7 +39,6 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.opening import PROTOCOLS, create_log, log_missing, open_log
 from tidelog.wal.read.bounds import check_range
 from tidelog.wal.read.head import has_manifest, load_head, refuse_slots
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.shape import Shape

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.wal.read.pace import ScanPace
 
 

@@ -80,7 +80,7 @@ async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
     Raises:
         LocationError: the store failed.
     """
-    from tidelog.wal.read.lookahead import AT_ONCE_MAX
+    from tidelog.lookahead import AT_ONCE_MAX
 
     work = [partial(_described, location, name) for name in await location.shelf.found()]
     return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from tidelog.clock import Clock
+from tidelog.lookahead import in_order
 from tidelog.persist.format.bounds import box_of_part, is_ordered, part_reaches
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import DIFF, ShardSchema
@@ -33,6 +34,7 @@ from tidelog.store.port import Store
 
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
+PIECES_AT_ONCE: Final = 2
 
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
 
@@ -105,10 +107,16 @@ class ContentsReader:
                 as_of=self.as_of, columns=self.selection.needed, box=box, is_grouped=True
             )
             reached = [part for part in parts if part_reaches(part, box)]
-            async with aclosing(self._read(reached, wanted)) as pieces:
-                async for piece in pieces:
+
+            # While a reader is busy with one piece, the next is decoded.
+            ahead = in_order(
+                self._read(reached, wanted), _as_it_is, size_of=_size_of, at_once=PIECES_AT_ONCE
+            )
+            async with aclosing(ahead) as pieces:
+                async for piece, _ in pieces:
                     choose = partial(self.selection.filtered, piece, sandbox)
-                    found = await self.clock.offload(choose)
+                    # Without a condition there is nothing to compute.
+                    found = choose() if sandbox is None else await self.clock.offload(choose)
                     if found.num_rows:
                         yield found
 
@@ -145,6 +153,14 @@ async def _at_once(parts: Sequence[Part], wanted: Wanted, opener: PartOpener) ->
     found = await opener.clock.offload(sum_of_all)
     if found.num_rows:
         yield found
+
+
+async def _as_it_is(piece: pa.Table) -> None:
+    """Do nothing more with a piece."""
+
+
+def _size_of(piece: pa.Table) -> int:
+    return piece.nbytes
 
 
 def _narrowed(schema: ShardSchema, names: Sequence[str]) -> ShardSchema:

@@ -78,7 +78,7 @@ class OpenPart:
             some = self.source if groups else self.source.slice(0, 0)
             return fitted(some, names, updates)
         try:
-            found = self.source.read_row_groups(list(groups), columns=there, use_threads=False)
+            found = self.source.read_row_groups(list(groups), columns=there, use_threads=True)
             return fitted(cast_but_dictionaries(found.select(there), schema), names, updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptionError("a part cannot be decoded", path=self.part.path) from error

@@ -32,6 +32,7 @@ from tidelog.errors import (
     PositionCollected,
     UsageError,
 )
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.conditional import create, replace
 from tidelog.store.port import Store
 from tidelog.wal.format.cursor import (
@@ -46,7 +47,6 @@ from tidelog.wal.format.cursor import (
 from tidelog.wal.format.manifest import FIRST_POSITION
 from tidelog.wal.gc.plan_file import PlanFile
 from tidelog.wal.read.head import load_living
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.read.read_again import read_decoded
 from tidelog.wal.slot_protocol.reader import SlotReader
 

@@ -11,10 +11,10 @@ from functools import partial
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import ObjectNotFound
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin, pin_name
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.read.read_again import read_decoded
 
 

@@ -17,6 +17,7 @@ from tidelog.errors import (
     ObjectNotFound,
     OutcomeUnknown,
 )
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.port import Store
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.fragment import Fragment
@@ -25,7 +26,6 @@ from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_objects import PinWitness, each_pin, held_pins, read_pin, replace_pin
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.read.tree_reader import TreeReader
 

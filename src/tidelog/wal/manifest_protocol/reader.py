@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidelog.clock import Clock
+from tidelog.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.read.codec import checked_fragment
 from tidelog.wal.read.head import refuse_slots
-from tidelog.wal.read.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.wal.read.record_reader import RecordReader
 from tidelog.wal.read.tree_reader import TreeReader
 

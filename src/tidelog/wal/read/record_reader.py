@@ -17,12 +17,12 @@ from functools import partial
 import pyarrow as pa
 
 from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.lookahead import BYTES_MAX, in_order
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.read.codec import Codec
 from tidelog.wal.read.head import collected, load_past
 from tidelog.wal.read.limits import Limits, Spent, spend
-from tidelog.wal.read.lookahead import BYTES_MAX, in_order
 from tidelog.wal.read.pace import ScanPace
 from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError
+from tidelog.lookahead import AT_ONCE_MAX, cancelled
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
@@ -27,7 +28,6 @@ from tidelog.wal.format.snapshot import (
     problems_of_snapshot,
 )
 from tidelog.wal.read.head import load_head, read_head, refuse_destroyed
-from tidelog.wal.read.lookahead import AT_ONCE_MAX, cancelled
 from tidelog.wal.read.read_again import read_decoded
 
 

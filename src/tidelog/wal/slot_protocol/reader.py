@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
@@ -27,7 +28,6 @@ from tidelog.wal.format.snapshot import overlaps
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds
 from tidelog.wal.read.codec import checked_data
 from tidelog.wal.read.head import load_past
-from tidelog.wal.read.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.wal.read.record_reader import Leaf, RecordReader, records_between
 from tidelog.wal.read.stream_selection import ALL, Selection
 from tidelog.wal.read.tree_reader import TreeReader

@@ -7,6 +7,7 @@ from functools import partial
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import ObjectNotFound, PositionCollected
+from tidelog.lookahead import AT_ONCE_MAX
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
@@ -14,7 +15,6 @@ from tidelog.wal.format.slot_object import controls_of
 from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.format.streams import CONTROL, Controls, Streams, apply_controls
 from tidelog.wal.read.head import load_past
-from tidelog.wal.read.lookahead import AT_ONCE_MAX
 from tidelog.wal.read.read_again import read_again
 from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.reader import SlotReader

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.kernel.loop import run
-from tidelog.wal.read.lookahead import in_order
+from tidelog.lookahead import in_order
 
 
 class Watch:
