@@ -19,8 +19,9 @@ from tidelog.frontier import Frontier
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.opened import PartOpener
-from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
+from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names
 from tidelog.persist.read.reader import read_split
+from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.persist.states.batch import make_batch
 from tidelog.persist.states.evolution import Evolved, EvolveVerdict
 from tidelog.persist.states.transition import Verdict

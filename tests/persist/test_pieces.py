@@ -25,9 +25,10 @@ from tidelog.persist.format.bounds import Box, box_of_group, is_ordered, ordered
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sort_updates
-from tidelog.persist.read import opened, pieces
+from tidelog.persist.read import opened, pieces, sweep
 from tidelog.persist.read.opened import Group, PartOpener, is_in_order
-from tidelog.persist.read.pieces import Wanted, changes_in_pieces, pieces_as_written, pieces_by_key
+from tidelog.persist.read.pieces import Wanted, changes_in_pieces, pieces_as_written
+from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
@@ -135,7 +136,8 @@ async def test_pieces_by_key_are_the_snapshot_in_the_order_of_the_key(case: Case
 
     with (
         patch.object(pieces, "HELD_BYTES_MAX", case.room),
-        patch.object(pieces, "REST_BYTES_MAX", case.room),
+        patch.object(sweep, "HELD_BYTES_MAX", case.room),
+        patch.object(sweep, "REST_BYTES_MAX", case.room),
     ):
         made = pieces_by_key(parts, wanted, opener_of(store, schema, case.box))
         found = [piece async for piece in made]
@@ -248,7 +250,7 @@ async def test_a_row_group_that_ranges_cut_through_is_shared_out(room: int) -> N
     ):
         parts = await write_parts(store, SCHEMA, tables)
         wanted = Wanted(as_of=1, columns=("c1",), box={}, piece_rows=1)
-        with patch.object(pieces, "REST_BYTES_MAX", room):
+        with patch.object(sweep, "REST_BYTES_MAX", room):
             made = pieces_by_key(parts, wanted, opener_of(store, SCHEMA, {}))
             found = [piece async for piece in made]
 

@@ -22,9 +22,9 @@ from tidelog.persist.read.pieces import (
     changes_in_pieces,
     opener_names,
     pieces_as_written,
-    pieces_by_key,
 )
 from tidelog.persist.read.selection import CheckedSelection, first_rows, rows_count
+from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.store.port import Store
 
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.opened import PartOpener
-from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names, pieces_by_key
+from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.read.snapshot import check_readable
+from tidelog.persist.read.sweep import pieces_by_key
 
 if TYPE_CHECKING:
     from tidelog.errors import PartMissing

@@ -27,9 +27,10 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sum_up
 from tidelog.persist.read.opened import OpenPart, PartOpener
-from tidelog.persist.read.pieces import Wanted, opener_names, pieces_as_written, pieces_by_key
+from tidelog.persist.read.pieces import Wanted, opener_names, pieces_as_written
 from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES, SpilledRows
+from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.store.port import Store
 
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.

@@ -22,6 +22,7 @@ from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
 from tidelog.persist.format.part import Part, check_bytes, decode_part, missing_part
 from tidelog.persist.format.schema import TIME, ShardSchema, fitted
+from tidelog.persist.read.decoders import Decoders
 from tidelog.store.port import Store
 from tidelog.store.wrappers.checked import read_checked
 
@@ -53,23 +54,27 @@ class OpenPart:
 
     part: Part
     schema: ShardSchema
-    source: pq.ParquetFile | pa.Table
+    source: Decoders | pa.Table
     groups: list[Group]
 
-    def read(self, groups: Sequence[int], names: Sequence[str], *, as_of: int) -> pa.Table:
+    def read(
+        self, groups: Sequence[int], names: Sequence[str], *, as_of: int, use_threads: bool = False
+    ) -> pa.Table:
         """Return the named columns of row groups, at times up to ``as_of``; some have dictionaries.
+
+        ``use_threads`` is for whoever decodes one thing after the other: columns, side by side.
 
         Raises:
             CorruptionError: they cannot be decoded.
         """
         is_later = self.part.time_max > as_of
         wanted = [*names, TIME] if is_later and TIME not in names else list(names)
-        table = self._decode(groups, wanted)
+        table = self._decode(groups, wanted, use_threads)
         if is_later:
             table = table.filter(pc.less_equal(table.column(TIME), scalar_of(as_of, pa.int64())))
         return table.select(list(names))
 
-    def _decode(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+    def _decode(self, groups: Sequence[int], names: Sequence[str], use_threads: bool) -> pa.Table:
         updates = self.schema.updates
         own = self.schema.of_part(self.part.schema_id).updates
         there = [name for name in names if name in own.names]
@@ -78,7 +83,7 @@ class OpenPart:
             some = self.source if groups else self.source.slice(0, 0)
             return fitted(some, names, updates)
         try:
-            found = self.source.read_row_groups(list(groups), columns=there, use_threads=True)
+            found = self.source.read(groups, there, use_threads=use_threads)
             return fitted(cast_but_dictionaries(found.select(there), schema), names, updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptionError("a part cannot be decoded", path=self.part.path) from error
@@ -142,22 +147,28 @@ class PartOpener:
     def _checked(self, part: Part, data: bytes, in_files: bool) -> OpenPart:
         check_bytes(part, data)
         try:
-            source = _in_file(data) if in_files else pa.BufferReader(data)
-            file = pq.ParquetFile(source)
-            if packed := _with_dictionary(file.metadata, self.packed):
-                file = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=packed)
-            groups = list(_groups(file.metadata, self.names))
+            buffer = _in_file(data) if in_files else pa.py_buffer(data)
+            file = pq.ParquetFile(pa.BufferReader(buffer))
+            metadata = file.metadata
+            packed = _with_dictionary(metadata, self.packed)
+
+            def another() -> pq.ParquetFile:
+                source = pa.BufferReader(buffer)
+                return pq.ParquetFile(source, metadata=metadata, read_dictionary=packed)
+
+            decoders = Decoders(another() if packed else file, another)
+            groups = list(_groups(metadata, self.names))
         except (pa.ArrowException, ValueError, OSError) as error:
             raise CorruptionError("a part cannot be decoded", path=part.path) from error
-        return OpenPart(part=part, schema=self.schema, source=file, groups=groups)
+        return OpenPart(part=part, schema=self.schema, source=decoders, groups=groups)
 
 
-def _in_file(data: bytes) -> pa.MemoryMappedFile:
+def _in_file(data: bytes) -> pa.Buffer:
     with tempfile.NamedTemporaryFile(prefix="tidelog-part-") as file:
         file.write(data)
         file.flush()
         # What is mapped outlives the file's name.
-        return pa.memory_map(file.name)
+        return pa.memory_map(file.name).read_buffer()
 
 
 def _with_dictionary(metadata: pq.FileMetaData, names: frozenset[str]) -> list[str]:

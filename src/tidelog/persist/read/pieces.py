@@ -1,46 +1,41 @@
-"""A snapshot in pieces: by row groups or by ranges of the key, and never all at once.
+"""A snapshot or changes in pieces: by row groups, or by times, and never all at once.
 
 An update can take back another, so that what is read apart must hold all updates of its rows. Where
-nothing is ever taken back, each row group is a piece. Elsewhere a piece is a range of the first key
-column: of each part that reaches it, only the row groups that do are decoded, and parts are opened
-when the first range reaches them. Either way a reader who has enough stops, and what comes after is
-not read.
+nothing is ever taken back, each row group is a piece; elsewhere see `sweep`. Of changes, what has
+one time is a piece. A reader who has enough stops, and what comes after is not read.
 
-Invariants: the pieces' sum is the snapshot; by keys, they come in the order of the key.
+Invariants: the pieces' sum is the snapshot.
 Source: persist, "Snapshot".
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import CorruptionError
+from tidelog.lookahead import in_order
 from tidelog.persist.format.bounds import (
-    OPEN,
     Box,
-    Interval,
-    box_of_part,
-    is_ordered,
-    ordered,
     part_reaches,
     rows_within,
-    scalar_of,
 )
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
-from tidelog.persist.format.updates import consolidate, merge
-from tidelog.persist.read.opened import OpenPart, PartOpener, is_in_order
+from tidelog.persist.format.updates import consolidate
+from tidelog.persist.read.opened import OpenPart, PartOpener
 
 PIECE_ROWS: Final = 65_536
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024  # Of parts' bytes; what is open besides lies in files.
-REST_BYTES_MAX: Final = 64 * 1024 * 1024  # Of rows that were decoded, and come in a later piece.
 AHEAD_MAX: Final = 8
+DECODES: Final = 3  # One that waits to be read, and two that are decoded.
+DECODED: Final = 4  # About how many times as large rows are as their Parquet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +65,28 @@ async def pieces_as_written(
         LocationError: the store failed.
     """
     names = list(dict.fromkeys([*wanted.columns, *wanted.box, DIFF]))
+
+    async def decode(group: tuple[OpenPart, int]) -> pa.Table:
+        opened, index = group
+        read = partial(opened.read, [index], names, as_of=wanted.as_of)
+        return rows_within(await opener.clock.offload(read), wanted.box)
+
+    decoded = in_order(
+        _groups_as_written(parts, wanted, opener), decode, size_of=_size_of, at_once=DECODES
+    )
+    async with aclosing(decoded) as tables:
+        async for _, table in tables:
+            if not table.num_rows:
+                continue
+            if pc.min(table.column(DIFF)).as_py() < 0:
+                raise CorruptionError("a collection that is only appended to has lost a row")
+            yield table.select([*wanted.columns, DIFF])
+
+
+async def _groups_as_written(
+    parts: Sequence[Part], wanted: Wanted, opener: PartOpener
+) -> AsyncGenerator[tuple[OpenPart, int], None]:
+    """Yield the row groups that reach what is wanted, in the order of the parts."""
     waiting = [part for part in parts if part_reaches(part, wanted.box)]
     ahead = 1
     while waiting:
@@ -79,15 +96,14 @@ async def pieces_as_written(
         ahead = min(2 * ahead, AHEAD_MAX)
         for opened in await opener.open(now):
             for index, group in enumerate(opened.groups):
-                if not group.reaches(wanted.box):
-                    continue
-                read = partial(opened.read, [index], names, as_of=wanted.as_of)
-                table = rows_within(await opener.clock.offload(read), wanted.box)
-                if not table.num_rows:
-                    continue
-                if pc.min(table.column(DIFF)).as_py() < 0:
-                    raise CorruptionError("a collection that is only appended to has lost a row")
-                yield table.select([*wanted.columns, DIFF])
+                if group.reaches(wanted.box):
+                    yield opened, index
+
+
+def _size_of(group: tuple[OpenPart, int]) -> int:
+    """Return about how many bytes a row group has, decoded."""
+    opened, index = group
+    return DECODED * opened.part.size_bytes * opened.groups[index].rows // opened.part.rows
 
 
 async def changes_in_pieces(
@@ -141,185 +157,6 @@ def _first_few(parts: Sequence[Part], count: int) -> list[Part]:
             break
         found.append(part)
     return found
-
-
-async def pieces_by_key(
-    parts: Sequence[Part], wanted: Wanted, opener: PartOpener
-) -> AsyncGenerator[pa.Table, None]:
-    """Yield key, columns and ``_diff``, consolidated, in the order of the key.
-
-    The key is there whether it is among the columns or not. ``opener`` has to tell of the first
-    column.
-
-    Raises:
-        CorruptionError, LocationError: see `PartOpener.open`.
-    """
-    schema = opener.schema
-    names = list(dict.fromkeys([*schema.key, *wanted.columns, *wanted.box]))
-    reached = [part for part in parts if part_reaches(part, wanted.box)]
-    sweep = _Sweep(reached, wanted, opener, names)
-    while not sweep.is_over:
-        high = await sweep.cut()
-        found = await opener.clock.offload(partial(sweep.read, high))
-        if found.num_rows:
-            yield found
-
-
-class _Cursor:
-    """Where a sweep stands in a part: which row groups come next, and what is left of the last."""
-
-    def __init__(self, opened: OpenPart, column: str) -> None:
-        self.opened = opened
-        self.next = 0
-        self.rest: pa.Table | None = None
-        self.is_in_order = is_in_order(opened.groups, column)
-        self._column = column
-
-    @property
-    def is_over(self) -> bool:
-        return self.rest is None and self.next >= len(self.opened.groups)
-
-    def ahead(self, box: Box) -> Iterator[tuple[int, Interval, int]]:
-        """Yield number, bounds and rows of each row group that comes next and is of any use."""
-        for number in range(self.next, len(self.opened.groups)):
-            group = self.opened.groups[number]
-            if group.reaches(box):
-                yield number, group.bounds.get(self._column, OPEN), group.rows
-
-
-class _Sweep:
-    """A way through parts by the first column of their key, from ``low`` on; nulls come last.
-
-    A cut is the value that a range ends before; None, that the range takes all the rest.
-    """
-
-    def __init__(
-        self, parts: Sequence[Part], wanted: Wanted, opener: PartOpener, names: list[str]
-    ) -> None:
-        self._wanted = wanted
-        self._opener = opener
-        self._names = names
-        schema = opener.schema
-        self._column = schema.data.field(0).name
-        # Without a key, rows are in no order that parts would know.
-        self._can_cut = schema.key_columns > 0 and is_ordered(schema.data.field(0).type)
-        self._low: Any = None
-        begins = [(self._least(part), part) for part in parts]
-        unknown = [(None, part) for least, part in begins if least is None]
-        known = [(least, part) for least, part in begins if least is not None]
-        self._waiting = [*unknown, *sorted(known, key=lambda pair: pair[0])]
-        self._cursors: list[_Cursor] = []
-
-    @property
-    def is_over(self) -> bool:
-        return not self._waiting and not self._cursors
-
-    def _least(self, part: Part) -> Any:
-        return box_of_part(part).get(self._column, OPEN)[0] if self._can_cut else None
-
-    async def cut(self) -> Any:
-        """Open what the next range reaches, and return where that range ends."""
-        ahead = 1
-        while True:
-            high = self._choose()
-            due = [
-                part
-                for least, part in self._waiting[:ahead]
-                if high is None or least is None or least < high
-            ]
-            if not due:
-                return high
-            await self._open(due)
-            ahead = min(2 * ahead, AHEAD_MAX)
-
-    async def _open(self, parts: list[Part]) -> None:
-        held = [cursor.opened.part for cursor in self._cursors]
-        in_files = sum(p.size_bytes for p in [*held, *parts] if p.path) > HELD_BYTES_MAX
-        opened = await self._opener.open(parts, in_files=in_files)
-        self._cursors += [_Cursor(one, self._column) for one in opened]
-        del self._waiting[: len(parts)]
-
-    def _choose(self) -> Any:
-        """Return where a range ends that holds about as many rows as a piece has; see `cut`."""
-        # To cut through a part in no order would be to decode all of it for each range.
-        if not self._can_cut or not all(cursor.is_in_order for cursor in self._cursors):
-            return None
-        count = 0
-        later: list[tuple[Any, int]] = []
-        for cursor in self._cursors:
-            count += cursor.rest.num_rows if cursor.rest is not None else 0
-            for _, (least, _), rows in cursor.ahead(self._wanted.box):
-                if least is None or (self._low is not None and least <= self._low):
-                    count += rows
-                else:
-                    later.append((least, rows))
-        for least, rows in sorted(later):
-            if count >= self._wanted.piece_rows:
-                return least
-            count += rows
-        return None
-
-    def read(self, high: Any) -> pa.Table:
-        """Return what lies before ``high``, merged and in order, and go on from there."""
-        found = [table for cursor in self._cursors for table in self._before(cursor, high)]
-        self._cursors = [c for c in self._cursors if high is not None and not c.is_over]
-        self._low = high
-        data = self._opener.schema.data
-        names = ShardSchema(pa.schema([data.field(n) for n in self._names]), 0)
-        key = self._opener.schema.key
-        return merge(found, names, key=key, is_grouped=self._wanted.is_grouped)
-
-    def _before(self, cursor: _Cursor, high: Any) -> Iterator[pa.Table]:
-        """Yield a part's rows before ``high``; keep what is decoded beyond it, if it is little."""
-        names = [*self._names, DIFF]
-        kept: list[pa.Table] = []
-        if cursor.rest is not None:
-            before, after = self._split(cursor.rest, high)
-            yield before
-            kept.append(after)
-        room = REST_BYTES_MAX - sum(c.rest.nbytes for c in self._cursors if c.rest is not None)
-        cursor.rest, following = None, len(cursor.opened.groups)
-        for number, (least, greatest), _ in cursor.ahead(self._wanted.box):
-            if high is not None and least is not None and least >= high:
-                following = number
-                break
-            table = cursor.opened.read([number], names, as_of=self._wanted.as_of)
-            table = rows_within(table, self._wanted.box)
-            if least is None or (self._low is not None and least < self._low):
-                table = self._from_low(table)
-            is_before = high is not None and greatest is not None and greatest < high
-            before, after = self._split(table, None if is_before else high)
-            yield before
-            if not after.num_rows:
-                continue
-            if after.nbytes > room and greatest is not None:
-                following = number  # It is decoded once more.
-                break
-            kept.append(after)
-        cursor.next = following
-        kept = [table for table in kept if table.num_rows]
-        cursor.rest = pa.concat_tables(kept) if kept else None
-
-    def _from_low(self, table: pa.Table) -> pa.Table:
-        if self._low is None:
-            return table
-        column = ordered(table.column(self._column))
-        # Nulls come after all values.
-        return table.filter(pc.invert(_is_less(column, self._low)))
-
-    def _split(self, table: pa.Table, high: Any) -> tuple[pa.Table, pa.Table]:
-        """Return the rows before ``high``, and those from there on."""
-        if high is None:
-            return table, table.slice(0, 0)
-        before = _is_less(ordered(table.column(self._column)), high)
-        return table.filter(before), table.filter(pc.invert(before))
-
-
-def _is_less(column: pa.ChunkedArray[Any], high: Any) -> pa.ChunkedArray[pa.BooleanScalar]:
-    less = pc.less(column, scalar_of(high, column.type))
-    # A null is less than nothing.
-    known = pc.if_else(pc.is_valid(column), less, pc.is_valid(column))
-    return cast("pa.ChunkedArray[pa.BooleanScalar]", known)
 
 
 def opener_names(schema: ShardSchema, box: Iterable[str]) -> frozenset[str]:

@@ -65,10 +65,9 @@ class RowMerger:
                 yield table
 
     def _is_plain(self, request: MergeRequest) -> bool:
-        """Say whether no row can take back another, by what is known of the batches."""
-        # Of rows that each are there once, as many are there as were written.
+        """Say whether no row can take back another, by what is known of the parts."""
         keyless = not self.schema.key_columns
-        return keyless and all(batch.diffs == batch.rows for batch in request.batches)
+        return keyless and all(part.plain for batch in request.batches for part in batch.parts)
 
     async def _joined(
         self, parts: Sequence[Part], request: MergeRequest
