@@ -122,7 +122,9 @@ class Bench:
         return seconds(work)
 
     def paths(self, name: str) -> list[str]:
-        return [str(p) for p in (self.folder / "lake" / "shard" / f"user.{name}").rglob("*.parquet")]
+        return [
+            str(p) for p in (self.folder / "lake" / "shard" / f"user.{name}").rglob("*.parquet")
+        ]
 
     def read_ours(self, name: str) -> float:
         async def work() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.kernels import kernels
 from kit.rowhash_model import MASK, Pair, finish, fold, integer, value_hash
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.rowhash import (
@@ -26,6 +27,8 @@ from tidelog.rowhash import (
     weighted_sum,
 )
 from tidelog.rowhash_xxh3 import BLOCK_ROWS, seeds_of
+
+__all__ = ["kernels"]  # Each test is run by either.
 
 AnyArray = Any  # pa.array infers its kind from data that hypothesis draws
 

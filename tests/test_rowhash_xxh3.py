@@ -7,15 +7,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.rowhash_xxh3 import (
-    BLOCK_ROWS,
-    finish_fold,
-    fold,
-    hash_bytes,
-    hash_words,
-    seeds_of,
-    start_fold,
-)
+from kit.kernels import kernels
+from tidelog.rowhash_kernels import finish_fold, fold, hash_bytes, hash_words
+from tidelog.rowhash_xxh3 import BLOCK_ROWS, seeds_of, start_fold
+
+__all__ = ["kernels"]  # Each test is run by either.
 
 SEEDS = seeds_of("test")
 

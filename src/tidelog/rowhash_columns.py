@@ -26,24 +26,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.errors import require
-from tidelog.rowhash_xxh3 import (
-    BLOCK_ROWS,
-    Lanes,
-    Octets,
-    Words,
-    finish_fold,
-    fold,
-    hash_bytes,
-    hash_words,
-    seeds_of,
-    start_fold,
-)
+from tidelog.rowhash_kernels import finish_fold, fold, hash_bytes, hash_words, is_compiled
+from tidelog.rowhash_xxh3 import BLOCK_ROWS, Lanes, Octets, Words, seeds_of, start_fold
 
 ArrowArray: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 Column: TypeAlias = "ArrowArray | pa.ChunkedArray[pa.Scalar[pa.DataType]]"
 ListArray: TypeAlias = "pa.ListArray[Any] | pa.LargeListArray[Any] | pa.FixedSizeListArray[Any]"
 
 _SAMPLE_ROWS = 512
+_SHORT = 64  # Bytes
 _DAY_MS = 86_400_000
 
 
@@ -93,6 +84,8 @@ def _repeats(array: ArrowArray) -> bool:
     dtype = array.type
     if len(array) < 8 * _SAMPLE_ROWS or not (_is_text(dtype) or _is_binary(dtype)):
         return False
+    if is_compiled() and array.nbytes < _SHORT * len(array):
+        return False  # To find what repeats takes longer.
     sample = array.take(np.linspace(0, len(array) - 1, _SAMPLE_ROWS).astype(np.int64))
     return 4 * len(sample.unique()) <= _SAMPLE_ROWS
 

@@ -24,7 +24,7 @@ Octets = npt.NDArray[np.uint8]
 
 BLOCK_ROWS = 16_384
 
-_SECRET = bytes.fromhex(
+SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
     "cb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
     "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
@@ -98,11 +98,11 @@ def _hash_class(
 ) -> Lanes:
     match length_class:
         case 0:
-            return np.repeat(_hash_empty(seeds), len(starts), axis=1)
+            return np.repeat(hash_empty(seeds), len(starts), axis=1)
         case 1:
             return _hash_1_to_3(data, starts, lengths, seeds)
         case 2:
-            halves = _unaligned(data, "<u4")
+            halves = unaligned(data, "<u4")
             first = halves[starts].astype(np.uint64)
             last = halves[starts + lengths - 4].astype(np.uint64)
             return _hash_4_to_8(last | (first << _HALF), lengths.astype(np.uint64), seeds)
@@ -111,10 +111,10 @@ def _hash_class(
         case 4 | 5 | 6 | 7:
             return _hash_17_to_128(data, starts, lengths, seeds, pairs=length_class - 3)
         case _:
-            return _hash_long(data, starts, lengths, seeds)
+            return hash_long(data, starts, lengths, seeds)
 
 
-def _hash_empty(seeds: tuple[int, int]) -> Lanes:
+def hash_empty(seeds: tuple[int, int]) -> Lanes:
     return np.array([[xxhash.xxh3_64_intdigest(b"", seed)] for seed in seeds], np.uint64)
 
 
@@ -126,7 +126,7 @@ def _hash_1_to_3(
     last = data[starts + lengths - 1].astype(np.uint64)
     combined = (first << np.uint64(16)) | (middle << np.uint64(24)) | last
     combined |= lengths.astype(np.uint64) << np.uint64(8)
-    flip = int.from_bytes(_SECRET[0:4], "little") ^ int.from_bytes(_SECRET[4:8], "little")
+    flip = int.from_bytes(SECRET[0:4], "little") ^ int.from_bytes(SECRET[4:8], "little")
     lanes: Lanes = combined ^ _column(*(flip + seed for seed in seeds))
     _avalanche_64(lanes)
     return lanes
@@ -154,7 +154,7 @@ def _hash_4_to_8(swapped: Words, length: Words | np.uint64, seeds: tuple[int, in
 def _hash_9_to_16(
     data: Octets, starts: Integers, lengths: Integers, seeds: tuple[int, int]
 ) -> Lanes:
-    words = _unaligned(data, "<u8")
+    words = unaligned(data, "<u8")
     flip_first = _secret_word(24) ^ _secret_word(32)
     flip_last = _secret_word(40) ^ _secret_word(48)
     first = words[starts] ^ _column(*(flip_first + seed for seed in seeds))
@@ -171,7 +171,7 @@ def _hash_17_to_128(
     data: Octets, starts: Integers, lengths: Integers, seeds: tuple[int, int], *, pairs: int
 ) -> Lanes:
     """Hash values of which ``pairs`` blocks of 16 bytes from either end cover every byte."""
-    words = _unaligned(data, "<u8")
+    words = unaligned(data, "<u8")
     limits = starts + lengths
     lanes = np.repeat((lengths.astype(np.uint64) * _PRIME64_1).reshape(1, -1), 2, axis=0)
     for pair in range(pairs):
@@ -187,7 +187,7 @@ def _hash_17_to_128(
     return lanes
 
 
-def _hash_long(data: Octets, starts: Integers, lengths: Integers, seeds: tuple[int, int]) -> Lanes:
+def hash_long(data: Octets, starts: Integers, lengths: Integers, seeds: tuple[int, int]) -> Lanes:
     view = data.data
     ranges = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
     digest = xxhash.xxh3_64_intdigest
@@ -235,14 +235,14 @@ def _column(low: int, high: int) -> Lanes:
 
 
 def _secret_word(offset: int) -> int:
-    return int.from_bytes(_SECRET[offset : offset + 8], "little")
+    return int.from_bytes(SECRET[offset : offset + 8], "little")
 
 
 def _byteswap_32(word: int) -> int:
     return int.from_bytes(word.to_bytes(4, "little"), "big")
 
 
-def _unaligned(data: Octets, dtype: str) -> npt.NDArray[np.uint64]:
+def unaligned(data: Octets, dtype: str) -> npt.NDArray[np.uint64]:
     """View ``data`` as the words that begin at each of its bytes."""
     kind = np.dtype(dtype)
     return np.ndarray(

@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     ("errors",),
     ("arguments", "clock", "frontier", "lookahead", "metrics", "portal", "setsum", "rowhash_xxh3"),
-    ("ids", "rowhash_columns"),
+    ("ids", "rowhash_compiled"),
+    ("rowhash_kernels",),
+    ("rowhash_columns",),
     ("rowhash",),
     ("predicate",),
     ("store",),
@@ -78,6 +80,7 @@ OUTSIDE = ("__init__", "__main__", "testing", "pyspark_tidelog")  # Of the order
 FOREIGN = {
     "pyspark": {"spark", "pyspark_tidelog"},
     "py4j": {"spark"},
+    "numba": {"rowhash_compiled"},
     "duckdb": {"persist", "predicate", "collection", "demo", "spark"},
     "obstore": {"store"},
     "typer": {"cli"},
