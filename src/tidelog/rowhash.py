@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.rowhash_columns import Column, fold_column, supported
-from tidelog.rowhash_kernels import finish_fold, fold, hash_words
-from tidelog.rowhash_xxh3 import BLOCK_ROWS, Lanes, Words, seeds_of, start_fold
+from tidelog.rowhash_kernels import finish_fold, fold_words
+from tidelog.rowhash_xxh3 import BLOCK_ROWS, seeds_of, start_fold
 
 __all__ = [
     "Hashes",
@@ -125,16 +125,9 @@ def hash_rows_with_time(hashes: Hashes, times: npt.NDArray[np.int64]) -> Hashes:
     words = np.ascontiguousarray(times, np.int64).view(np.uint64)
     for start in range(0, len(hashes), BLOCK_ROWS):
         block = state[:, start : start + BLOCK_ROWS]
-        fold(block, _lanes_of_times(words[start : start + BLOCK_ROWS]))
+        fold_words(block, words[start : start + BLOCK_ROWS], seeds_of("logical time"))
         finish_fold(block)
     return Hashes(state[0], state[1])
-
-
-def _lanes_of_times(words: Words) -> Lanes:
-    seeds = seeds_of("logical time")
-    if words[0] == words[-1] and (words == words[0]).all():
-        return np.repeat(hash_words(words[:1], seeds), len(words), axis=1)  # As in most parts.
-    return hash_words(words, seeds)
 
 
 def weighted_sum(hashes: Hashes, diffs: npt.NDArray[np.int64]) -> RowSum:

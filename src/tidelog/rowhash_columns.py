@@ -26,7 +26,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.errors import require
-from tidelog.rowhash_kernels import finish_fold, fold, hash_bytes, hash_words, is_compiled
+from tidelog.rowhash_kernels import (
+    finish_fold,
+    fold,
+    fold_words,
+    hash_bytes,
+    hash_words,
+    is_compiled,
+)
 from tidelog.rowhash_xxh3 import BLOCK_ROWS, Lanes, Octets, Words, seeds_of, start_fold
 
 ArrowArray: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
@@ -50,21 +57,35 @@ def supported(dtype: pa.DataType) -> bool:
 def fold_column(state: Lanes, column: Column) -> None:
     """Mix the hashes of a column, which has a row for each of ``state``, into it, in place."""
     start = 0
-    for lanes in _column_lanes(column):
-        limit = start + lanes.shape[1]
-        fold(state[:, start:limit], lanes)
+    for block in _blocks(column):
+        limit = start + (block.shape[1] if isinstance(block, np.ndarray) else len(block))
+        part = state[:, start:limit]
         start = limit
+        if isinstance(block, np.ndarray):
+            fold(part, block)
+            continue
+        words = None if block.null_count else _words_of(block)
+        if words is None:
+            fold(part, _block_lanes(block))
+        else:
+            fold_words(part, words, seeds_of(str(_class_of(block.type))))
 
 
 def _column_lanes(column: Column) -> Iterator[Lanes]:
     """Hash a column, a piece at a time: the pieces cover its rows in order."""
+    for block in _blocks(column):
+        yield block if isinstance(block, np.ndarray) else _block_lanes(block)
+
+
+def _blocks(column: Column) -> Iterator[Lanes | ArrowArray]:
+    """Yield a column's rows in order, a few at a time; hashed already where they have numbers."""
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         array = chunk.dictionary_encode() if _repeats(chunk) else chunk
         if isinstance(array, pa.DictionaryArray):
             yield from _dictionary_lanes(array)
             continue
         for start in range(0, len(array), BLOCK_ROWS):
-            yield _block_lanes(array.slice(start, BLOCK_ROWS))
+            yield array.slice(start, BLOCK_ROWS)
 
 
 def _dictionary_lanes(array: pa.DictionaryArray[Any, Any]) -> Iterator[Lanes]:
@@ -112,11 +133,26 @@ def _value_lanes(array: ArrowArray) -> Lanes:
         return _null_lanes(len(array))
     if _is_text(dtype) or _is_binary(dtype):
         return _octets_lanes(array, seeds)
+    words = _words_of(array)
+    return _wide_lanes(_wide_words(array), seeds) if words is None else hash_words(words, seeds)
+
+
+def _words_of(array: ArrowArray) -> Words | None:
+    """Return values that are hashed as 64 bits each; None: they are not."""
+    dtype = array.type
     if pa.types.is_boolean(dtype):
-        return hash_words(_stored(array.cast(pa.uint8()), "u1").astype(np.uint64), seeds)
+        return _stored(array.cast(pa.uint8()), "u1").astype(np.uint64)
     if pa.types.is_floating(dtype):
-        return hash_words(_float_words(array), seeds)
-    return _integer_lanes(array, seeds)
+        return _float_words(array)
+    if not _is_stored_as_integer(dtype) or dtype.bit_width > 64:
+        return None
+    kind = "u" if pa.types.is_unsigned_integer(dtype) else "i"
+    values = _stored(array, f"<{kind}{dtype.bit_width // 8}")
+    if pa.types.is_date64(dtype):
+        values = values // _DAY_MS
+    words = values.astype(f"<{kind}8", copy=False).view(np.uint64)
+    # Two's complement needs one more word beyond 2^63, lest 2^64 - 1 be -1.
+    return None if kind == "u" and (words >> np.uint64(63)).any() else words
 
 
 def _octets_lanes(array: ArrowArray, seeds: tuple[int, int]) -> Lanes:
@@ -145,21 +181,18 @@ def _float_words(array: ArrowArray) -> Words:
     return values.view(np.uint64)
 
 
-def _integer_lanes(array: ArrowArray, seeds: tuple[int, int]) -> Lanes:
-    """Hash integers and all that is stored as them."""
-    dtype = array.type
-    if dtype.bit_width > 64:
-        words = _stored(array, "<u8", words=dtype.bit_width // 64)
-        return _wide_lanes(words.reshape(len(array), -1), seeds)
-    kind = "u" if pa.types.is_unsigned_integer(dtype) else "i"
-    values = _stored(array, f"<{kind}{dtype.bit_width // 8}")
-    if pa.types.is_date64(dtype):
-        values = values // _DAY_MS
-    words = values.astype(f"<{kind}8").view(np.uint64)
-    if kind == "u" and (words >> np.uint64(63)).any():
-        # Two's complement needs one more word here, lest 2^64 - 1 be -1.
-        return _wide_lanes(np.stack([words, np.zeros_like(words)], axis=1), seeds)
-    return hash_words(words, seeds)
+def _is_stored_as_integer(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_integer(dtype) or types.is_temporal(dtype) or types.is_decimal(dtype)
+
+
+def _wide_words(array: ArrowArray) -> Words:
+    """Return integers that 64 bits do not hold as rows of little-endian words."""
+    width = array.type.bit_width
+    if width > 64:
+        return _stored(array, "<u8", words=width // 64).reshape(len(array), -1)
+    words = _stored(array, "<u8")
+    return np.stack([words, np.zeros_like(words)], axis=1)
 
 
 def _wide_lanes(words: Words, seeds: tuple[int, int]) -> Lanes:

@@ -11,10 +11,12 @@ Source: XXH3, "XXH3_64bits_withSeed", as in xxHash 0.8.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
+from numba.extending import intrinsic
 
 from tidelog.rowhash_xxh3 import (
     SECRET,
@@ -29,6 +31,7 @@ from tidelog.rowhash_xxh3 import (
 
 _Compiled = Callable[..., Any]
 _U64 = np.uint64
+_generated: Callable[[_Compiled], _Compiled] = cast("Any", intrinsic)
 _PLAIN: Final = ("C", "A")
 
 LONGEST = 128  # Bytes; longer values are the library's.
@@ -54,7 +57,8 @@ _SECRET_WORDS = np.frombuffer(SECRET, "<u8")
 
 
 def _inlined(function: _Compiled) -> _Compiled:
-    made: _Compiled = njit(cache=True, nogil=True)(function)
+    # By numba, not by what comes after: a call that takes arrays counts its references to them.
+    made: _Compiled = njit(cache=True, nogil=True, inline="always")(function)
     return made
 
 
@@ -89,24 +93,27 @@ def _four_to_eight(swapped: Any, length: Any, flip: Any) -> Any:
     return x ^ (x >> _U28)
 
 
-@_inlined
-def _multiply_fold(left: Any, right: Any) -> Any:
-    """Multiply to 128 bits and return the two halves' exclusive or."""
-    left_low, left_high = left & _LOW_HALF, left >> _U32
-    right_low, right_high = right & _LOW_HALF, right >> _U32
-    low_high = left_low * right_high
-    middle = right_low * left_high + ((left_low * right_low) >> _U32)
-    carried = (low_high + (middle & _LOW_HALF)) >> _U32
-    return (left_high * right_high + (middle >> _U32) + carried) ^ (left * right)
+@_generated
+def _multiply_fold(_typing: Any, left: Any, right: Any) -> Any:
+    """Multiply to 128 bits and return the two halves' exclusive or, as processors can."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        high = builder.lshr(product, ir.Constant(wide, 64))
+        return builder.trunc(builder.xor(product, high), ir.IntType(64))
+
+    return types.uint64(left, right), generate
 
 
-@_inlined
-def _byteswapped(x: Any) -> Any:
-    swapped = _U64(0)
-    for _ in range(8):
-        swapped = (swapped << _U8) | (x & _U64(0xFF))
-        x >>= _U8
-    return swapped
+@_generated
+def _byteswapped(_typing: Any, word: Any) -> Any:
+    """Return a word with its bytes the other way round."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bswap(*arguments)
+
+    return types.uint64(word), generate
 
 
 @_compiled(_WORDS_IN, types.uint64, _WORDS_OUT)
@@ -163,11 +170,23 @@ def _hash_bytes(views: Any, secret: Any, places: Any, lanes: Any, out: Any) -> N
             out_high[row] = _hash_value(views, secret, start, length, high)
 
 
+@_inlined
+def _folded(x: Any) -> Any:
+    return ((x << _U27) | (x >> _U37)) * _PRIME64_1 + _PRIME64_4
+
+
+@_compiled(_WORDS_OUT, _WORDS_IN, types.uint64)
+def _fold_words(state: Any, words: Any, flip: Any) -> None:
+    for row in range(len(words)):
+        word = words[row]
+        swapped = (word << _U32) | (word >> _U32)
+        state[row] = _folded(state[row] ^ _four_to_eight(swapped, _U8, flip))
+
+
 @_compiled(_WORDS_OUT, _WORDS_IN)
 def _fold(state: Any, lane: Any) -> None:
     for row in range(len(state)):
-        x = state[row] ^ lane[row]
-        state[row] = ((x << _U27) | (x >> _U37)) * _PRIME64_1 + _PRIME64_4
+        state[row] = _folded(state[row] ^ lane[row])
 
 
 @_compiled(_WORDS_OUT)
@@ -203,6 +222,13 @@ def fold(state: Lanes, lanes: Lanes) -> None:
     """Mix the next part's hashes into ``state``, in place; the order of parts matters."""
     for lane in range(2):
         _fold(state[lane], np.require(lanes[lane], _U64, _PLAIN))
+
+
+def fold_words(state: Lanes, words: Words, seeds: tuple[int, int]) -> None:
+    """Mix the hashes of words into ``state``, in place."""
+    words = np.require(words, _U64, _PLAIN)
+    for lane, seed in enumerate(seeds):
+        _fold_words(state[lane], words, _flip(seed))
 
 
 def finish_fold(state: Lanes) -> None:

@@ -21,6 +21,7 @@ class Kernels(Protocol):
     hash_words: Callable[[Words, tuple[int, int]], Lanes]
     hash_bytes: Callable[[Octets, Integers, Integers, tuple[int, int]], Lanes]
     fold: Callable[[Lanes, Lanes], None]
+    fold_words: Callable[[Lanes, Words, tuple[int, int]], None]
     finish_fold: Callable[[Lanes], None]
 
 
@@ -52,6 +53,11 @@ def hash_bytes(data: Octets, starts: Integers, lengths: Integers, seeds: tuple[i
 def fold(state: Lanes, lanes: Lanes) -> None:
     """Mix the next part's hashes into ``state``, in place; the order of parts matters."""
     _Chosen.kernels.fold(state, lanes)
+
+
+def fold_words(state: Lanes, words: Words, seeds: tuple[int, int]) -> None:
+    """Mix the hashes of words into ``state``, in place, as `hash_words` and `fold` do."""
+    _kernels(len(words)).fold_words(state, words, seeds)
 
 
 def finish_fold(state: Lanes) -> None:

@@ -84,6 +84,11 @@ def fold(state: Lanes, lanes: Lanes) -> None:
     state += _PRIME64_4
 
 
+def fold_words(state: Lanes, words: Words, seeds: tuple[int, int]) -> None:
+    """Mix the hashes of words into ``state``, in place."""
+    fold(state, hash_words(words, seeds))
+
+
 def finish_fold(state: Lanes) -> None:
     """Avalanche ``state``, in place.
 

@@ -81,6 +81,7 @@ FOREIGN = {
     "pyspark": {"spark", "pyspark_tidelog"},
     "py4j": {"spark"},
     "numba": {"rowhash_compiled"},
+    "llvmlite": {"rowhash_compiled"},
     "duckdb": {"persist", "predicate", "collection", "demo", "spark"},
     "obstore": {"store"},
     "typer": {"cli"},
