@@ -80,10 +80,23 @@ def test_a_shard_is_written_and_read_as_its_page_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a named writer, and under a lease."""
-    names = run_block("docs/persist.md", "lake.shard", location=tmp_path)
+    names = run_block("docs/persist.md", "shard.appender", location=tmp_path)
 
     assert capsys.readouterr().out == "{'k': ['tea'], 'v': [3], '_diff': [1]}\n"
     assert names["table"].num_rows == 1
+
+
+def test_records_are_kept_as_the_page_of_shards_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the location that the page opens before."""
+    with tidelog.connect(tmp_path, create=True) as lake:
+        names = run_block(
+            "docs/persist.md", "RecordCodec", location=tmp_path, lake=lake, tidelog=tidelog
+        )
+
+    assert capsys.readouterr().out == "[(Price(name='tea', cents=3, since=None), 1)]\n"
+    assert names["codec"].key == ["name"]
 
 
 def test_each_test_that_the_page_of_shards_names_is_there() -> None:

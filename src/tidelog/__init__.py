@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.persist.format.codec import (
+        Moments,
+        RecordCodec,
+        RecordUpdate,
+        decode_contents,
+        decode_updates,
+        encode_updates,
+    )
     from tidelog.sync import Collection, Location, connect
     from tidelog.sync_log import Log
     from tidelog.sync_shard import Shard
@@ -31,13 +39,19 @@ __all__ = [
     "Limits",
     "Location",
     "Log",
+    "Moments",
     "Pace",
+    "RecordCodec",
+    "RecordUpdate",
     "Shape",
     "Shard",
     "SourceSpec",
     "Transactions",
     "Witness",
     "connect",
+    "decode_contents",
+    "decode_updates",
+    "encode_updates",
 ]
 
 _HOMES = {
@@ -52,6 +66,12 @@ _HOMES = {
     "Keep": "tidelog.wal.gc.plan",
     "Limits": "tidelog.wal.read.limits",
     "Pace": "tidelog.wal.gc.deletion",
+    "RecordCodec": "tidelog.persist.format.codec",
+    "RecordUpdate": "tidelog.persist.format.codec",
+    "Moments": "tidelog.persist.format.codec",
+    "encode_updates": "tidelog.persist.format.codec",
+    "decode_updates": "tidelog.persist.format.codec",
+    "decode_contents": "tidelog.persist.format.codec",
     "Shape": "tidelog.wal.slot_protocol.shape",
     "Witness": "tidelog.wal.gc.cursors",
     "connect": "tidelog.sync",

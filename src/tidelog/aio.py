@@ -12,6 +12,14 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.location import Location, open_location
+from tidelog.persist.format.codec import (
+    Moments,
+    RecordCodec,
+    RecordUpdate,
+    decode_contents,
+    decode_updates,
+    encode_updates,
+)
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
@@ -31,13 +39,19 @@ __all__ = [
     "Limits",
     "Location",
     "Log",
+    "Moments",
     "Pace",
+    "RecordCodec",
+    "RecordUpdate",
     "Shape",
     "Shard",
     "SourceSpec",
     "Transactions",
     "Witness",
     "connect",
+    "decode_contents",
+    "decode_updates",
+    "encode_updates",
 ]
 
 

@@ -1,0 +1,251 @@
+"""Codecs: Python values as rows of a shard, and back.
+
+A shard knows columns. Whoever has objects says by a `Codec` what columns they are, and by a
+`Codec64` what their times are; both are thin, and a user's own will do. `RecordCodec` is for data
+classes, named tuples and `msgspec.Struct`. Where there are many rows, columns are much quicker.
+
+Invariants: a codec decodes whatever it, or an earlier form of it, has encoded: so a record's later
+    fields have defaults, as columns that are added are null in older rows.
+Source: persist, "Codec"; design page 4, "Types".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from operator import index
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.errors import UsageError
+from tidelog.persist.format.part import int64_of
+from tidelog.persist.format.schema import DIFF, TIME, shard_schema
+
+T = TypeVar("T")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_PLAIN_TYPES: Final = (bytes, date, datetime, time, Decimal)
+
+
+class Codec(Protocol[T]):
+    """What says which columns values are.
+
+    Shape: ``schema`` has the data columns, and ``key`` names those that are the shard's key: both
+        are what `Location.shard` is asked for.
+    """
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def key(self) -> list[str]: ...
+
+    def encode(self, values: Sequence[T]) -> pa.Table:
+        """Return values as rows, in their order, with the columns of ``schema``."""
+        ...
+
+    def decode(self, rows: pa.Table) -> list[T]:
+        """Return rows as values; ``rows`` have the columns of ``schema``, and may have others."""
+        ...
+
+
+class Codec64(Protocol[T]):
+    """What says which numbers from 0 to 2^63 - 2 values are; a larger value is a larger number."""
+
+    def encode(self, value: T) -> int: ...
+
+    def decode(self, number: int) -> T: ...
+
+
+class Numbers:
+    """The `Codec64` of whoever has numbers."""
+
+    def encode(self, value: int) -> int:
+        return value
+
+    def decode(self, number: int) -> int:
+        return number
+
+
+class Moments:
+    """The `Codec64` of moments from 1970 on, as microseconds; one without a zone is in UTC."""
+
+    def encode(self, value: datetime) -> int:
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return (moment - _EPOCH) // _MICROSECOND
+
+    def decode(self, number: int) -> datetime:
+        return _EPOCH + number * _MICROSECOND
+
+
+class RecordUpdate(NamedTuple, Generic[T]):
+    """A value that comes (``diff`` > 0) or goes (``diff`` < 0) at a time."""
+
+    data: T
+    time: Any
+    diff: int
+
+
+class RecordCodec(Generic[T]):
+    """The columns of a data class, a named tuple, a typed dict, or a `msgspec.Struct`.
+
+    ``schema`` is for fields whose type does not say what their column is, such as decimals.
+
+    Raises:
+        UsageError: the type has no fields, or a field's type needs a schema to say its column's.
+    """
+
+    def __init__(
+        self, record: type[T], *, key: list[str] | None = None, schema: pa.Schema | None = None
+    ) -> None:
+        self.record = record
+        fields = _fields_of(record)
+        made = _schema_of(record, fields) if schema is None else schema
+        self._optional = frozenset(f.name for f in fields if not f.required)
+        checked = shard_schema(made, key=key)
+        self._schema, self._key = checked.data, checked.key
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def key(self) -> list[str]:
+        return self._key
+
+    def encode(self, values: Sequence[T]) -> pa.Table:
+        """Return records as rows.
+
+        Raises:
+            UsageError: a value is no such record, or does not fit its column.
+        """
+        for value in values:
+            if not isinstance(value, self._instances()):
+                raise UsageError(
+                    f"a value is a {type(value).__name__}, not a {self.record.__name__}: encode "
+                    "records of one type"
+                )
+        rows = [msgspec.to_builtins(value, builtin_types=_PLAIN_TYPES) for value in values]
+        named = [row if isinstance(row, dict) else self._by_name(row) for row in rows]
+        try:
+            return pa.Table.from_pylist(named, schema=self._schema)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise UsageError(f"a record does not fit its columns: {error}") from error
+
+    def decode(self, rows: pa.Table) -> list[T]:
+        """Return rows as records; a column that the record does not have is left out.
+
+        Raises:
+            UsageError: a row is no such record: a field without a default is missing, or null.
+        """
+        there = [name for name in self._schema.names if name in rows.column_names]
+        values = [self._known(row) for row in rows.select(there).to_pylist()]
+        try:
+            return msgspec.convert(values, list[self.record])  # type: ignore[name-defined]
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f"a row is no {self.record.__name__}: {error}; give a field that came later a "
+                "default, and one that may be null None"
+            ) from error
+
+    def _known(self, row: dict[str, Any]) -> Any:
+        """Leave out what is null where the record has a default; see the module's invariants."""
+        some = {n: v for n, v in row.items() if v is not None or n not in self._optional}
+        if not issubclass(self.record, tuple):
+            return some
+        defaults: dict[str, Any] = getattr(self.record, "_field_defaults", {})
+        names: tuple[str, ...] = getattr(self.record, "_fields", ())
+        return [some.get(name, defaults.get(name)) for name in names]
+
+    def _instances(self) -> type:
+        return dict if issubclass(self.record, dict) else self.record
+
+    def _by_name(self, row: Sequence[Any]) -> dict[str, Any]:
+        names = getattr(self.record, "_fields", ())
+        return dict(zip(names, row, strict=True))
+
+
+def encode_updates(
+    codec: Codec[T], updates: Iterable[tuple[T, Any, int]], times: Codec64[Any] | None = None
+) -> pa.Table:
+    """Return updates as a table that `Shard.compare_and_append` takes.
+
+    Raises:
+        UsageError: a value does not fit its column, or a time is out of range.
+    """
+    given = [RecordUpdate(*update) for update in updates]
+    numbers = Numbers() if times is None else times
+    made = codec.encode([update.data for update in given])
+    try:
+        when = pa.array([index(numbers.encode(update.time)) for update in given], pa.int64())
+        diffs = pa.array([index(update.diff) for update in given], pa.int64())
+    except (pa.ArrowException, OverflowError, TypeError, AttributeError) as error:
+        raise UsageError(f"a time or a diff is no number of 64 bits: {error}") from error
+    return made.append_column(TIME, when).append_column(DIFF, diffs)
+
+
+def decode_updates(
+    codec: Codec[T], updates: pa.Table, times: Codec64[Any] | None = None
+) -> list[RecordUpdate[T]]:
+    """Return the updates that a listener was given, in their order."""
+    numbers = Numbers() if times is None else times
+    when = [numbers.decode(int(number)) for number in int64_of(updates, TIME)]
+    diffs = int64_of(updates, DIFF).tolist()
+    return [RecordUpdate(*each) for each in zip(codec.decode(updates), when, diffs, strict=True)]
+
+
+def decode_contents(codec: Codec[T], contents: pa.Table) -> list[tuple[T, int]]:
+    """Return what a snapshot holds: values, each with how often it is there."""
+    return list(zip(codec.decode(contents), int64_of(contents, DIFF).tolist(), strict=True))
+
+
+def _fields_of(record: type[Any]) -> Sequence[msgspec.inspect.Field]:
+    try:
+        told = msgspec.inspect.type_info(record)
+    except TypeError as error:
+        raise UsageError(f"{record!r} is no type of records: {error}") from error
+    fields: Sequence[msgspec.inspect.Field] = getattr(told, "fields", ())
+    if not fields:
+        raise UsageError(f"{record!r} has no fields: records are data classes or the like")
+    return fields
+
+
+def _schema_of(record: type[Any], fields: Sequence[msgspec.inspect.Field]) -> pa.Schema:
+    return pa.schema([pa.field(f.name, _column_type(record, f.name, f.type)) for f in fields])
+
+
+_COLUMN_TYPES: Final[dict[type[msgspec.inspect.Type], pa.DataType]] = {
+    msgspec.inspect.BoolType: pa.bool_(),
+    msgspec.inspect.IntType: pa.int64(),
+    msgspec.inspect.FloatType: pa.float64(),
+    msgspec.inspect.StrType: pa.string(),
+    msgspec.inspect.BytesType: pa.binary(),
+    msgspec.inspect.DateType: pa.date32(),
+    msgspec.inspect.TimeType: pa.time64("us"),
+    msgspec.inspect.DateTimeType: pa.timestamp("us", tz="UTC"),
+}
+
+
+def _column_type(record: type[Any], name: str, told: msgspec.inspect.Type) -> pa.DataType:
+    if isinstance(told, msgspec.inspect.UnionType):
+        some = [one for one in told.types if not isinstance(one, msgspec.inspect.NoneType)]
+        if len(some) == 1:
+            return _column_type(record, name, some[0])
+    if isinstance(told, msgspec.inspect.ListType):
+        return pa.list_(_column_type(record, name, told.item_type))
+    if isinstance(told, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
+        return pa.struct(
+            [
+                pa.field(f.name, _column_type(record, f"{name}.{f.name}", f.type))
+                for f in told.fields
+            ]
+        )
+    found = _COLUMN_TYPES.get(type(told))
+    if found is None:
+        raise UsageError(
+            f"the type of {record.__name__}.{name} does not say what its column is: give schema="
+        )
+    return found
