@@ -251,6 +251,10 @@ class PartMissing(CorruptionError):
     """An object that a shard's state named is not there: a newer state may name another instead."""
 
 
+class ConsensusGone(CorruptionError):
+    """The database of consensus is not there, or knows nothing of the location."""
+
+
 class NameInUse(CorruptionError):
     """What lies under a name that was to be used is something else."""
 

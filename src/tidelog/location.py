@@ -464,7 +464,9 @@ async def open_location(
         check_same(place, mark.consensus, mark.consensus_at)
     known = place or parse_consensus(mark.consensus_at or mark.consensus)
     opened = GuardedConsensus(
-        inner=open_consensus(known, location=mark.id, store=stores.fresh, clock=clock),
+        inner=open_consensus(
+            known, location=mark.id, store=stores.fresh, clock=clock, founded=True
+        ),
         moves=MarkMoves(store=metered, clock=clock, moves=mark.moves),
         clock=clock,
     )

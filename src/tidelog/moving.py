@@ -25,6 +25,7 @@ from tidelog.consensus.kinds import (
 )
 from tidelog.consensus.port import Consensus, Copies, Versioned
 from tidelog.errors import (
+    ConsensusGone,
     ConsensusMoved,
     ContentionError,
     CorruptionError,
@@ -101,7 +102,7 @@ async def move_consensus(
             try:
                 await _close_left(store, mark, mark.left, clock=clock)
                 continue
-            except LocationError:
+            except (LocationError, ConsensusGone):
                 if _is_at(mark, to):
                     raise  # Another move need not wait for a place that may be gone for good.
         if _is_at(mark, to):
@@ -141,8 +142,8 @@ async def _close_left(store: Store, mark: Mark, left: Left, *, clock: Clock) -> 
     mover = _Mover(
         store=store,
         clock=clock,
-        old=open_consensus(old, location=left.id, store=store, clock=clock),
-        new=open_consensus(new, location=mark.id, store=store, clock=clock),
+        old=open_consensus(old, location=left.id, store=store, clock=clock, founded=True),
+        new=open_consensus(new, location=mark.id, store=store, clock=clock, founded=True),
         move=mark.id,
     )
     await mover.close()
@@ -188,6 +189,7 @@ class _Mover:
     async def copy(self) -> bool:
         """Fence each key, and copy it; False if the move was given up by somebody."""
         keys = [key async for key in self.old.list_keys()]
+        await self.new.found()
         for key in keys:
             if not await self._beat():
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -96,3 +97,63 @@ def test_a_place_that_cannot_be_is_told_before_anything_moves(
     assert "secret" not in said.err
     assert cli.contents() == before
     assert cli("consensus", "move").status == 2
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("how", ["made", "moved"])
+def test_a_database_that_knows_nothing_of_the_location_is_refused(
+    cli: Cli, kind: str, how: str, request: pytest.FixtureRequest
+) -> None:
+    """It would look as if nothing was there; a move from it would leave all behind, for good."""
+    kept, away = cli.folder / "kept", cli.folder / "away"
+    kept.mkdir()
+    place = f"sqlite:{kept / 'c.db'}"
+    if kind == "postgres":
+        place = request.getfixturevalue("postgres").url()
+    told = ("--consensus", place) if how == "made" else ()
+    made = ("shard", "create", "s", "--schema", "n int")
+    assert cli.run("--location", cli.location, *told, *made).status == 0
+    if how == "moved":
+        cli.done("consensus", "move", "--to", place)
+    cli.done("shard", "append", "s", "--time", "0", given=b'{"n": 7}')
+
+    if kind == "sqlite":
+        kept.rename(away)
+    else:
+        rename_location(place, cli, "gone-{}")
+    for asked in (
+        ("shard", "snapshot", "s"),
+        ("shard", "list"),
+        made,
+        ("consensus", "move", "--to", "store"),
+    ):
+        said = cli(*asked)
+        assert (said.status, said.out, "put " in said.complaint) == (1, "", True)
+    if kind == "sqlite":
+        assert not kept.exists()
+        kept.mkdir()
+        # One that was made there for another location is no better.
+        other = ("--location", str(cli.folder / "other"), "--consensus", place)
+        assert cli.run(*other, "shard", "create", "t", "--schema", "n int").status == 0
+        said = cli("shard", "snapshot", "s")
+        assert (said.status, "knows nothing of this location" in said.complaint) == (1, True)
+        shutil.rmtree(kept)
+        away.rename(kept)
+    else:
+        rename_location(place, cli, "{}", was="gone-{}")
+
+    assert cli.done("shard", "snapshot", "s").objects == [{"n": 7, "_diff": 1}]
+    assert cli.done("consensus", "move", "--to", "store", "--json").object["keys"] == 1
+    assert cli.done("shard", "snapshot", "s").objects == [{"n": 7, "_diff": 1}]
+
+
+def rename_location(server: str, cli: Cli, name: str, *, was: str = "{}") -> None:
+    """Have what PostgreSQL has of a location be another's."""
+    import psycopg
+
+    own = json.loads((cli.folder / "lake" / "tidelog.json").read_text())["id"]
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE tidelog_records SET location = %s WHERE location = %s",
+            (name.format(own), was.format(own)),
+        )

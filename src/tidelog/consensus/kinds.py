@@ -83,20 +83,24 @@ def check_same(asked: ConsensusPlace, kind: str, told: str) -> None:
 
 
 async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
-    """Check that a database can be used for consensus, where that is in one.
+    """Check that a database can be used for consensus, where that is in one; make SQLite's file.
 
     Raises:
         LocationError: it cannot; the sentence says what to do.
     """
     if place.kind == STORE:
         return
-    database = _database(place, clock=clock)
+    database = _database(place, clock=clock, make=True)
     await database.run(KEYS, {"location": "", "prefix": ""})
     await database.close()
 
 
-def open_consensus(place: ConsensusPlace, *, location: str, store: Store, clock: Clock) -> Copies:
+def open_consensus(
+    place: ConsensusPlace, *, location: str, store: Store, clock: Clock, founded: bool = False
+) -> Copies:
     """Return consensus at a place; nothing is read or written yet.
+
+    Where a location was ``founded`` (see `Copies`), a place that knows nothing of it is refused.
 
     ``location`` is the id by which records are told from those of others, and of what was there
     before a move; it is empty where consensus has been in the store from the first.
@@ -104,16 +108,17 @@ def open_consensus(place: ConsensusPlace, *, location: str, store: Store, clock:
     if place.kind == STORE:
         root = f"{ROOT}-{location}" if location else ROOT
         return StoreConsensus(store=store, clock=clock, root=root)
-    database = _database(place, clock=clock)
-    return SqlConsensus(database=database, location=location, clock=clock)
+    database = _database(place, clock=clock, make=not founded)
+    return SqlConsensus(database=database, location=location, clock=clock, founded=founded)
 
 
-def _database(place: ConsensusPlace, *, clock: Clock) -> Database:
+def _database(place: ConsensusPlace, *, clock: Clock, make: bool) -> Database:
     # Loaded where they are used: most locations have their consensus in the store.
     if place.kind == SQLITE:
         from tidelog.consensus.sqlite import sqlite_database
 
-        return sqlite_database(Path(place.url.removeprefix("sqlite:")), clock=clock)
+        path = Path(place.url.removeprefix("sqlite:"))
+        return sqlite_database(path, clock=clock, make=make)
     from tidelog.consensus.postgres import postgres_database
 
     return postgres_database(place.url, told=place.told, clock=clock)

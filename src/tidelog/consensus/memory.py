@@ -37,6 +37,9 @@ class MemoryConsensus:
         self.records[key] = kept[len(dropped) :]
         return len(dropped)
 
+    async def found(self) -> None:
+        """Do nothing: it is gone only with the process."""
+
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
         self.records.setdefault(key, list(records))
 

@@ -61,6 +61,14 @@ class Consensus(Protocol):
 class Copies(Consensus, Protocol):
     """Consensus that takes over what was elsewhere before."""
 
+    async def found(self) -> None:
+        """Leave a sign of the location, by which a place that lost all is told from an empty one.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        ...
+
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
         """Make a key of records that it had elsewhere, unless it has the last of them already.
 

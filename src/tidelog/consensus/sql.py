@@ -4,7 +4,8 @@ A record is inserted where the newest of its key is the one before, and its plac
 so one of several wins. Each has an id of its write, by which a lost answer is found out: the
 statement is sent again, and either lands, or meets itself, or meets another.
 Invariants: records of a key are dense; the newest one is never deleted, so that seqnos never come
-    again.
+    again. A location that was made, or moved, here has a row of its own from before it counted: a
+    database without one is another, or was emptied.
 Source: persist, "Consensus".
 """
 
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tidelog.clock import Clock, backoff_us
-from tidelog.consensus.port import Versioned, check_seqno, check_truncation
-from tidelog.errors import LocationError, Outcome, OutcomeUnknown
+from tidelog.consensus.port import ENVIRONMENT, Versioned, check_seqno, check_truncation
+from tidelog.errors import ConsensusGone, LocationError, Outcome, OutcomeUnknown
 from tidelog.ids import SeqNo
 
 # Named parameters are written as psycopg has them; SQLite's port writes them its own way.
@@ -49,9 +50,14 @@ TRUNCATE: Final = (
     "RETURNING seqno"
 )
 KEYS: Final = (
-    "SELECT DISTINCT key FROM tidelog_records WHERE location = %(location)s "
+    "SELECT DISTINCT key FROM tidelog_records WHERE location = %(location)s AND key <> '' "
     "AND substr(key, 1, length(%(prefix)s)) = %(prefix)s"
 )
+FOUND: Final = (
+    "INSERT INTO tidelog_records (location, key, seqno, write_id, data) "
+    "VALUES (%(location)s, '', 0, '', %(data)s) ON CONFLICT DO NOTHING RETURNING seqno"
+)
+KNOWN: Final = "SELECT seqno FROM tidelog_records WHERE location = %(location)s LIMIT 1"
 NO_LIMIT: Final = 2**62
 
 
@@ -74,12 +80,20 @@ class Database(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class SqlConsensus:
-    """Consensus in a table; ``location`` tells the records of several locations apart."""
+    """Consensus in a table; ``location`` tells the records of several locations apart.
+
+    Where that was ``founded``, a database that has no row of it is refused: it would look like a
+    location in which there is nothing, and be written, or moved from, as one.
+    """
 
     database: Database
     location: str
     clock: Clock
     attempts: int = 10
+    founded: bool = False
+
+    async def found(self) -> None:
+        await self._read(FOUND, data=b"")
 
     async def head(self, key: str) -> Versioned | None:
         found = await self._read(HEAD, key=key)
@@ -154,6 +168,15 @@ class SqlConsensus:
         raise LocationError("no try to read was allowed")
 
     async def _run(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        if self.founded:
+            if not await self.database.run(KNOWN, {"location": self.location}):
+                raise ConsensusGone(
+                    "the database of consensus knows nothing of this location: it is another one, "
+                    "or was emptied; put the one back that was used (from a backup), or say with "
+                    f"--consensus or {ENVIRONMENT} where it is",
+                    location=self.location,
+                )
+            self.founded = False  # Seen; what vanishes under a process is told by its states.
         return await self.database.run(statement, {"location": self.location, **values})
 
 

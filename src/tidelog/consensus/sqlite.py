@@ -14,24 +14,44 @@ from typing import Any, Final
 
 from tidelog.clock import Clock
 from tidelog.consensus.connection import OneConnection, Rows
+from tidelog.consensus.port import ENVIRONMENT
 from tidelog.consensus.sql import TABLE
-from tidelog.errors import CorruptionError, LocationError, Outcome, TidelogError
+from tidelog.errors import ConsensusGone, CorruptionError, LocationError, Outcome, TidelogError
 
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")
 _WAIT_S: Final = 10.0
 _DAMAGED: Final = ("malformed", "not a database", "disk image")
 
 
-def sqlite_database(path: Path, *, clock: Clock) -> OneConnection:
-    """Return the database in a file. The first statement makes it, if there is none."""
+def sqlite_database(path: Path, *, clock: Clock, make: bool = True) -> OneConnection:
+    """Return the database in a file. The first statement makes it, if there is none.
+
+    Unless ``make`` says so, one that is not there is `ConsensusGone`.
+    """
     return OneConnection(
-        connect=partial(_connect, path), execute=_execute, told=partial(_told, path), clock=clock
+        connect=partial(_connect, path, make=make),
+        execute=_execute,
+        told=partial(_told, path),
+        clock=clock,
     )
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
+    if not make and not path.exists():
+        raise ConsensusGone(
+            "the consensus file is not there: put it back, or say with --consensus or "
+            f"{ENVIRONMENT} where it is; nothing is made in its place",
+            path=path,
+        )
+    mode = "rwc" if make else "rw"
     # Without a level of isolation each statement is a transaction of its own.
-    made = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+    made = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=_WAIT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
     try:
         made.execute("PRAGMA journal_mode = WAL")
         made.execute("PRAGMA synchronous = FULL")

@@ -139,6 +139,9 @@ class StoreConsensus:
         async for entry in self.store.list(self._path(prefix)):
             yield entry.key.removeprefix(f"{self.root}/")
 
+    async def found(self) -> None:
+        """Do nothing: what lies in the store is gone only with the location."""
+
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
         box = EMPTY
         for one in records:
