@@ -17,6 +17,7 @@ from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.catalog.retention import HISTORY_HOLD
 from tidelog.collection.collection import Collection, find_collection
 from tidelog.consensus.kinds import (
     STORE,
@@ -28,6 +29,7 @@ from tidelog.consensus.kinds import (
 )
 from tidelog.consensus.port import ENVIRONMENT, Consensus
 from tidelog.errors import CorruptionError, NoSuchLocation, ObjectNotFound, UsageError
+from tidelog.frontier import Frontier
 from tidelog.ids import Named, name_of, named_id
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.mark import MARK, make_mark, read_mark
@@ -101,6 +103,9 @@ class Location:
     ) -> Shard:
         """Return the handle of a shard; without a schema, of one that has been written.
 
+        Its first write places the hold ``history`` at 0: times go when that is moved
+        (``shard.downgrade_since("history", time)``), whatever other holds and leases do.
+
         Raises:
             UsageError: the name or the schema will not do.
         """
@@ -111,6 +116,7 @@ class Location:
             consensus=self.consensus,
             clock=self.clock,
             schema=shaped,
+            first_holds={HISTORY_HOLD: Frontier.at(0)},
             location_url=self.told_url,
         )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.clock import Clock
-from tidelog.consensus.kinds import KINDS, STORE, ConsensusPlace, open_consensus
+from tidelog.consensus.kinds import KINDS, STORE, ConsensusPlace, found_location
 from tidelog.errors import CorruptionError, ObjectExists, UsageError
 from tidelog.store.conditional import create as create_object
 from tidelog.store.port import Store
@@ -70,7 +70,7 @@ async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
         id="" if is_own else clock.unique(),
     )
     # Before the mark says that it is there.
-    await open_consensus(place, location=mark.id, store=store, clock=clock).found()
+    await found_location(place, location=mark.id, clock=clock)
     # The moment makes bodies differ, so that one's own is known when an answer is lost.
     data = encode_mark(mark)
     try:

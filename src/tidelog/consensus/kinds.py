@@ -82,6 +82,19 @@ def check_same(asked: ConsensusPlace, kind: str, told: str) -> None:
         )
 
 
+async def found_location(place: ConsensusPlace, *, location: str, clock: Clock) -> None:
+    """Have a database know of a location that is about to be made with its consensus there.
+
+    Raises:
+        LocationError: it does not answer.
+    """
+    if place.kind == STORE:
+        return
+    database = _database(place, clock=clock, make=True)
+    await SqlConsensus(database=database, location=location, clock=clock).found()
+    await database.close()
+
+
 async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
     """Check that a database can be used for consensus, where that is in one; make SQLite's file.
 

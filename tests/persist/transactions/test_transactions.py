@@ -20,10 +20,12 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import Named
+from tidelog.location import open_location
 from tidelog.persist.states.transition import Appended
 from tidelog.persist.transactions.transactions import PENDING_MAX, Transactions
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.persist.upkeep.usage import ObjectUse
+from tidelog.store.memory import MemoryStore
 from tidelog.testing.models import updates_of
 
 LARGE = 2_000  # Rows that are an object of their own.
@@ -536,3 +538,18 @@ async def test_bad_calls_are_told_before_anything_is_sent() -> None:
     with pytest.raises(NotRegistered, match="'b' is not registered"):
         await found.compare_and_append({"a": row("a", 1, 0), "b": row("b", 1, 0)}, 0, 1)
     assert (await found.refresh(), found.machine.seqno) == (found.state, seqno)
+
+
+async def test_a_shard_that_transactions_make_keeps_its_past() -> None:
+    """Whoever has written it first: a lease that moves up gives up what is its own, and no more."""
+    location = await open_location("memory://lake", create=True, store=MemoryStore())
+    bank = location.transactions("bank")
+    shard = location.shard("giro", schema=pa.schema([("k", pa.string())]))
+    await bank.register(shard)
+    await bank.compare_and_append({}, 0, 9)
+
+    async with await shard.lease() as reader:
+        await shard.snapshot(8)
+        await reader.downgrade_since(8)
+    assert (await shard.since()).time == 0
+    assert (await shard.downgrade_since("history", 8)).time == 8

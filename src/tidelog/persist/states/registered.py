@@ -8,13 +8,14 @@ Source: design page 4, "Several shards at one time".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.frontier import TIME_MAX, Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
+from tidelog.persist.states.holding import moved_by_append
 from tidelog.persist.states.state import Diff, Registered, State, Token
 from tidelog.persist.states.transition import (
     CompareAndAppend,
@@ -48,8 +49,16 @@ class Step:
         return f"transactions {self.registered.name}", self.upper
 
 
-def decide_join(state: State, name: str, schema: bytes) -> Decision[Diff, Joined]:
+def decide_join(
+    state: State,
+    name: str,
+    schema: bytes,
+    *,
+    first_holds: Mapping[str, Frontier] | None = None,
+) -> Decision[Diff, Joined]:
     """Decide that a shard belongs to the transaction shard of a name, or find that it does.
+
+    One that nobody has written gets its ``first_holds``, as nobody else is to write it.
 
     Raises:
         ShardRegistered: it belongs to another. UsageError: it is finished.
@@ -62,7 +71,10 @@ def decide_join(state: State, name: str, schema: bytes) -> Decision[Diff, Joined
     check_unregistered(state)
     registered = Registered(name, found.number + 1)
     founding = None if state.schema else schema
-    return Decision(_joined(state, registered), Diff(schema=founding, registered=registered))
+    is_new = state.upper == 0 and not state.commits
+    holds, _ = moved_by_append(state, (is_new and first_holds) or {}, state.upper_frontier)
+    diff = Diff(schema=founding, registered=registered, holds=holds)
+    return Decision(_joined(state, registered), diff)
 
 
 def _joined(state: State, registered: Registered) -> Joined:

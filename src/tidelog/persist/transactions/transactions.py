@@ -153,7 +153,9 @@ class Transactions:
         schema = shard.state.schema or encode_schema(shard.written_schema())
         own = self.shard(shard.id)
         for _ in range(TRIES_MAX):
-            joined = await own.machine.commit(lambda state: decide_join(state, self.name, schema))
+            joined = await own.machine.commit(
+                lambda state: decide_join(state, self.name, schema, first_holds=shard.first_holds)
+            )
             decide = partial(decide_register, shard=shard.id, joined=joined)
             if await self.machine.commit(decide) is not None:
                 return self.state.upper_frontier
