@@ -170,6 +170,7 @@ class SqlConsensus:
     async def _run(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         if self.founded:
             if not await self.database.run(KNOWN, {"location": self.location}):
+                await self.database.close()
                 raise ConsensusGone(
                     "the database of consensus knows nothing of this location: it is another one, "
                     "or was emptied; put the one back that was used (from a backup), or say with "
