@@ -14,10 +14,9 @@ from tidelog.frontier import TIME_MAX
 from tidelog.persist.handle import shard
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states import language
-from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.state import State
 from tidelog.persist.upkeep import compactor, usage
-from tidelog.persist.upkeep.merge_rows import RowMerger
+from tidelog.persist.upkeep.merger import MergedParts, MergerHere
 from tidelog.persist.upkeep.merging import MergeRequest
 from tidelog.persist.upkeep.usage import ObjectUse
 
@@ -25,15 +24,15 @@ from tidelog.persist.upkeep.usage import ObjectUse
 @contextmanager
 def merge_deletes_before_it_commits() -> Iterator[None]:
     """What was merged goes as soon as its merge is written."""
-    write = compactor._write
+    write = MergerHere.write
 
-    async def hasty(shard: Shard, request: MergeRequest, merger: RowMerger) -> Batch | None:
-        found = await write(shard, request, merger)
+    async def hasty(self: MergerHere, shard: Shard, request: MergeRequest) -> MergedParts:
+        found = await write(self, shard, request)
         for batch in request.batches:
             await compactor._drop(shard, batch)
         return found
 
-    with patch.object(compactor, "_write", hasty):
+    with patch.object(MergerHere, "write", hasty):
         yield
 
 

@@ -124,8 +124,8 @@ class Shard(Blocking[aio_shard.Shard]):
     def schemas(self) -> list[pa.Schema]:
         return self._portal.run(self._inner.schemas())
 
-    def compact(self, *, full: bool = False) -> Compacted:
-        return self._portal.run(self._inner.compact(full=full))
+    def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
+        return self._portal.run(self._inner.compact(full=full, spark=spark))
 
     def collect(self, *, after_us: int | None = None) -> int:
         return self._portal.run(self._inner.collect(after_us=after_us))
@@ -144,8 +144,8 @@ class ShardSnapshot(Blocking[aio_snapshot.ShardSnapshot]):
     def to_arrow(self) -> pa.Table:
         return self._portal.run(self._inner.to_arrow())
 
-    def to_spark(self, spark: SparkSession) -> DataFrame:
-        return self._portal.run(self._inner.to_spark(spark))
+    def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
+        return self._portal.run(self._inner.to_spark(spark, hold=hold))
 
     def to_batches(self, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[pa.RecordBatch]:
         return self._portal.iterate(self._inner.to_batches(memory_bytes=memory_bytes))

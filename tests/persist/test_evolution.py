@@ -25,7 +25,7 @@ from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.persist.states.batch import make_batch
 from tidelog.persist.states.evolution import Evolved, EvolveVerdict
 from tidelog.persist.states.transition import Verdict
-from tidelog.persist.upkeep.compactor import merger_of
+from tidelog.persist.upkeep.merger import merger_of
 from tidelog.persist.upkeep.merging import decide_merge, plan_full_merge
 from tidelog.persist.upkeep.scrubber import scrub
 
@@ -292,7 +292,7 @@ async def test_a_merge_across_a_change_tells_rows_that_are_not_those_that_were_w
     with pytest.raises(CorruptionError, match="not those that went in"):
         decide_merge(shard.state, request, other, merger.restated)
     with pytest.raises(CorruptionError, match="not those that its descriptor tells"):
-        await merger._load(forged)
+        await merger.load(forged)
 
 
 async def test_replicas_are_compared_from_the_change_on() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.engine_choice import Conf, Master, check_engine, parse_conf
 from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
 from tidelog.cli.output import bytes_text, count_text, print_json, say
 
 if TYPE_CHECKING:
     from tidelog.collection.maintenance import CompactedOne
     from tidelog.location import Location
+    from tidelog.persist.upkeep.merger import Merger
 
 
 def compact(
@@ -22,6 +27,15 @@ def compact(
     full: Annotated[
         bool, typer.Option("--full", help="Leave one batch a shard, whatever it costs.")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="local|spark",
+            help="spark does merges from 64 MiB on in its executors; local all in this process.",
+        ),
+    ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
     follow: Follow = False,
     interval: Wait = 60.0,
     as_json: AsJson = False,
@@ -31,17 +45,43 @@ def compact(
     Contents stay the same at each time that can be read. What was taken back before 'since' is
     left out. The objects that are merged stay for an hour, for who reads them: see tidelog collect.
     """
+    settings = parse_conf(conf or [])
+    on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
 
-    async def once(location: Location, turn: Turn) -> None:
-        tending = location.maintenance
-        kept = await tending.kept(names or ())
-        async for one in turn.each(kept, lambda some: tending.compact(some, full=full)):
-            if as_json:
-                print_json(_object(one))
-            elif one.done.merges or not follow:
-                say(_line(one))
+    async def work(location: Location) -> None:
+        async with _merger(location, on_spark, master, settings) as merger:
 
-    on_location(context, lambda location: again_and_again(location, once, follow, interval))
+            async def once(location: Location, turn: Turn) -> None:
+                tending = location.maintenance
+                kept = await tending.kept(names or ())
+                done = partial(tending.compact, full=full, merger=merger)
+                async for one in turn.each(kept, done):
+                    if as_json:
+                        print_json(_object(one))
+                    elif one.done.merges or not follow:
+                        say(_line(one))
+
+            await again_and_again(location, once, follow, interval)
+
+    on_location(context, work)
+
+
+@asynccontextmanager
+async def _merger(
+    location: Location, on_spark: bool, master: str | None, conf: Mapping[str, str]
+) -> AsyncGenerator[Merger, None]:
+    from tidelog.persist.upkeep.compactor import HERE
+
+    if not on_spark:
+        yield HERE
+        return
+    from tidelog.cli.late_spark import LateMerger
+
+    late = LateMerger(location=location, master=master, conf=conf)
+    try:
+        yield late
+    finally:
+        await late.close()
 
 
 def _object(one: CompactedOne) -> dict[str, Any]:

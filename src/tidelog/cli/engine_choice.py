@@ -10,13 +10,27 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.collection.ingest.ingest import Ingester
     from tidelog.collection.ingest.run import FirstHead
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where Spark runs: spark://HOST:7077, yarn, k8s://..; on this machine unless told.",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A setting of Spark's, as for spark-submit; repeat."),
+]
 
 ENGINES: Final = ("auto", "spark", "local")
 SPARK_BYTES_MIN: Final = 1 << 30  # That a source has left, for a start of Spark to be worth it.

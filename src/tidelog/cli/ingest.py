@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog.cli.command import AsJson, SourceName, on_location
-from tidelog.cli.engine_choice import check_engine, choose_engine, parse_conf
+from tidelog.cli.engine_choice import Conf, Master, check_engine, choose_engine, parse_conf
 from tidelog.cli.maintained import stopped_by_sigterm
 from tidelog.errors import UsageError
 
@@ -24,17 +24,6 @@ _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 Interval = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks for more.")
-]
-Master = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Where Spark runs: spark://HOST:7077, yarn, k8s://..; on this machine unless told.",
-    ),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A setting of Spark's, as for spark-submit; repeat."),
 ]
 Heartbeat = Annotated[
     str,

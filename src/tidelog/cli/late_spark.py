@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tidelog.collection.source.look import SurveyJob
     from tidelog.collection.source.port import RawSource, SurveyResult
     from tidelog.location import Location
+    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.upkeep.merger import MergedParts, Merger
+    from tidelog.persist.upkeep.merging import MergeRequest
     from tidelog.spark.engine import SparkEngine
     from tidelog.wal.scrub.report import Scrubbed
 
@@ -126,3 +129,46 @@ class LateSpark:
 
         if self._spark is not None:
             stop(self._spark)
+
+
+@dataclass(slots=True)
+class LateMerger:
+    """Does merges on Spark, which is started for the first that is large enough for it."""
+
+    location: Location
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    _spark: SparkSession | None = None
+    _merger: Merger | None = None
+
+    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+        """See `tidelog.persist.upkeep.merger.Merger`.
+
+        Raises:
+            UsageError: no Java was found to run Spark on; or its executors cannot do the work.
+        """
+        from tidelog.persist.upkeep.compactor import HERE
+        from tidelog.spark import merger
+
+        if request.size_bytes < merger.LEAST_BYTES:
+            return await HERE.write(shard, request)
+        if self._merger is None:
+            self._merger = await self.location.clock.offload(self._start)
+        return await self._merger.write(shard, request)
+
+    async def close(self) -> None:
+        """Stop Spark if it was started, and what it still computes."""
+        from tidelog.spark.session import stop
+
+        if self._spark is not None:
+            spark, self._spark, self._merger = self._spark, None, None
+            await self.location.clock.offload(lambda: stop(spark))
+
+    def _start(self) -> Merger:
+        from tidelog.spark import merger
+        from tidelog.spark.session import session
+
+        self._spark = session(master=self.master, extra=self.conf)
+        return merger.SparkMerger(
+            self._spark, location_url=self.location.told_url, least_bytes=merger.LEAST_BYTES
+        )

@@ -21,7 +21,8 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.hold import Hold
 from tidelog.persist.transactions.transactions import Transactions
-from tidelog.persist.upkeep.compactor import Compacted, compact
+from tidelog.persist.upkeep.compactor import HERE, Compacted, compact
+from tidelog.persist.upkeep.merger import Merger
 from tidelog.persist.upkeep.sweeper import usage_of_shard
 from tidelog.persist.upkeep.usage import ShardUsage
 from tidelog.store.port import Store
@@ -126,9 +127,11 @@ class Maintenance:
         return found
 
     async def compact(
-        self, kept: Sequence[Kept], *, full: bool = False
+        self, kept: Sequence[Kept], *, full: bool = False, merger: Merger = HERE
     ) -> AsyncIterator[CompactedOne]:
         """Merge what is due, or ``full`` all; yield what was done as it is done.
+
+        ``merger`` does the work: this process, unless told.
 
         Raises:
             CorruptionError: a part is missing, or not what was written. LocationError: the store
@@ -137,7 +140,7 @@ class Maintenance:
         for one in kept:
             done, batches = Compacted(), 0
             for shard in one.shards:
-                done += await compact(shard, full=full)
+                done += await compact(shard, full=full, merger=merger)
                 batches += len(shard.state.batches)
             yield CompactedOne(one.name, done, batches)
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from tidelog.clock import Clock, SystemClock, run_all
+from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
@@ -24,7 +23,7 @@ from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.surveyed import FileCandidate, Surveyed, SurveyPiece
-from tidelog.errors import ObjectNotFound, TidelogError, UsageError
+from tidelog.errors import TidelogError
 from tidelog.persist.format.part import Part
 from tidelog.spark.job import run_job
 from tidelog.spark.place import url_for_executors
@@ -34,7 +33,7 @@ from tidelog.spark.plan import (
     plan_tick,
     share_survey,
 )
-from tidelog.spark.reach import check_executors
+from tidelog.spark.reach import check_executors, see_parts
 from tidelog.spark.ship import is_connect
 from tidelog.spark.task import (
     READS_MAX,
@@ -98,7 +97,10 @@ class SparkEngine:
             tasks.tags, lambda: _collect(tasks, plan), clock=self.clock, what="the tick"
         )
         computed = gather(outcomes, shards=len(job.shards))
-        await self._see_parts(computed)
+        parts = [*computed.error_parts]
+        for one in computed.written:
+            parts += [*one.rows, *one.deleted]
+        await see_parts(parts, tasks, self.location_url, clock=self.clock)
         return computed
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:
@@ -147,27 +149,6 @@ class SparkEngine:
         if self._known_tasks is None or not is_connect(self.spark):
             self._known_tasks = tasks_of(self.spark)  # Of a session that runs; it may be stopped.
         return self._known_tasks
-
-    async def _see_parts(self, computed: Computed) -> None:
-        """Check that parts are here: an executor that came later may be on another machine yet.
-
-        Raises:
-            UsageError: one is not.
-        """
-        if not (self.location_url.startswith("file:") and self._tasks().is_elsewhere):
-            return
-        store = open_dressed(self.location_url, clock=self.clock).meter
-        parts = [*computed.error_parts]
-        for one in computed.written:
-            parts += [*one.rows, *one.deleted]
-        paths = [part.path for part in parts if part.path is not None]
-        try:
-            await run_all([partial(store.get, path, limit=1) for path in paths], at_once=READS_MAX)
-        except ObjectNotFound as error:
-            raise UsageError(
-                f"one of Spark's executors wrote to another directory than {self.location_url} is "
-                "here: use a bucket (s3://, gs://, az://), or a path that all machines share"
-            ) from error
 
 
 def _collect(tasks: SparkTasks, plan: TickPlan) -> Sequence[Outcome]:

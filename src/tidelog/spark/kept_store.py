@@ -42,6 +42,12 @@ def reading_from(url: str, scans: Sequence[Scan]) -> Iterator[Store]:
         raise
 
 
+def open_fresh(url: str) -> Store:
+    """Open the store at a URL, for who reads each part once: slow reads are sent again."""
+    otherwise = NOTHING_TOLD if url.startswith("file:") else BY_DEFAULT
+    return open_dressed(url, clock=SystemClock(), otherwise=otherwise).fresh
+
+
 def choose_layer(dressed: Dressed, scans: Sequence[Scan], told: Wrapping) -> Store:
     """Return the layer that scans are read from: without copies, if no other task needs them."""
     is_shared = told.cache is not None or any(scan.bounds for scan in scans)

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.clock import Clock
+    from tidelog.persist.format.part import Part
     from tidelog.spark.tasks import SparkTasks
 
 PREFIX: Final = "probe/"
 SAMPLE_BYTES: Final = 4_096
 ASKED_MAX: Final = 1_000
+READS_MAX: Final = 8
 NEEDED: Final = ("duckdb", "msgspec", "numpy", "obstore", "pyarrow", "xxhash")
 HOW: Final = "docs/cluster.md says how"
 _NO_PYTHON: Final = re.compile(r'Cannot run program "([^"]+)"')
@@ -118,6 +120,32 @@ async def check_executors(
                 raise _unseen_location(one.host, store.url) from error
     finally:
         await store.delete([entry.key async for entry in store.list(asked.key)])
+
+
+async def see_parts(
+    parts: Sequence[Part], tasks: SparkTasks, location_url: str, *, clock: Clock
+) -> None:
+    """Check that parts are here: an executor that came later may be on another machine yet.
+
+    Raises:
+        UsageError: one is not.
+    """
+    from functools import partial
+
+    from tidelog.clock import run_all
+    from tidelog.store.wrapping import open_dressed
+
+    if not (location_url.startswith("file:") and tasks.is_elsewhere):
+        return
+    store = open_dressed(location_url, clock=clock).meter
+    paths = [part.path for part in parts if part.path is not None]
+    try:
+        await run_all([partial(store.get, path, limit=1) for path in paths], at_once=READS_MAX)
+    except ObjectNotFound as error:
+        raise UsageError(
+            f"one of Spark's executors wrote to another directory than {location_url} is "
+            "here: use a bucket (s3://, gs://, az://), or a path that all machines share"
+        ) from error
 
 
 async def take_sample(url: str, paths: Sequence[str], *, clock: Clock) -> ReachSample | None:

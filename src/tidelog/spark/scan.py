@@ -107,9 +107,17 @@ def pack_scans(scans: Sequence[Scan]) -> list[list[Scan]]:
 
 def choose_cuts(groups: Iterable[tuple[Any, int]], size_bytes: int) -> list[Any]:
     """Choose values between which about equally many rows lie."""
+    return cut_evenly(groups, round(size_bytes / PARTITION_BYTES))
+
+
+def cut_evenly(groups: Iterable[tuple[Any, int]], count: int) -> list[Any]:
+    """Choose values that cut rows into about ``count`` ranges, each of which begins at one.
+
+    Shape: ``groups`` are values, and how many rows stand from there on. The least is no cut.
+    """
     found = sorted(groups, key=lambda group: group[0])
     until = np.cumsum([rows for _, rows in found])
-    count = min(round(size_bytes / PARTITION_BYTES), len(found))
+    count = min(count, len(found))
     if count < 2:
         return []
     wanted = np.arange(1, count) * (until[-1] / count)

@@ -5,7 +5,11 @@ each update is +1, that is all; else it groups them, which is a shuffle. Elsewhe
 column's type is one that Spark does not take from Parquet as it is, tasks read parts as those of a
 collection are read, and group what is theirs without a shuffle.
 
-A frame stands for the parts that were named when it was made.
+A condition is computed by tasks, in the dialect and by the code of every other reader, on what is
+left of parts and row groups; Spark's own conditions are for who puts them on the frame.
+
+A frame stands for the parts that were named when it was made. One that is held says when it is read
+that its term is over: on a disk by a subquery, for Spark runs that before it opens a file.
 Source: persist, "Snapshot"; design page 4, "Reading".
 """
 
@@ -13,17 +17,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.errors import UsageError
-from tidelog.persist.format.bounds import scalar_of
+from tidelog.clock import SystemClock, wall_us
+from tidelog.collection.formats.times import parse_duration_ms
+from tidelog.errors import HoldExpired
+from tidelog.persist.format.bounds import part_reaches, scalar_of
 from tidelog.persist.format.part import Part, decode_part, int64_of
-from tidelog.persist.format.schema import DIFF, TIME, encode_schema
+from tidelog.persist.format.schema import DIFF, TIME, decode_schema, encode_schema
 from tidelog.persist.format.updates import accumulate
+from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.spark.kept_store import reading_from
 from tidelog.spark.options import told_as_spark_tells
@@ -35,43 +43,77 @@ from tidelog.spark.worker import use_one_core
 from tidelog.store.urls import local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from tidelog.predicate.predicate import Predicate
 
 VERIFY: Final = "parquet.page.verify-checksum.enabled"
+OVER: Final = (
+    "the time for which this DataFrame was held is over: make it again, with a longer hold"
+)
 
 
 async def frame_of(
-    spark: SparkSession, snapshot: ShardSnapshot, *, native: bool = True
+    spark: SparkSession, snapshot: ShardSnapshot, *, native: bool = True, hold: str | None = None
 ) -> DataFrame:
     """Return a snapshot as a DataFrame: columns and ``_diff``, which says how often a row is there.
 
     No row is there that was taken back; equal rows may come apart, and their sum counts.
 
     Raises:
-        UsageError: it has a condition, its store is this process's memory, or Spark has no type for
-            a column. LocationError: the store failed.
+        UsageError: its store is this process's memory, Spark has no type for a column, or ``hold``
+            is no duration. AsOfBeforeSince: it cannot be held any more. LocationError: the store
+            failed.
     """
-    if snapshot.selection.predicate is not None:
-        raise UsageError(
-            "on Spark, rows are chosen by Spark: leave where out, and use DataFrame.where()"
-        )
     store = snapshot.reader.store
     url = url_for_executors(snapshot.location_url or store.url, store)
     shown = spark_schema(_shown(snapshot))
-    if native and url.startswith("file:") and _is_taken(_shown(snapshot)):
-        return _scanned(spark, snapshot, url)
+    lease_us = None if hold is None else 1_000 * parse_duration_ms(hold, what="hold")
+    until_us = None
+    if lease_us is not None:
+        snapshot, until_us = await snapshot.held(lease_us, "a Spark DataFrame")
+    selection = snapshot.selection
+    is_here = selection.predicate is None and url.startswith("file:")
+    if native and is_here and _is_taken(_shown(snapshot)):
+        found = _scanned(spark, snapshot, url)
+        return found if until_us is None else found.where(_in_term(spark, until_us))
+    with selection.sandbox() as sandbox:
+        box = selection.box(sandbox)
     scan = Scan(
         schema=encode_schema(snapshot.schema),
-        columns=snapshot.selection.columns,
+        columns=selection.needed,
         as_of=snapshot.as_of,
-        parts=snapshot.parts,
+        parts=tuple(part for part in snapshot.parts if part_reaches(part, box)),
         appended=is_plain(snapshot.parts),
+        box=dict(box),
     )
     packed = pack_scans(await share(scan, store))
     shares = [msgspec.msgpack.encode(scans) for scans in packed]
-    read = _reader(shares, url)
+    chosen = _Chosen(selection.columns, selection.predicate, until_us)
+    read = _reader(shares, url, chosen)
     # As many partitions as there are shares, each of which has one number.
     return spark.range(0, len(shares), 1, max(1, len(shares))).mapInArrow(read, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What tasks give of what they read, and until when they may read it."""
+
+    columns: tuple[str, ...]
+    predicate: Predicate | None
+    until_us: int | None
+
+    def check_term(self) -> None:
+        if self.until_us is not None and wall_us(SystemClock()) >= self.until_us:
+            raise HoldExpired(OVER)
+
+
+def _in_term(spark: SparkSession, until_us: int) -> Column:
+    """Return what is true until the term is over, and an error from then on."""
+    # The time is that of each query, and the sentence is not made before it.
+    over = f"raise_error('[TIDELOG_HOLD_EXPIRED] {OVER}')"
+    told = f"if(unix_micros(current_timestamp()) < {until_us}, true, {over}) AS in_term"
+    return spark.range(1).selectExpr(told).scalar()
 
 
 def is_plain(parts: Sequence[Part]) -> bool:
@@ -132,7 +174,7 @@ def _quoted(name: str) -> str:
 
 
 def _reader(
-    shares: list[bytes], url: str
+    shares: list[bytes], url: str, chosen: _Chosen
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_one_core()
@@ -140,17 +182,20 @@ def _reader(
             for number in int64_of(pa.Table.from_batches([batch]), "id").tolist():
                 scans = msgspec.msgpack.decode(shares[number], type=list[Scan])
                 with told_as_spark_tells(), reading_from(url, scans) as store:
+                    chosen.check_term()
                     for scan in scans:
                         tables = asyncio.run(load_tables(scan, store))
-                        yield from _rows(tables, scan)
+                        yield from _rows(tables, scan, chosen)
 
     return read
 
 
-def _rows(tables: list[pa.Table], scan: Scan) -> Iterator[pa.RecordBatch]:
-    narrow = narrowed(scan)
-    shown = pa.schema([*narrow.data, pa.field(DIFF, pa.int64())])
+def _rows(tables: list[pa.Table], scan: Scan, chosen: _Chosen) -> Iterator[pa.RecordBatch]:
+    data = decode_schema(scan.schema).data
+    shown = pa.schema([*(data.field(n) for n in chosen.columns), pa.field(DIFF, pa.int64())])
     target = arrow_schema(spark_schema(shown))
-    found = tables if scan.appended else [accumulate(tables, narrow, as_of=scan.as_of)]
-    for table in found:
-        yield from batches_of_changes(table, target)
+    found = tables if scan.appended else [accumulate(tables, narrowed(scan), as_of=scan.as_of)]
+    selection = CheckedSelection(columns=chosen.columns, predicate=chosen.predicate, limit=None)
+    with selection.sandbox() as sandbox:
+        for table in found:
+            yield from batches_of_changes(selection.filtered(table, sandbox), target)

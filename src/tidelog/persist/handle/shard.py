@@ -35,6 +35,7 @@ from tidelog.persist.handle.appending import AppendOptions, Updates
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.listening import Progress
 from tidelog.persist.handle.timeout import in_time
+from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.reader import PartReader, parts_until
 from tidelog.persist.read.selection import ALL_ROWS, CheckedSelection, RowSelection
 from tidelog.persist.read.snapshot import ShardSnapshot, check_readable, require_replaced
@@ -55,6 +56,8 @@ from tidelog.persist.write.writer import PartWriter
 from tidelog.store.port import Store
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tidelog.persist.upkeep.compactor import Compacted
     from tidelog.persist.upkeep.sweeper import ShardSwept
 
@@ -242,6 +245,12 @@ class Shard:
             newest = await self.check_replaced(error)
             return self.snapshot_of(newest, as_of, selection, upper=upper)
 
+        async def held(lease_us: int, purpose: str) -> tuple[ShardSnapshot, int]:
+            reader = await self.lease(as_of, lease_us=lease_us, fixed=True, purpose=purpose)
+            # What was planned before it was held may be gone already.
+            planned = self.snapshot_of(self.state, as_of, selection, upper=upper)
+            return planned, reader.until_us or 0
+
         return ShardSnapshot(
             shard=self.id,
             schema=schema,
@@ -249,6 +258,7 @@ class Shard:
             parts=tuple(parts_until(state, as_of)),
             reader=self.reader,
             again=again,
+            held=held,
             location_url=self.location_url,
             selection=selection or ALL_ROWS.check(schema),
         )
@@ -362,11 +372,15 @@ class Shard:
         state = await self.refresh()
         return list(newest_schema(state).known) if state.schema else []
 
-    async def compact(self, *, full: bool = False) -> Compacted:
-        """Merge batches that are due, or all; see `tidelog.persist.upkeep.compactor.compact`."""
-        from tidelog.persist.upkeep.compactor import compact
+    async def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
+        """Merge batches that are due, or all; see `tidelog.persist.upkeep.compactor.compact`.
 
-        return await compact(self, full=full)
+        With a session of Spark, its executors do the large merges.
+        """
+        from tidelog.persist.upkeep.compactor import HERE, compact
+
+        merger = HERE if spark is None else spark_room("merger").SparkMerger(spark)
+        return await compact(self, full=full, merger=merger)
 
     async def collect(self, *, after_us: int | None = None) -> int:
         """Delete objects that merges made vanish ``after_us`` ago, or earlier; return how many.

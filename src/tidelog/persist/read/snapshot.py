@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import accumulate, sum_up
+from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.contents import IN_MEMORY_BYTES, ContentsReader, Way, choose_way
 from tidelog.persist.read.reader import PartReader, Split, plan_splits
 from tidelog.persist.read.rereading import READS_MAX, overtaken, reread
@@ -37,6 +37,7 @@ class ShardSnapshot:
     """The contents at ``as_of``, not read yet: those rows and columns that ``selection`` names.
 
     ``again`` plans the same by the newest state, where that names other parts than are missing.
+    ``held`` plans the same, and holds it for so many microseconds, for a purpose; gives the end.
     """
 
     shard: ShardId
@@ -46,6 +47,7 @@ class ShardSnapshot:
     reader: PartReader
     again: Callable[[PartMissing], Awaitable[ShardSnapshot]]
     selection: CheckedSelection
+    held: Callable[[int, str], Awaitable[tuple[ShardSnapshot, int]]]
     location_url: str = ""
 
     def splits(self, count: int) -> list[Split]:
@@ -106,18 +108,19 @@ class ShardSnapshot:
                 for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
                     yield batch
 
-    async def to_spark(self, spark: SparkSession) -> DataFrame:
+    async def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
         """Return the contents as a Spark DataFrame: columns and ``_diff``; nothing is read yet.
 
-        It stands for the parts that are named now: read it before what merges replace is
-        collected. Equal rows may come apart, as from `to_batches`.
+        It stands for the parts that are named now, which stay for an hour after a merge replaced
+        them; with ``hold``, such as "6h", for that long, and nobody need renew it. Equal rows may
+        come apart, as from `to_batches`.
 
         Raises:
-            UsageError: the snapshot has a condition, its store is this process's memory, or Spark
-                has no type for a column. LocationError: the store failed.
+            UsageError: its store is this process's memory, Spark has no type for a column, or
+                ``hold`` is no duration. AsOfBeforeSince: it cannot be held any more.
+                LocationError: the store failed.
         """
-        # No room here knows Spark: where there is a session, what makes frames is there, too.
-        made: DataFrame = await import_module("tidelog.spark.shard_frame").frame_of(spark, self)
+        made: DataFrame = await spark_room("shard_frame").frame_of(spark, self, hold=hold)
         return made
 
     async def _at_once(self) -> pa.Table:

@@ -8,7 +8,6 @@ Source: persist, "Compaction".
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
@@ -19,13 +18,10 @@ import msgspec
 from tidelog.clock import wall_us
 from tidelog.errors import LocationError, PartMissing, PartsSwept
 from tidelog.ids import new_writer_id
-from tidelog.persist.format.part import Part
-from tidelog.persist.format.updates import is_sortable
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.batch import Batch, make_batch
 from tidelog.persist.states.claim import CLAIMED_BYTES
-from tidelog.persist.states.evolution import newest_schema
-from tidelog.persist.upkeep.merge_rows import RowMerger
+from tidelog.persist.upkeep.merger import MergedParts, Merger, MergerHere
 from tidelog.persist.upkeep.merging import (
     MergeRequest,
     MergeVerdict,
@@ -57,8 +53,13 @@ class Compacted:
         return Compacted(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-async def compact(shard: Shard, *, full: bool = False, merges_max: int = MERGES_MAX) -> Compacted:
-    """Merge what is due, until nothing is; ``full`` leaves one batch.
+HERE: Final = MergerHere()
+
+
+async def compact(
+    shard: Shard, *, full: bool = False, merges_max: int = MERGES_MAX, merger: Merger = HERE
+) -> Compacted:
+    """Merge what is due, until nothing is; ``full`` leaves one batch. ``merger`` does the work.
 
     Raises:
         CorruptionError: a part is missing, or not what was written: that merge changed nothing.
@@ -71,10 +72,12 @@ async def compact(shard: Shard, *, full: bool = False, merges_max: int = MERGES_
         request = plan_full_merge(state) if full else plan_merge(state, now_us=now_us)
         if request is None:
             break
-        if request.size_bytes >= CLAIMED_BYTES and not full and not await _claim(shard, request):
-            done += Compacted(overtaken=1)
+        is_ours = request.size_bytes < CLAIMED_BYTES or await _claim(shard, request)
+        # Whoever wants all merged waits for nobody, but tells others to keep off.
+        if is_ours or full:
+            done += await merge(shard, request, merger)
         else:
-            done += await merge(shard, request)
+            done += Compacted(overtaken=1)
         state = shard.state
     return done
 
@@ -93,18 +96,17 @@ async def _claim(shard: Shard, request: MergeRequest) -> bool:
     )
 
 
-async def merge(shard: Shard, request: MergeRequest) -> Compacted:
+async def merge(shard: Shard, request: MergeRequest, merger: Merger = HERE) -> Compacted:
     """Make one batch of several; see `compact`."""
-    merged: Batch | None = None
-    merger = merger_of(shard)
     try:
-        merged = await _write(shard, request, merger)
+        written = await merger.write(shard, request)
     except PartMissing as error:
         await shard.check_replaced(error)
         return Compacted(overtaken=1)
+    merged = _batch_of(request, written)
     try:
         verdict = await shard.machine.commit(
-            lambda state: decide_merge(state, request, merged, merger.restated)
+            lambda state: decide_merge(state, request, merged, written.restated)
         )
     except PartsSwept:
         return Compacted(overtaken=1)
@@ -121,29 +123,17 @@ async def merge(shard: Shard, request: MergeRequest) -> Compacted:
     )
 
 
-def merger_of(shard: Shard) -> RowMerger:
-    """Return what merges rows into the columns of the shard's newest schema, not the handle's."""
-    schema = newest_schema(shard.state)
-    writer = shard.writer(schema)
-    return RowMerger(schema=schema, reader=shard.reader, out_bytes=writer.part_bytes)
-
-
-async def _write(shard: Shard, request: MergeRequest, merger: RowMerger) -> Batch | None:
-    writer = shard.writer(merger.schema)
-    parts: list[Part] = []
-    async with aclosing(merger.merge(request)) as tables:
-        async for table in tables:
-            parts += await writer.write(table, inline=shard.may_inline and not parts)
-    if not parts:
+def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
+    if not written.parts:
         return None
     bucket = common_bucket([part.bucket for batch in request.batches for part in batch.parts])
-    schema_id = merger.schema.newest_id
+    id_ = written.schema_id
     return make_batch(
-        [msgspec.structs.replace(part, bucket=bucket, schema_id=schema_id) for part in parts],
+        [msgspec.structs.replace(part, bucket=bucket, schema_id=id_) for part in written.parts],
         lower=request.lower,
         upper=request.upper,
         since=request.advanced_to,
-        runs=(len(parts),) if is_sortable(writer.schema) else None,
+        runs=written.runs,
     )
 
 

@@ -9,19 +9,19 @@ Source: persist, "Compaction".
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from tidelog.clock import run_all
+from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError
 from tidelog.persist.format.duck import duck, quoted
 from tidelog.persist.format.part import Part, int64_array, int64_of, sums_of
@@ -32,8 +32,12 @@ from tidelog.persist.read.sql_batches import tables_of
 from tidelog.persist.upkeep.merging import MergeRequest
 from tidelog.rowhash import RowSum
 
+if TYPE_CHECKING:
+    import duckdb
+
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024  # Of parts, which are several times as large decoded.
 BATCH_ROWS: Final = 65_536
+Database = Callable[[], "AbstractContextManager[duckdb.DuckDBPyConnection]"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,24 +63,21 @@ class RowMerger:
                 failed.
         """
         parts = [part for batch in request.batches for part in batch.parts]
-        rows = self._joined if self._is_plain(request) else self._summed
-        async with aclosing(rows(parts, request)) as tables:
+        if is_plain(self.schema, request):
+            rows = self.joined(parts, request.advanced_to)
+        else:
+            rows = self._summed(parts, request)
+        async with aclosing(rows) as tables:
             async for table in tables:
                 yield table
 
-    def _is_plain(self, request: MergeRequest) -> bool:
-        """Say whether no row can take back another, by what is known of the parts."""
-        keyless = not self.schema.key_columns
-        return keyless and all(part.plain for batch in request.batches for part in batch.parts)
-
-    async def _joined(
-        self, parts: Sequence[Part], request: MergeRequest
-    ) -> AsyncGenerator[pa.Table, None]:
+    async def joined(self, parts: Sequence[Part], time: int) -> AsyncGenerator[pa.Table, None]:
+        """Yield the updates of parts none of which takes back another; see `is_plain`."""
         held: list[pa.Table] = []
         size = 0
         for part in parts:
-            table = await self._load(part)
-            held.append(_advanced(table, self.schema, request.advanced_to))
+            table = await self.load(part)
+            held.append(_advanced(table, self.schema, time))
             size += table.nbytes
             if size >= self.out_bytes:
                 yield pa.concat_tables(held)
@@ -87,20 +88,20 @@ class RowMerger:
     async def _summed(
         self, parts: Sequence[Part], request: MergeRequest
     ) -> AsyncGenerator[pa.Table, None]:
-        work = partial(_sum_up, schema=self.schema, advanced_to=request.advanced_to)
         gathered = self._in_memory if request.size_bytes <= IN_MEMORY_BYTES else self._in_files
         async with gathered(parts) as rows:
-            made = tables_of(
-                partial(work, rows),
+            made = summed(
+                rows,
+                schema=self.schema,
+                advanced_to=request.advanced_to,
                 clock=self.reader.clock,
                 out_bytes=self.out_bytes,
-                schema=self.schema.updates,
             )
             async with aclosing(made) as tables:
                 async for table in tables:
                     yield table
 
-    async def _load(self, part: Part) -> pa.Table:
+    async def load(self, part: Part) -> pa.Table:
         """Read a part as the newest schema has it.
 
         Raises:
@@ -127,7 +128,7 @@ class RowMerger:
 
     @asynccontextmanager
     async def _in_memory(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
-        work = [partial(self._load, part) for part in parts]
+        work = [partial(self.load, part) for part in parts]
         found = await run_all(work, at_once=self.reader.reads)
         yield pa.concat_tables([self.schema.updates.empty_table(), *found])
 
@@ -139,7 +140,7 @@ class RowMerger:
 
     async def _copied(self, part: Part, path: Path) -> str:
         """Copy a part that was read and checked to a file; return its path."""
-        table = await self._load(part)
+        table = await self.load(part)
 
         def write() -> None:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -148,6 +149,29 @@ class RowMerger:
 
         await self.reader.clock.offload(write)
         return str(path)
+
+
+def is_plain(schema: ShardSchema, request: MergeRequest) -> bool:
+    """Say whether no row can take back another, by what is known of the parts."""
+    keyless = not schema.key_columns
+    return keyless and all(part.plain for batch in request.batches for part in batch.parts)
+
+
+async def summed(
+    rows: pa.Table | pads.Dataset,
+    *,
+    schema: ShardSchema,
+    advanced_to: int,
+    clock: Clock,
+    out_bytes: int,
+    database: Database = duck,
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield updates in order, their times advanced, those that cancel left out; see `RowMerger`."""
+    work = partial(_sum_up, rows, schema=schema, advanced_to=advanced_to, database=database)
+    made = tables_of(work, clock=clock, out_bytes=out_bytes, schema=schema.updates)
+    async with aclosing(made) as tables:
+        async for table in tables:
+            yield table
 
 
 def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
@@ -160,7 +184,7 @@ def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
 
 @contextmanager
 def _sum_up(
-    rows: pa.Table | pads.Dataset, *, schema: ShardSchema, advanced_to: int
+    rows: pa.Table | pads.Dataset, *, schema: ShardSchema, advanced_to: int, database: Database
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """Consolidate rows with DuckDB; batches come as they are asked for."""
     names = ", ".join(quoted(name) for name in schema.names)
@@ -170,6 +194,6 @@ def _sum_up(
         f"(SELECT {names}, greatest({TIME}, {advanced_to})::BIGINT AS {TIME}, {DIFF} FROM updates) "
         f"GROUP BY {names}, {TIME} HAVING sum({DIFF}) <> 0 {order}"
     )
-    with duck() as connection:
+    with database() as connection:
         connection.register("updates", rows)
         yield iter(connection.sql(sql).to_arrow_reader(BATCH_ROWS))

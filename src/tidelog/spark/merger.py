@@ -1,0 +1,182 @@
+"""Merges on Spark: the driver plans and applies, executors read, merge and write.
+
+What is claimed, and whether what came of a merge takes the place of its inputs, the shard's state
+decides, as of any merge: its result may come late, twice or never. A driver that dies leaves parts
+that nothing names, which a sweep takes, and a claim, whose time ends.
+Source: persist, "Compaction"; design page 4, "Compaction and collection".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.clock import run_all
+from tidelog.errors import ObjectNotFound, TidelogError
+from tidelog.persist.format.bounds import ordered
+from tidelog.persist.format.part import Part, check_bytes, int64_array, missing_part
+from tidelog.persist.format.schema import decode_schema, encode_with_known
+from tidelog.persist.states.evolution import newest_schema
+from tidelog.persist.upkeep.merge_rows import is_plain
+from tidelog.persist.upkeep.merger import MergedParts, MergerHere, merged_parts
+from tidelog.rowhash import RowSum
+from tidelog.spark.job import run_job
+from tidelog.spark.merge_plan import MergeJob, can_cut, places_count, shares_of
+from tidelog.spark.merge_task import Told, cut_parts, join_parts, merge_places
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.reach import check_executors, see_parts
+from tidelog.spark.scan import cut_evenly
+from tidelog.spark.tasks import SparkTasks, tasks_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.upkeep.merging import MergeRequest
+
+LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, tasks take longer than one process.
+SAMPLED_PARTS: Final = 16
+SAMPLED_VALUES: Final = 1_024
+READS_MAX: Final = 4
+
+
+@dataclass(slots=True)
+class SparkMerger:
+    """Does large merges in the executors of a Spark session, which must reach the location.
+
+    Units: those of less than ``least_bytes`` of parts are done in this process.
+    """
+
+    spark: SparkSession
+    _: KW_ONLY
+    location_url: str = ""  # That of the shard, unless told.
+    least_bytes: int = LEAST_BYTES
+    _here: MergerHere = field(default_factory=MergerHere)
+    _checked: set[str] = field(default_factory=set)
+
+    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+        """Write what a merge comes to; see `tidelog.persist.upkeep.merger.Merger`.
+
+        Raises:
+            UsageError: executors do not reach the location. LocationError: Spark failed.
+        """
+        if request.size_bytes < self.least_bytes:
+            return await self._here.write(shard, request)
+        url = url_for_executors(
+            self.location_url or shard.location_url or shard.store.url, shard.store
+        )
+        tasks = tasks_of(self.spark)
+        await self._check(tasks, url, shard)
+        cores = await shard.clock.offload(tasks.cores_count)
+        job = await plan_job(shard, request, url=url, cores=cores)
+        shares = shares_of([part for batch in request.batches for part in batch.parts])
+        told = await run_job(
+            tasks.tags, lambda: _run(tasks, job, shares), clock=shard.clock, what="the merge"
+        )
+        found = _gathered(told, job)
+        await see_parts(found.parts, tasks, url, clock=shard.clock)
+        return found
+
+    async def _check(self, tasks: SparkTasks, url: str, shard: Shard) -> None:
+        """Ask executors that are other processes than this, once, what they have and see."""
+        if url in self._checked:
+            return
+        if tasks.is_elsewhere:
+            await check_executors(
+                self.spark, tasks, location_url=url, source_url=url, paths=[], clock=shard.clock
+            )
+        self._checked.add(url)
+
+
+async def plan_job(shard: Shard, request: MergeRequest, *, url: str, cores: int) -> MergeJob:
+    """Say how a merge is shared out over tasks; reads some values of some parts.
+
+    Raises:
+        PartMissing, CorruptionError, LocationError: see `Merger`.
+    """
+    schema = newest_schema(shard.state)
+    writer = shard.writer(schema)
+    places = places_count(request.size_bytes, cores)
+    plain = is_plain(schema, request)
+    cuts = [] if plain else await _choose_cuts(shard, request, places)
+    return MergeJob(
+        location_url=url,
+        shard=shard.id,
+        schema=encode_with_known(schema),
+        write_epoch=writer.write_epoch,
+        part_bytes=writer.part_bytes,
+        advanced_to=request.advanced_to,
+        places=len(cuts) + 1 if cuts else places,
+        cuts=tuple(cuts),
+        is_plain=plain,
+    )
+
+
+def _run(tasks: SparkTasks, job: MergeJob, shares: Sequence[tuple[Part, ...]]) -> Sequence[Told]:
+    if job.is_plain:
+        return tasks.run(partial(join_parts, job=job), list(enumerate(shares)))
+    first, second = partial(cut_parts, job=job), partial(merge_places, job=job)
+    return tasks.meet(first, shares, second, job.places)
+
+
+def _gathered(told: Sequence[Told], job: MergeJob) -> MergedParts:
+    """Put together what tasks wrote.
+
+    Raises:
+        TidelogError: a task met it.
+    """
+    restated = RowSum.zero()
+    places: dict[int, list[Part]] = {}
+    for one in told:
+        if isinstance(one, TidelogError):
+            raise one
+        places.setdefault(one.place, []).extend(one.parts)
+        restated = restated + RowSum.from_bytes(one.restated)
+    written = [places[place] for place in sorted(places)]
+    if job.is_ordered:
+        written = [[part for run in written for part in run]]
+    return merged_parts(written, decode_schema(job.schema), restated)
+
+
+async def _choose_cuts(shard: Shard, request: MergeRequest, places: int) -> list[Any]:
+    """Choose values of the first column that cut the rows into about so many ranges.
+
+    There are none where that column has no plain order, or one value in too many rows.
+    """
+    if places == 1 or not can_cut(newest_schema(shard.state)):
+        return []
+    stored = [part for b in request.batches for part in b.parts if part.path is not None]
+    count = min(SAMPLED_PARTS, len(stored))
+    chosen = [stored[(2 * n + 1) * len(stored) // (2 * count)] for n in range(count)]
+    found = await run_all([partial(_sample, shard, part) for part in chosen], at_once=READS_MAX)
+    cuts = cut_evenly([group for groups in found for group in groups], places)
+    return cuts if 2 * (len(cuts) + 1) > places else []
+
+
+async def _sample(shard: Shard, part: Part) -> list[tuple[Any, int]]:
+    """Return some values of a part's first column, and how many rows each stands for."""
+    path = part.path or ""
+    schema = newest_schema(shard.state)
+    field = schema.data.field(0)
+    if field not in list(schema.of_part(part.schema_id).data):
+        return []
+    try:
+        data = (await shard.store.get(path)).data
+    except ObjectNotFound as error:
+        raise missing_part(path) from error
+    return await shard.clock.offload(partial(_values, part, data, field))
+
+
+def _values(part: Part, data: bytes, field: pa.Field[Any]) -> list[tuple[Any, int]]:
+    check_bytes(part, data)
+    file = pq.ParquetFile(pa.BufferReader(data))
+    column = file.read(columns=[field.name]).column(field.name).cast(field.type).drop_null()
+    step = max(1, len(column) // SAMPLED_VALUES)
+    places = int64_array(np.arange(step // 2, len(column), step))
+    return [(value, step) for value in ordered(column.take(places)).to_pylist()]
