@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import tidelog
@@ -15,6 +19,7 @@ from cluster.scene import NAME, spec_of, write_few
 from kit.s3_servers import KEYS, SeaweedServer
 from kit.spark_cluster import StandaloneCluster
 from tidelog.clock import SystemClock
+from tidelog.location import open_location
 from tidelog.store.urls import open_store
 
 pytestmark = [
@@ -73,6 +78,52 @@ async def test_every_row_is_there_once_though_executors_die_in_each_stage(
     assert list(report.killed_in) == checks.STAGES
     assert report.ticks >= 3
     assert report.driver_read_bytes < report.input_bytes / 100
+
+
+async def test_a_merge_is_done_once_whoever_dies_over_it(
+    cluster: StandaloneCluster, seaweed: SeaweedServer, tmp_path: Path
+) -> None:
+    """A driver before its result is applied; then tasks of both stages, after their work."""
+    url = seaweed.url("merged/lake")
+    location = await open_location(url, create=True)
+    schema = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64())])
+    shard = location.shard("s", schema=schema, key=["k"])
+    keys = np.arange(5_000)
+    ones = np.ones(len(keys), np.int64)
+    await shard.hold("h", 0)
+    # Each key has a value, which is taken back, and gets another, three times.
+    for time, (value, diff) in enumerate([(0, 1), (0, -1), (1, 1), (1, -1), (2, 1)]):
+        columns = [keys, value * ones, time * ones, diff * ones]
+        table = pa.table(columns, ["k", "v", "_time", "_diff"])
+        await shard.compare_and_append(table, time, time + 1)
+    await shard.downgrade_since("h", 4)
+    expected = {"k": list(range(5_000)), "v": [2] * 5_000, "_diff": [1] * 5_000}
+    batches = len(shard.state.batches)
+    conf = [f"{name}={value}" for name, value in runs.settings_of(cluster).items()]
+
+    process = runs.start(["cluster.merging", cluster.master, url, "s", "driver", *conf], tmp_path)
+    out, err = process.communicate(timeout=runs.SECONDS_MAX)
+    assert process.returncode == -signal.SIGKILL, err[-3_000:]
+    written = json.loads(out)["written"]
+    assert len((await shard.refresh()).batches) == batches
+    assert (await (await shard.snapshot(4)).to_arrow()).sort_by("k").to_pydict() == expected
+
+    (told,) = runs.finish(
+        runs.start(["cluster.merging", cluster.master, url, "s", "tasks", *conf], tmp_path)
+    )
+    await shard.refresh()
+    assert told["merges"] == len(shard.state.batches) == 1
+    assert told["parts"] > 1
+    assert (await (await shard.snapshot(4)).to_arrow()).sort_by("k").to_pydict() == expected
+
+    # What the driver, and the tasks that were tried twice, left behind: the third sweep takes it.
+    swept = [(await shard.sweep()).deleted for _ in range(3)]
+    assert swept[:2] == [0, 0]
+    assert swept[2] > written
+    await shard.collect(after_us=0)
+    there = {entry.key async for entry in location.store.list(f"shard/{shard.id}/part/")}
+    assert there == {part.path for batch in shard.state.batches for part in batch.parts}
+    assert (await (await shard.snapshot(4)).to_arrow()).sort_by("k").to_pydict() == expected
 
 
 @pytest.mark.slow

@@ -38,6 +38,12 @@ from tidelog.store.urls import open_store
 from tidelog.testing.models import ShardModel, consolidate, updates_of
 
 
+class _Tags:
+    def addJobTag(self, tag: str) -> None: ...
+
+    def removeJobTag(self, tag: str) -> None: ...
+
+
 @dataclass
 class TasksHere:
     """Tasks that this process does, one after the other: what Spark makes of them, without it."""
@@ -57,12 +63,6 @@ class TasksHere:
         self.places.append(len({place for place, _ in handed}))
         met = [[p for p in handed if p[0] == place] for place in range(partitions)]
         return [one for pairs in met for one in second(pairs)]
-
-
-class _Tags:
-    def addJobTag(self, tag: str) -> None: ...
-
-    def removeJobTag(self, tag: str) -> None: ...
 
 
 @contextmanager

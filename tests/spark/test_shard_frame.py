@@ -20,11 +20,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from kit.s3_servers import MotoServer
+from kit.s3_servers import MotoServer, SeaweedServer
 from kit.shard_tables import KINDS, schema_of, table_of, updates
 from kit.shards import on_store
 from tidelog.clock import SystemClock
 from tidelog.errors import UsageError
+from tidelog.location import open_location
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import is_sortable, sort_updates
@@ -218,16 +219,21 @@ async def test_many_shares_of_a_shard_are_read_by_as_many_tasks(
     assert rows_in(frame, schema.names) == expected
 
 
-async def test_what_spark_cannot_do_is_told_before_it_tries(spark: SparkSession) -> None:
-    """Executors do not see this process's memory; and conditions are of another dialect."""
+async def test_what_spark_cannot_do_is_told_before_it_tries(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Executors do not see this process's memory; and what a hold is, is told in a few words."""
     schema = schema_of(["int64"], keys=1)
     shard = on_store(MemoryStore()).shard(schema=schema)
     await shard.compare_and_append(table_of(schema, [(1, 0, 1)]), 0, 1)
 
     with pytest.raises(UsageError, match="cannot reach memory"):
         await (await shard.snapshot(0)).to_spark(spark)
-    with pytest.raises(UsageError, match=r"DataFrame.where\(\)"):
-        await (await shard.snapshot(0, where="c0 = 1")).to_spark(spark)
+    on_disk = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
+    await on_disk.compare_and_append(table_of(schema, [(1, 0, 1)]), 0, 1)
+    with pytest.raises(UsageError, match="hold"):
+        await (await on_disk.snapshot(0)).to_spark(spark, hold="a while")
+    assert not [name for name in on_disk.state.holds if name.startswith("term-")]
 
 
 async def test_an_empty_snapshot_is_an_empty_frame(tmp_path: Path, spark: SparkSession) -> None:
@@ -241,3 +247,145 @@ async def test_an_empty_snapshot_is_an_empty_frame(tmp_path: Path, spark: SparkS
         frame = await shard_frame.frame_of(spark, snapshot, native=native)
         assert frame.columns == ["c0", "c1", DIFF]
         assert frame.count() == 0
+
+
+CONDITIONS = {
+    "c0 >= 2000 AND c0 < 2100": lambda n: 2_000 <= n < 2_100,
+    "c1 LIKE '%7' OR c0 = 3": lambda n: n % 10 == 7 or n == 3,
+    "c0 // 1000 = 1 AND length(c1) > 0": lambda n: n // 1_000 == 1,  # As DuckDB divides.
+    "c0 > 10000": lambda _: False,
+}
+
+
+@pytest.mark.parametrize("where", CONDITIONS)
+@pytest.mark.parametrize("taken_back", [False, True])
+async def test_a_condition_chooses_the_same_rows_on_spark(
+    tmp_path: Path, spark: SparkSession, where: str, taken_back: bool
+) -> None:
+    """In the same dialect, exactly; also where a column that it reads is not shown."""
+    schema = schema_of(["int64", "string"], keys=1)
+    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
+    rows = [(n, f"row {n}", 0, 1) for n in range(3_000)]
+    back = [(n, f"row {n}", 1, -1) for n in range(0, 3_000, 3)] if taken_back else []
+    with patch.object(part, "INLINE_BYTES", 0):
+        await shard.compare_and_append(table_of(schema, rows[:1_500]), 0, 1)
+        await shard.compare_and_append(
+            table_of(schema, [(n, row, 1, 1) for n, row, _, _ in rows[1_500:]] + back), 1, 2
+        )
+    left = {n for n in range(3_000) if CONDITIONS[where](n) and (n % 3 or not taken_back)}
+
+    found = await (await shard.snapshot(1, where=where)).to_spark(spark)
+    assert rows_in(found, schema.names) == {(n, f"row {n}"): 1 for n in left}
+    shown = await (await shard.snapshot(1, columns=["c1"], where=where)).to_spark(spark)
+    assert rows_in(shown, ["c1"]) == {(f"row {n}",): 1 for n in left}
+
+
+async def test_a_condition_leaves_out_parts_and_row_groups(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """What bounds rule out is not read: it may be gone, for all that the frame knows."""
+    schema = schema_of(["int64", "string"], keys=1)
+    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
+    with patch.object(part, "INLINE_BYTES", 0), patch.object(parquet, "ROW_GROUP_ROWS", 100):
+        for time in range(3):
+            some = [(1_000 * time + n, "x", time, 1) for n in range(1_000)]
+            await shard.compare_and_append(table_of(schema, some), time, time + 1)
+    snapshot = await shard.snapshot(2, where="c0 BETWEEN 1120 AND 1130")
+    for one in (snapshot.parts[0], snapshot.parts[2]):
+        (tmp_path / (one.path or "")).unlink()
+
+    frame = await snapshot.to_spark(spark)
+    assert rows_in(frame, schema.names) == {(n, "x"): 1 for n in range(1_120, 1_131)}
+
+
+async def test_a_condition_that_fails_on_a_row_is_told(tmp_path: Path, spark: SparkSession) -> None:
+    """In the words of every other reader."""
+    schema = schema_of(["int64", "string"], keys=1)
+    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
+    await shard.compare_and_append(table_of(schema, [(1, "one", 0, 1)]), 0, 1)
+
+    frame = await (await shard.snapshot(0, where="CAST(c1 AS int) = 1")).to_spark(spark)
+    with pytest.raises(PySparkException, match=r"TIDELOG_USAGE_ERROR.*where fails on a row"):
+        frame.count()
+
+
+async def merged_and_collected(shard: Shard) -> None:
+    """Have a shard's parts replaced, and deleted as soon as nobody holds them."""
+    with patch.object(part, "INLINE_BYTES", 0):
+        assert (await shard.compact(full=True)).merges == 1
+    await shard.collect(after_us=0)
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_what_a_frame_holds_stays_until_its_term_is_over(
+    tmp_path: Path, spark: SparkSession, native: bool
+) -> None:
+    """By Spark's own scan and by tasks; then a sentence says what to do, and no file is missed."""
+    schema = schema_of(["int64", "string"], keys=1)
+    store = open_store(str(tmp_path), clock=SystemClock())
+    table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
+    shard = await written(store, schema, table, inline=0)
+    expected = {(n, f"row {n}"): 1 for n in range(50) if n % 6 <= 4}
+
+    snapshot = await shard.snapshot(4)
+    frame = await shard_frame.frame_of(spark, snapshot, native=native, hold="6h")
+    await merged_and_collected(shard)
+    assert all((tmp_path / (one.path or "")).exists() for one in snapshot.parts)
+    assert rows_in(frame, schema.names) == expected
+    assert frame.where("c0 < 7").count() == 6  # 5 is at a later time.
+
+    snapshot = await shard.snapshot(4)
+    short = await shard_frame.frame_of(spark, snapshot, native=native, hold="1s")
+    names = [name for name in (await shard.refresh()).holds if name.startswith("term-")]
+    assert len(names) == 2
+    await SystemClock().sleep(1_100_000)
+    for name in names:
+        await shard.release(name)
+    await shard.compare_and_append(table_of(schema, [(99, "more", 6, 1)]), 6, 7)
+    await merged_and_collected(shard)
+    assert not any((tmp_path / (one.path or "")).exists() for one in snapshot.parts)
+    with pytest.raises((PySparkException, Py4JError)) as error:
+        rows_in(short, schema.names)
+    assert "held is over: make it again, with a longer hold" in str(error.value)
+    assert "TIDELOG_HOLD_EXPIRED" in str(error.value)
+
+
+async def test_a_frame_is_held_as_of_what_stands_now(tmp_path: Path, spark: SparkSession) -> None:
+    """What the snapshot was planned from may have been merged, and be gone, before it was held."""
+    schema = schema_of(["int64", "string"], keys=1)
+    store = open_store(str(tmp_path), clock=SystemClock())
+    table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
+    shard = await written(store, schema, table, inline=0)
+    snapshot = await shard.snapshot(5)
+    await merged_and_collected(shard)
+
+    frame = await snapshot.to_spark(spark, hold="1h")
+    assert rows_in(frame, schema.names) == {(n, f"row {n}"): 1 for n in range(50)}
+
+
+async def test_executors_keep_and_hedge_as_the_url_says(
+    seaweed: SeaweedServer, tmp_path: Path, spark: SparkSession
+) -> None:
+    """On a real server: what one query read, the next has from the folder, and asks nobody for."""
+    folder = tmp_path / "copies"
+    url = f"{seaweed.url('frames/kept')}&cache={folder}&hedge=on"
+    schema = schema_of(["int64", "string"], keys=1)
+    location = await open_location(url, create=True)
+    shard = location.shard("s", schema=schema.data, key=["c0"])
+    rows = [(n, f"row {n}", 0, 1) for n in range(2_000)]
+    with patch.object(part, "INLINE_BYTES", 0):
+        await shard.compare_and_append(table_of(schema, rows), 0, 1)
+    snapshot = await shard.snapshot(0, where="c0 >= 1990")
+    expected = {(n, f"row {n}"): 1 for n in range(1_990, 2_000)}
+
+    first = rows_in(await snapshot.to_spark(spark, hold="1h"), schema.names)
+    kept = [path for path in folder.rglob("*") if path.is_file()]
+    await location.store.delete([one.path for one in snapshot.parts if one.path is not None])
+    again = rows_in(await snapshot.to_spark(spark, hold="1h"), schema.names)
+
+    assert first == again == expected
+    assert kept
+    bare = await open_location(seaweed.url("frames/kept"))
+    gone = await bare.shard("s", schema=schema.data, key=["c0"]).snapshot(0)
+    with pytest.raises((PySparkException, Py4JError), match="a part that the shard names is missi"):
+        rows_in(await gone.to_spark(spark), schema.names)
