@@ -68,6 +68,10 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
         (("collect", "t"), "there is no collection 't': there are s"),
         (("collect", "--after", "3"), "--after '3' is not a duration"),
         (("compact", "--follow", "--interval", "0"), "less than"),
+        (("compact", "--engine", "flink"), "--engine 'flink' is not known"),
+        (("compact", "--engine", "local", "--master", "yarn"), "--engine local"),
+        (("compact", "--master", "flink://x"), "is no master of Spark's"),
+        (("compact", "--conf", "memory=4g"), "is no setting of Spark's"),
         (("source", "create", "t", "--files", "x", "--retain", "1"), "--retain '1' is not"),
     ],
 )

@@ -85,4 +85,4 @@ def main(master: str, url: str, name: str, who_dies: str, settings: list[str]) -
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], sys.argv[5:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+import tidelog
 from kit.shard_tables import schema_of, schemas, table_of, updates
 from kit.shards import contents, heard, on_store
+from tidelog.cli.main import main
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptionError, LocationError, PartMissing, UsageError
 from tidelog.persist.format import part
@@ -387,3 +391,52 @@ async def test_a_merge_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert len((await shard.refresh()).batches) == 6
     assert (await compact(on_disk(tmp_path, KEYED), full=True)).merges == 1
     await check(shard, model, 3, 6)
+
+
+def test_the_command_merges_on_spark(
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A collection's shards, too; and Spark is started for what is large, with what was told."""
+    started: list[tuple[str | None, dict[str, str]]] = []
+
+    def session(*, master: str | None, extra: dict[str, str]) -> SparkSession:
+        started.append((master, dict(extra)))
+        return spark
+
+    sessions = importlib.import_module("tidelog.spark.session")
+    monkeypatch.setattr(sessions, "session", session)
+    monkeypatch.setattr(sessions, "stop", lambda _: started.append(("stopped", {})))
+    url = (tmp_path / "lake").as_uri()
+
+    def compacted(*told: str) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert main(["--location", url, "compact", "--json", *told]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    with tidelog.connect(url, create=True) as lake:
+        files = str(tmp_path / "in" / "*.jsonl")
+        (tmp_path / "in").mkdir()
+        for tick in range(3):
+            rows = [json.dumps({"k": n, "v": f"{tick}"}) for n in range(2_000)]
+            (tmp_path / "in" / f"{tick}.jsonl").write_text("\n".join(rows) + "\n")
+            if not tick:
+                lake.create_source(
+                    tidelog.SourceSpec(name="c", files=files, envelope="upsert", key=("k",))
+                )
+            lake.ingest("c")
+        before = lake.collection("c").snapshot().to_arrow().sort_by("k")
+
+        compacted("c", "--engine", "spark", "--full")
+        assert started == [], "what is small needs no Spark"
+        (tmp_path / "in" / "9.jsonl").write_text('{"k": 7, "v": "9"}\n')
+        lake.ingest("c")
+        monkeypatch.setattr(merger, "LEAST_BYTES", 1)
+        (done,) = compacted("c", "--full", "--master", "local[2]", "--conf", "spark.x=1")
+        after = lake.collection("c").snapshot().to_arrow().sort_by("k")
+    assert started == [("local[2]", {"spark.x": "1"}), ("stopped", {})]
+    assert done["merges"] >= 1
+    assert before.column("k").equals(after.column("k"))
+    assert [v for v in after.column("v").to_pylist() if v != "2"] == ["9"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -249,7 +249,7 @@ async def test_an_empty_snapshot_is_an_empty_frame(tmp_path: Path, spark: SparkS
         assert frame.count() == 0
 
 
-CONDITIONS = {
+CONDITIONS: dict[str, Callable[[int], bool]] = {
     "c0 >= 2000 AND c0 < 2100": lambda n: 2_000 <= n < 2_100,
     "c1 LIKE '%7' OR c0 = 3": lambda n: n % 10 == 7 or n == 3,
     "c0 // 1000 = 1 AND length(c1) > 0": lambda n: n // 1_000 == 1,  # As DuckDB divides.

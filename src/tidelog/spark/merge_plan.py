@@ -35,6 +35,7 @@ class MergeJob:
     Shape: ``schema`` is the shard's newest, encoded. ``cuts`` are values of its first column, each
         of which a place begins with, that of the first place left out; with none, rows are shared
         out by their hash. With ``is_plain`` none takes back another.
+    Units: of what a task sorts, ``memory_bytes`` are in memory at most.
     """
 
     location_url: str
@@ -43,6 +44,7 @@ class MergeJob:
     write_epoch: int
     part_bytes: int
     advanced_to: int
+    memory_bytes: int
     places: int
     cuts: tuple[Any, ...] = ()
     is_plain: bool = False

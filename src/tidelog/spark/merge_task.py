@@ -35,7 +35,6 @@ from tidelog.spark.merge_plan import MergeJob, pieces_of
 from tidelog.spark.worker import use_one_core
 from tidelog.store.port import Store
 
-MEMORY_BYTES: Final = 512 * 1024 * 1024  # Of what a task sorts; more lies in files.
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -116,7 +115,7 @@ class _Work:
             advanced_to=self.job.advanced_to,
             clock=self.clock,
             out_bytes=self.job.part_bytes,
-            database=partial(bounded_duck, MEMORY_BYTES, str(folder / "spill")),
+            database=partial(bounded_duck, self.job.memory_bytes, str(folder / "spill")),
         )
         async with aclosing(made) as tables:
             written = await self._write(tables)

@@ -44,19 +44,22 @@ LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, tasks take longer than one pr
 SAMPLED_PARTS: Final = 16
 SAMPLED_VALUES: Final = 1_024
 READS_MAX: Final = 4
+MEMORY_BYTES: Final = 512 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class SparkMerger:
     """Does large merges in the executors of a Spark session, which must reach the location.
 
-    Units: those of less than ``least_bytes`` of parts are done in this process.
+    Units: those of less than ``least_bytes`` of parts are done in this process. Of what a task
+        sorts, ``memory_bytes`` are in memory at most; the rest lies in files.
     """
 
     spark: SparkSession
     _: KW_ONLY
     location_url: str = ""  # That of the shard, unless told.
     least_bytes: int = LEAST_BYTES
+    memory_bytes: int = MEMORY_BYTES
     _here: MergerHere = field(default_factory=MergerHere)
     _checked: set[str] = field(default_factory=set)
 
@@ -74,7 +77,7 @@ class SparkMerger:
         tasks = tasks_of(self.spark)
         await self._check(tasks, url, shard)
         cores = await shard.clock.offload(tasks.cores_count)
-        job = await plan_job(shard, request, url=url, cores=cores)
+        job = await plan_job(shard, request, url=url, cores=cores, memory_bytes=self.memory_bytes)
         shares = shares_of([part for batch in request.batches for part in batch.parts])
         told = await run_job(
             tasks.tags, lambda: _run(tasks, job, shares), clock=shard.clock, what="the merge"
@@ -94,7 +97,9 @@ class SparkMerger:
         self._checked.add(url)
 
 
-async def plan_job(shard: Shard, request: MergeRequest, *, url: str, cores: int) -> MergeJob:
+async def plan_job(
+    shard: Shard, request: MergeRequest, *, url: str, cores: int, memory_bytes: int
+) -> MergeJob:
     """Say how a merge is shared out over tasks; reads some values of some parts.
 
     Raises:
@@ -112,6 +117,7 @@ async def plan_job(shard: Shard, request: MergeRequest, *, url: str, cores: int)
         write_epoch=writer.write_epoch,
         part_bytes=writer.part_bytes,
         advanced_to=request.advanced_to,
+        memory_bytes=memory_bytes,
         places=len(cuts) + 1 if cuts else places,
         cuts=tuple(cuts),
         is_plain=plain,
