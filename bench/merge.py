@@ -51,13 +51,12 @@ def updates(keys: np.ndarray[Any, Any], time: int, diff: int, salt: int) -> pa.T
 async def make(folder: Path, rows: int) -> None:
     """Write the shard that is merged."""
     shard = (await open_location(str(folder), create=True)).shard(NAME, schema=SCHEMA, key=["k"])
-    await shard.hold("bench", 0)
     await shard.compare_and_append(updates(np.arange(rows), 0, 1, 0), 0, 1)
     changed = np.random.default_rng(1).permutation(rows)[: rows // 2]
     for number, keys in enumerate(np.array_split(changed, BATCHES), 1):
         some = [updates(keys, number, -1, 0), updates(keys, number, 1, number)]
         await shard.compare_and_append(pa.concat_tables(some), number, number + 1)
-    await shard.downgrade_since("bench", BATCHES)
+    await shard.downgrade_since("history", BATCHES)
 
 
 async def merged(folder: Path, merger: Merger) -> Compacted:

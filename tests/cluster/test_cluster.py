@@ -90,13 +90,12 @@ async def test_a_merge_is_done_once_whoever_dies_over_it(
     shard = location.shard("s", schema=schema, key=["k"])
     keys = np.arange(5_000)
     ones = np.ones(len(keys), np.int64)
-    await shard.hold("h", 0)
     # Each key has a value, which is taken back, and gets another, three times.
     for time, (value, diff) in enumerate([(0, 1), (0, -1), (1, 1), (1, -1), (2, 1)]):
         columns = [keys, value * ones, time * ones, diff * ones]
         table = pa.table(columns, ["k", "v", "_time", "_diff"])
         await shard.compare_and_append(table, time, time + 1)
-    await shard.downgrade_since("h", 4)
+    await shard.downgrade_since("history", 4)
     expected = {"k": list(range(5_000)), "v": [2] * 5_000, "_diff": [1] * 5_000}
     batches = len(shard.state.batches)
     conf = [f"{name}={value}" for name, value in runs.settings_of(cluster).items()]

@@ -44,7 +44,7 @@ LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, tasks take longer than one pr
 SAMPLED_PARTS: Final = 16
 SAMPLED_VALUES: Final = 1_024
 READS_MAX: Final = 4
-MEMORY_BYTES: Final = 512 * 1024 * 1024
+MEMORY_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
