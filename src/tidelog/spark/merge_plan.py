@@ -80,6 +80,8 @@ def pieces_of(
     table: pa.Table, job: MergeJob, schema: ShardSchema
 ) -> Iterator[tuple[int, pa.Table]]:
     """Cut updates into those of each place; yield places and their rows, no empty ones."""
+    if not table.num_rows:
+        return
     if job.places == 1:
         found: Iterator[pa.Table] = iter([table])
     elif job.cuts:
