@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from functools import reduce
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -29,12 +30,12 @@ from tidelog.errors import (
 )
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
-from tidelog.persist.format import part
+from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.states.batch import Batch
-from tidelog.persist.upkeep import compactor, merge_rows
+from tidelog.persist.upkeep import compactor, merge_ranges, merge_rows
 from tidelog.persist.upkeep.compactor import Compacted, common_bucket, compact, merge
 from tidelog.persist.upkeep.merging import FANOUT, MergeRequest, plan_full_merge
 from tidelog.store.memory import MemoryStore
@@ -78,7 +79,7 @@ async def test_a_merge_changes_no_contents_at_any_time(place: Place) -> None:
 
 @given(data=st.data())
 def test_merges_of_any_updates_are_exact(data: st.DataObject) -> None:
-    """Every type, with keys and without, cut anywhere, in memory and by files."""
+    """Every type, with keys and without, cut anywhere, in memory, by ranges and by files."""
     schema, kinds = data.draw(schemas())
     cuts = [*sorted(data.draw(st.sets(st.integers(1, 5), max_size=4))), 6]
     table = data.draw(updates(schema, kinds))
@@ -87,6 +88,9 @@ def test_merges_of_any_updates_are_exact(data: st.DataObject) -> None:
     inline = data.draw(st.sampled_from([0, 4_096]))
     with (
         patch.object(merge_rows, "IN_MEMORY_BYTES", in_memory_bytes),
+        patch.object(merge_ranges, "RANGE_ROWS_MAX", data.draw(st.sampled_from([1, 3, 1_000]))),
+        patch.object(merge_ranges, "SINGLE_ROWS_MAX", data.draw(st.sampled_from([0, 1_000]))),
+        patch.object(parquet, "ROW_GROUP_ROWS", data.draw(st.sampled_from([1, 2, 1_000]))),
         patch.object(part, "INLINE_BYTES", inline),
     ):
         asyncio.run(_exact(schema, table, cuts, since, data))
@@ -305,6 +309,59 @@ async def test_large_merges_come_in_parts_that_follow_one_another() -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(bounds))
     found = await shard.reader.read(batch.parts, SCHEMA)
     assert pa.concat_tables(found).column("c0").to_pylist() == [f"k{n:05}" for n in range(20_000)]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+async def test_a_large_merge_has_few_rows_in_memory(is_sorted: bool) -> None:
+    """Each range of the key is summed up by itself, whether its parts stand in order or not."""
+    shard = in_memory().shard()
+    made = shard.writer()
+    writer = type(made)(
+        store=made.store,
+        clock=made.clock,
+        shard=made.shard,
+        schema=made.schema,
+        is_sorted=is_sorted,
+    )
+    at_once: list[int] = []
+    summed_here = merge_rows._summed_here
+
+    def watched(table: pa.Table, **given: Any) -> pa.Table:
+        at_once.append(table.num_rows)
+        return summed_here(table, **given)
+
+    with (
+        OUT_OF_LINE,
+        patch.object(merge_rows, "IN_MEMORY_BYTES", 0),
+        patch.object(merge_ranges, "RANGE_ROWS_MAX", 1_000),
+        patch.object(parquet, "ROW_GROUP_ROWS", 200),
+        patch.object(merge_rows, "_summed_here", watched),
+        patch.object(Shard, "writer", lambda *_: writer),
+    ):
+        for time in range(4):
+            some = [(f"k{n:05}", time, time, 1) for n in range(time, 20_000, 4)]
+            await shard.compare_and_append(rows(*some), time, time + 1)
+        done = await compact(shard, full=True)
+    assert (done.rows_read, done.rows_written) == (20_000, 20_000)
+    assert sum(at_once) == 20_000
+    assert max(at_once) <= 2_000, "a range, and at most a row group of each part"
+
+
+async def test_one_value_in_most_rows_is_merged_by_files() -> None:
+    """No range cuts through it, and it may be more than memory holds."""
+    shard = in_memory().shard()
+    some = [("same" if n % 3 else f"k{n:05}", n, 0, 1) for n in range(3_000)]
+    with (
+        OUT_OF_LINE,
+        patch.object(merge_rows, "IN_MEMORY_BYTES", 0),
+        patch.object(merge_ranges, "SINGLE_ROWS_MAX", 1_000),
+        patch.object(parquet, "ROW_GROUP_ROWS", 200),
+        patch.object(merge_ranges.RangeMerger, "merged", side_effect=AssertionError),
+    ):
+        await shard.compare_and_append(rows(*some), 0, 1)
+        await shard.compare_and_append(rows(("k", 1, 1, 1)), 1, 2)
+        done = await compact(shard, full=True)
+    assert (done.rows_read, done.rows_written) == (3_001, 3_001)
 
 
 @given(

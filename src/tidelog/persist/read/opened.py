@@ -146,6 +146,14 @@ class PartOpener:
 
     def _checked(self, part: Part, data: bytes, in_files: bool) -> OpenPart:
         check_bytes(part, data)
+        return self.opened(part, data, in_files=in_files)
+
+    def opened(self, part: Part, data: bytes, *, in_files: bool) -> OpenPart:
+        """Return a part of which these are the bytes, or a file with the same rows.
+
+        Raises:
+            CorruptionError: they are no Parquet.
+        """
         try:
             buffer = _in_file(data) if in_files else pa.py_buffer(data)
             file = pq.ParquetFile(pa.BufferReader(buffer))

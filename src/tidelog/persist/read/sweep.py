@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,10 +52,18 @@ async def pieces_by_key(
     schema = opener.schema
     names = list(dict.fromkeys([*schema.key, *wanted.columns, *wanted.box]))
     reached = [part for part in parts if part_reaches(part, wanted.box)]
-    sweep = _Sweep(reached, wanted, opener, names)
+    # Without a key, rows are in no order that parts would know.
+    can_cut = schema.key_columns > 0 and is_ordered(schema.data.field(0).type)
+    sweep = Sweep(reached, wanted, opener, names, can_cut=can_cut)
+    narrow = ShardSchema(pa.schema([schema.data.field(n) for n in names]), 0)
+
+    def read(high: Any) -> pa.Table:
+        found = sweep.take(high)
+        return merge(found, narrow, key=schema.key, is_grouped=wanted.is_grouped)
+
     while not sweep.is_over:
         high = await sweep.cut()
-        found = await opener.clock.offload(partial(sweep.read, high))
+        found = await opener.clock.offload(partial(read, high))
         if found.num_rows:
             yield found
 
@@ -82,22 +90,36 @@ class _Cursor:
                 yield number, group.bounds.get(self._column, OPEN), group.rows
 
 
-class _Sweep:
-    """A way through parts by the first column of their key, from ``low`` on; nulls come last.
+class Opens(Protocol):
+    """What opens the parts that a sweep reaches; see `PartOpener`."""
 
-    A cut is the value that a range ends before; None, that the range takes all the rest.
+    @property
+    def schema(self) -> ShardSchema: ...
+
+    async def open(self, parts: Sequence[Part], *, in_files: bool = False) -> list[OpenPart]: ...
+
+
+class Sweep:
+    """A way through parts by the first column of their shard, from ``low`` on; nulls come last.
+
+    A cut is the value that a range ends before; None, that the range takes all the rest. With
+    ``can_cut``, that column has an order, and parts may be in it.
     """
 
     def __init__(
-        self, parts: Sequence[Part], wanted: Wanted, opener: PartOpener, names: list[str]
+        self,
+        parts: Sequence[Part],
+        wanted: Wanted,
+        opener: Opens,
+        names: list[str],
+        *,
+        can_cut: bool,
     ) -> None:
         self._wanted = wanted
         self._opener = opener
         self._names = names
-        schema = opener.schema
-        self._column = schema.data.field(0).name
-        # Without a key, rows are in no order that parts would know.
-        self._can_cut = schema.key_columns > 0 and is_ordered(schema.data.field(0).type)
+        self._column = opener.schema.data.field(0).name
+        self._can_cut = can_cut
         self._low: Any = None
         begins = [(self._least(part), part) for part in parts]
         unknown = [(None, part) for least, part in begins if least is None]
@@ -154,15 +176,12 @@ class _Sweep:
             count += rows
         return None
 
-    def read(self, high: Any) -> pa.Table:
-        """Return what lies before ``high``, merged and in order, and go on from there."""
+    def take(self, high: Any) -> list[pa.Table]:
+        """Return what lies before ``high``, each part's apart, and go on from there."""
         found = [table for cursor in self._cursors for table in self._before(cursor, high)]
         self._cursors = [c for c in self._cursors if high is not None and not c.is_over]
         self._low = high
-        data = self._opener.schema.data
-        names = ShardSchema(pa.schema([data.field(n) for n in self._names]), 0)
-        key = self._opener.schema.key
-        return merge(found, names, key=key, is_grouped=self._wanted.is_grouped)
+        return found
 
     def _before(self, cursor: _Cursor, high: Any) -> Iterator[pa.Table]:
         """Yield a part's rows before ``high``; keep what is decoded beyond it, if it is little."""

@@ -1,8 +1,9 @@
 """The rows of a merge: many parts in, one run of parts out, in bounded memory.
 
 Rows without a key of which none takes back another stay as they were written: part after part.
-Else equal rows meet in SQL, in the order of their key: of what is small in memory, of what is
-larger in files of this machine, to which its parts are copied first, by DuckDB, which spills.
+Else equal rows meet in SQL, in the order of their key: of what is small all at once, of what is
+larger by ranges of its first column (`merge_ranges`). Where such ranges would be large, parts are
+copied to files of this machine, and DuckDB, which spills, has all at once.
 Source: persist, "Compaction".
 """
 
@@ -29,6 +30,7 @@ from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.persist.format.updates import is_sortable
 from tidelog.persist.read.reader import PartReader
 from tidelog.persist.read.sql_batches import tables_of
+from tidelog.persist.upkeep.merge_ranges import RangeMerger, can_range
 from tidelog.persist.upkeep.merging import MergeRequest
 from tidelog.rowhash import RowSum
 
@@ -88,8 +90,22 @@ class RowMerger:
     async def _summed(
         self, parts: Sequence[Part], request: MergeRequest
     ) -> AsyncGenerator[pa.Table, None]:
-        gathered = self._in_memory if request.size_bytes <= IN_MEMORY_BYTES else self._in_files
-        async with gathered(parts) as rows:
+        is_small = request.size_bytes <= IN_MEMORY_BYTES
+        if not is_small and can_range(self.schema):
+            ranges = RangeMerger(
+                schema=self.schema,
+                reader=self.reader,
+                load=self.load,
+                sum_up=partial(_summed_here, schema=self.schema, advanced_to=request.advanced_to),
+                out_bytes=self.out_bytes,
+            )
+            if await ranges.open_all(parts):
+                async with aclosing(ranges.merged(parts)) as merged:
+                    async for table in merged:
+                        yield table
+                return
+            self.restated = RowSum.zero()  # They are read once more.
+        async with (self._in_memory if is_small else self._in_files)(parts) as rows:
             made = summed(
                 rows,
                 schema=self.schema,
@@ -180,6 +196,14 @@ def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
         return table
     times = int64_array(np.maximum(int64_of(table, TIME), time))
     return table.set_column(table.schema.get_field_index(TIME), schema.updates.field(TIME), times)
+
+
+def _summed_here(rows: pa.Table, *, schema: ShardSchema, advanced_to: int) -> pa.Table:
+    """Consolidate rows that are few."""
+    with _sum_up(rows, schema=schema, advanced_to=advanced_to, database=duck) as batches:
+        found = list(batches)
+        made = pa.Table.from_batches(found) if found else schema.updates.empty_table()
+        return made.cast(schema.updates)
 
 
 @contextmanager
