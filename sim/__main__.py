@@ -25,6 +25,7 @@ from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.weather import DAYS, day_of
 from sim.runs import Kept, Summary, run_many
 from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
+from sim.workloads.commits import simulate_commits
 from sim.workloads.consensus import simulate_consensus
 from sim.workloads.fork import simulate_fork
 from sim.workloads.ingest import simulate_ingest
@@ -46,6 +47,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "pin race": simulate_pin_race,
     "fork": simulate_fork,
     "transactions": simulate_transactions,
+    "commits": simulate_commits,
 }
 FAILURES_MAX: Final = 10
 

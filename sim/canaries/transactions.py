@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Final
 from unittest.mock import patch
 
+from tidelog.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states import registered, transition
 from tidelog.persist.states.registered import Joined, Step, decide_epoch_for
 from tidelog.persist.states.state import Diff, State
+from tidelog.persist.states.transition import Appended, Verdict
 from tidelog.persist.transactions import transactions
 from tidelog.persist.transactions import transition as decisions
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transactions import Transactions
+from tidelog.persist.transactions.transition import CommitTransaction, Decided
 from tidelog.persist.upkeep import sweeper
 
 
@@ -121,6 +125,49 @@ def registration_forgets_where_the_shard_was() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def commit_leaves_out_a_shard() -> Iterator[None]:
+    """A decision names the parts of all shards but one."""
+    decide = decisions.decide_commit
+
+    def torn(state: TransactionState, command: CommitTransaction) -> Decided:
+        some = dict(list(command.writes.items())[:1])
+        return decide(state, replace(command, writes=some))
+
+    with patch.object(transactions, "decide_commit", torn):
+        yield
+
+
+@contextmanager
+def who_lost_is_told_that_they_won() -> Iterator[None]:
+    """A decision that others were first is told as a commit."""
+    decide = decisions.decide_commit
+
+    def flattering(state: TransactionState, command: CommitTransaction) -> Decided:
+        own = decide(state, command)
+        if own.result.verdict is not Verdict.MISMATCH:
+            return own
+        return Decision(Appended(Verdict.COMMITTED, own.result.upper))
+
+    with patch.object(transactions, "decide_commit", flattering):
+        yield
+
+
+@contextmanager
+def reader_believes_what_it_knows() -> Iterator[None]:
+    """Upper is told without a look, once anything is known."""
+    upper = Transactions.upper
+    newest: dict[str, Frontier] = {}
+
+    async def known(found: Transactions) -> Frontier:
+        if found.name not in newest or newest[found.name] == Frontier.at(0):
+            newest[found.name] = await upper(found)
+        return newest[found.name]
+
+    with patch.object(Transactions, "upper", known):
+        yield
+
+
 Canary = Callable[[], AbstractContextManager[None]]
 FOR_TRANSACTIONS: Final[tuple[Canary, ...]] = (
     sweep_raises_the_epoch_alone,
@@ -131,4 +178,12 @@ FOR_TRANSACTIONS: Final[tuple[Canary, ...]] = (
     shard_leaves_before_it_has_all,
     commit_forgets_transactions_tokens,
     registration_forgets_where_the_shard_was,
+)
+# What a checker sees that knows calls and answers alone.
+FROM_OUTSIDE: Final[tuple[Canary, ...]] = (
+    reader_applies_nothing,
+    commit_forgets_transactions_tokens,
+    commit_leaves_out_a_shard,
+    who_lost_is_told_that_they_won,
+    reader_believes_what_it_knows,
 )

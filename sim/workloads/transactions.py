@@ -125,7 +125,7 @@ async def _play(plot: TransactionPlot) -> None:
     world = plot.world
     maker = world.client("maker")
     for name in (*FAST, LOOSE):
-        await _persist(maker, _registration(plot, maker, name))
+        await persist(maker, registration(plot, maker, name))
     committers = [world.client(f"c{number}") for number in range(plot.dice.choice([1, 2, 3]))]
     plot.committers_left = len(committers)
     async with asyncio.TaskGroup() as group:
@@ -134,22 +134,22 @@ async def _play(plot: TransactionPlot) -> None:
         for name in ("r0", "r1"):
             group.create_task(_read_on(plot, world.client(name)), name=name)
         for name in ("m0", "m1"):
-            group.create_task(_upkeep(plot, world.client(name)), name=name)
-        for name, work in (("registrar", _register_on), ("outsider", _write_outside)):
+            group.create_task(upkeep(plot, world.client(name)), name=name)
+        for name, work in (("registrar", register_on), ("outsider", _write_outside)):
             client = world.client(name)
             group.create_task(client.live(work(plot, client)), name=name)
     last = world.client("last")
-    await _persist(last, plot.transactions(last).tidy)
+    await persist(last, plot.transactions(last).tidy)
     await _read_all(plot, last)
 
 
-def _registration(
+def registration(
     plot: TransactionPlot, client: Client, name: str
 ) -> Callable[[], Awaitable[object]]:
     return lambda: plot.transactions(client).register(plot.shard(client, name))
 
 
-async def _persist(client: Client, call: Callable[[], Awaitable[object]]) -> None:
+async def persist(client: Client, call: Callable[[], Awaitable[object]]) -> None:
     for _ in range(TRIES):
         try:
             await call()
@@ -247,7 +247,7 @@ async def _read_all(plot: TransactionPlot, client: Client) -> None:
             continue
 
 
-async def _upkeep(plot: TransactionPlot, client: Client) -> None:
+async def upkeep(plot: TransactionPlot, client: Client) -> None:
     """Merge, delete, sweep; move since; tidy."""
     shards = [plot.shard(client, name) for name in (*FAST, LOOSE)]
     merging = merge_on(
@@ -276,7 +276,7 @@ async def _tidy_on(plot: TransactionPlot, client: Client) -> None:
             continue
 
 
-async def _register_on(plot: TransactionPlot, client: Client) -> None:
+async def register_on(plot: TransactionPlot, client: Client) -> None:
     """Forget the loose shard, and register it again."""
     while plot.committers_left:
         await client.clock.sleep(plot.dice.randrange(700_000))
