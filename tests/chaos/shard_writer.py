@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
+from tidelog.consensus.port import Consensus
 from tidelog.errors import HoldExpired, LocationError, Outcome, ReadOvertaken
 from tidelog.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
+from tidelog.store.port import Store
 from tidelog.store.urls import open_store
 
 COLUMNS: list[tuple[str, pa.DataType]] = [("c0", pa.string()), ("c1", pa.int64())]
@@ -43,6 +45,14 @@ def say(*what: object) -> None:
     print(json.dumps([*what, time.monotonic()]), flush=True)
 
 
+def opened(
+    store_url: str, consensus_url: str, location: str, clock: SystemClock
+) -> tuple[Store, Consensus]:
+    store = open_store(store_url, clock=clock)
+    place = parse_consensus(consensus_url)
+    return store, open_consensus(place, location=location, store=store, clock=clock)
+
+
 class Worker:
     """What one process does; its dice are its own."""
 
@@ -50,9 +60,7 @@ class Worker:
         self.name = name
         self.dice = random.Random(name)
         self.clock = WrongClock()
-        store = open_store(store_url, clock=self.clock)
-        place = parse_consensus(consensus_url)
-        consensus = open_consensus(place, location=location, store=store, clock=self.clock)
+        store, consensus = opened(store_url, consensus_url, location, self.clock)
         self.shard = Shard(
             id=ShardId("s"), store=store, consensus=consensus, clock=self.clock, schema=SCHEMA
         )

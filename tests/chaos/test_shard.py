@@ -7,118 +7,18 @@ and one row is a record, upper is the head, and a snapshot is a scan of all.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.places import SHARED, Addresses, open_place
-from kit.postgres_server import PostgresServer
-from kit.s3_servers import SeaweedServer
+from chaos.conftest import Fight
+from chaos.fighters import SECONDS, fight
 from kit.shards import Place
 from sim.checkers.linear import LANDED, LOST, NEVER, UNSURE, History, Read, Set, check_history
 from tidelog.persist.upkeep.sweeper import usage_of_shard
-
-WRITERS = 8
-SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "6"))
-SCRIPT = Path(__file__).with_name("shard_writer.py")
-STOPPED_S = 0.8  # Twice a lease.
-
-
-@dataclass(slots=True)
-class Writer:
-    """A process, and what it said."""
-
-    where: Addresses
-    name: str
-    said: list[list[Any]] = field(default_factory=list)
-    process: subprocess.Popen[str] = field(init=False)
-    listener: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), *self.where.arguments, self.name],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
-
-    def _listen(self) -> None:
-        for line in self.process.stdout or ():
-            if line.endswith("\n"):  # One that was cut off in the middle was not said.
-                self.said.append(json.loads(line))
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.listener.join()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-
-@dataclass(slots=True)
-class Fought:
-    """What became of a fight."""
-
-    said: list[tuple[str, list[Any]]] = field(default_factory=list)
-    kills: int = 0
-    stops: int = 0
-    outages: int = 0
-
-
-def fight(where: Addresses, *, seed: int, outage: Callable[[], None] | None) -> Fought:
-    """Let all write; kill, stop, and have the server be away, at random; return what was said."""
-    dice, found = random.Random(seed), Fought()
-    running = [Writer(where, f"w{n}-0") for n in range(WRITERS)]
-    begun = time.monotonic()
-    try:
-        while (took := time.monotonic() - begun) < SECONDS or (
-            took < 20 * SECONDS and not _is_enough(running, found)
-        ):
-            time.sleep(dice.uniform(0.1, 0.4))
-            place = dice.randrange(WRITERS)
-            victim = running[place]
-            if victim.process.poll() is not None:
-                raise AssertionError("a writer ended by itself")
-            if dice.random() < 0.5 and victim.said:
-                victim.kill()
-                found.said += [(victim.name, line) for line in victim.said]
-                found.kills += 1
-                running[place] = Writer(where, f"w{place}-{found.kills}")
-            else:
-                os.kill(victim.process.pid, signal.SIGSTOP)
-                time.sleep(STOPPED_S)
-                os.kill(victim.process.pid, signal.SIGCONT)
-                found.stops += 1
-            if outage is not None and not found.outages and took > SECONDS / 3:
-                outage()
-                found.outages += 1
-    finally:
-        for writer in running:
-            writer.kill()
-            found.said += [(writer.name, line) for line in writer.said]
-    return found
-
-
-def _is_enough(running: list[Writer], found: Fought) -> bool:
-    """Say whether most had a turn, and each thing happened: else it would prove nothing."""
-    said = [*found.said, *((w.name, line) for w in running for line in list(w.said))]
-    wrote = {name.split("-")[0] for name, line in said if line[0] == "landed"}
-    reads = sum(line[0] == "read" for _, line in said)
-    return len(wrote) >= WRITERS - 1 and reads > 5 and min(found.kills, found.stops) >= 2
 
 
 def history_of(said: list[tuple[str, list[Any]]]) -> History:
@@ -170,38 +70,14 @@ async def read_all(place: Place) -> list[list[Any]]:
     return sorted([row["c1"] + 1, row["c0"].rstrip()] for row in found)
 
 
-@pytest.fixture(params=SHARED)
-def fought_at(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[Place, Addresses, Callable[[], None] | None]]:
-    kind = str(request.param)
-
-    def restart() -> None:
-        if kind == "store on S3":
-            server: SeaweedServer = request.getfixturevalue("seaweed")
-            server.stop()
-            time.sleep(0.5)
-            server.start()
-        else:
-            database: PostgresServer = request.getfixturevalue("postgres")
-            database.kill()
-            time.sleep(0.5)
-            database.start()
-
-    outage = restart if kind in ("store on S3", "postgres") else None
-    for place, where in open_place(kind, request, tmp_path):
-        assert where is not None
-        yield place, where, outage
-
-
 @pytest.mark.timeout(600 + SECONDS)
 def test_t60_what_processes_at_one_shard_are_told_is_linearizable(
-    fought_at: tuple[Place, Addresses, Callable[[], None] | None],
+    fought_at: Fight,
 ) -> None:
     """Whoever is killed, or stopped past its lease, whatever its clock says, server gone or not."""
     place, where, outage = fought_at
     asyncio.run(place.shard().hold("history", 0))
-    fought = fight(where, seed=7, outage=outage)
+    fought = fight(where, "shard_writer", seed=7, outage=outage)
     found = asyncio.run(read_all(place))
     now = time.monotonic()
     fought.said.append(("last", ["read", now, found, now + 1]))

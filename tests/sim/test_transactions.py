@@ -87,7 +87,11 @@ def test_a_history_of_transactions_that_nothing_explains_is_refused() -> None:
         whole = {shard: tuple(rows) for shard, rows in seen.items()}
         return Look(client="r", begin=3.0, end=4.0, seen=whole)
 
-    calls = [commit("x", 0, LANDED, "a", "b"), commit("y", 0, LOST, "a"), commit("z", 1, UNSURE, "b")]
+    calls = [
+        commit("x", 0, LANDED, "a", "b"),
+        commit("y", 0, LOST, "a"),
+        commit("z", 1, UNSURE, "b"),
+    ]
     right = [
         look(a=[(0, "x")], b=[(0, "x")]),
         look(a=[(0, "x")], b=[(0, "x"), (1, "z")]),

@@ -1,0 +1,120 @@
+"""Processes that are killed with -9 and stopped past their leases while they write: what they said.
+
+Each is a script of its own, begun with where to write and a name, and prints JSON lists: what it
+begins, what came of it, and when that was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kit.places import Addresses
+
+TESTS = Path(__file__).parents[1]
+WRITERS = 8
+SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "6"))
+STOPPED_S = 0.8  # Twice a lease.
+
+
+@dataclass(slots=True)
+class Writer:
+    """A process that runs ``script`` of this folder, and what it said."""
+
+    where: Addresses
+    script: str
+    name: str
+    said: list[list[Any]] = field(default_factory=list)
+    process: subprocess.Popen[str] = field(init=False)
+    listener: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"chaos.{self.script}", *self.where.arguments, self.name],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout or ():
+            if line.endswith("\n"):  # One that was cut off in the middle was not said.
+                self.said.append(json.loads(line))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.listener.join()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@dataclass(slots=True)
+class Fought:
+    """What became of a fight."""
+
+    said: list[tuple[str, list[Any]]] = field(default_factory=list)
+    kills: int = 0
+    stops: int = 0
+    outages: int = 0
+
+
+def fight(
+    where: Addresses,
+    script: str,
+    *,
+    seed: int,
+    outage: Callable[[], None] | None = None,
+    writers: int = WRITERS,
+) -> Fought:
+    """Let all write; kill, stop, and have the server be away, at random; return what was said."""
+    dice, found = random.Random(seed), Fought()
+    running = [Writer(where, script, f"w{n}-0") for n in range(writers)]
+    begun = time.monotonic()
+    try:
+        while (took := time.monotonic() - begun) < SECONDS or (
+            took < 20 * SECONDS and not _is_enough(running, found)
+        ):
+            time.sleep(dice.uniform(0.1, 0.4))
+            place = dice.randrange(writers)
+            victim = running[place]
+            if victim.process.poll() is not None:
+                raise AssertionError("a writer ended by itself")
+            if dice.random() < 0.5 and victim.said:
+                victim.kill()
+                found.said += [(victim.name, line) for line in victim.said]
+                found.kills += 1
+                running[place] = Writer(where, script, f"w{place}-{found.kills}")
+            else:
+                os.kill(victim.process.pid, signal.SIGSTOP)
+                time.sleep(STOPPED_S)
+                os.kill(victim.process.pid, signal.SIGCONT)
+                found.stops += 1
+            if outage is not None and not found.outages and took > SECONDS / 3:
+                outage()
+                found.outages += 1
+    finally:
+        for writer in running:
+            writer.kill()
+            found.said += [(writer.name, line) for line in writer.said]
+    return found
+
+
+def _is_enough(running: list[Writer], found: Fought) -> bool:
+    """Say whether most had a turn, and each thing happened: else it would prove nothing."""
+    said = [*found.said, *((w.name, line) for w in running for line in list(w.said))]
+    wrote = {name.split("-")[0] for name, line in said if line[0] == "landed"}
+    reads = sum(line[0] == "read" for _, line in said)
+    return len(wrote) > len(running) // 2 and reads > 5 and min(found.kills, found.stops) >= 2
