@@ -117,8 +117,10 @@ def test_a_transaction_that_is_torn_or_lost_is_seen() -> None:
         ("w", ["begins", "w 0", 0, ["a"], 1.0]),
         ("w", ["lost", "w 0", 0, 2.5]),
     ]
-    whole: dict[str, list[list[object]]] = {"a": [[0, "v 0"]], "b": [[0, "v 0"]]}
-    for seen in ({**whole, "b": []}, {"a": [], "b": []}, {**whole, "a": [[0, "v 0"], [1, "w 0"]]}):
+    whole: dict[str, list[list[Any]]] = {"a": [[0, "v 0"]], "b": [[0, "v 0"]]}
+    doubled = {**whole, "a": [[0, "v 0"], [1, "w 0"]]}
+    wrong: list[dict[str, list[list[Any]]]] = [{**whole, "b": []}, {"a": [], "b": []}, doubled]
+    for seen in wrong:
         torn: Said = [*said, ("last", ["read", 3.0, seen, 4.0])]
         with pytest.raises(NotLinear):
             check_transactions_outside(commits_of(torn), looks_of(torn))
