@@ -31,6 +31,7 @@ from sim.workloads.fork import simulate_fork
 from sim.workloads.ingest import simulate_ingest
 from sim.workloads.log import simulate_log
 from sim.workloads.race import simulate_pin_race, simulate_race
+from sim.workloads.schemas import simulate_schemas
 from sim.workloads.shard import simulate_shard
 from sim.workloads.slot import SlotPlot, simulate_slots
 from sim.workloads.transactions import simulate_transactions
@@ -48,6 +49,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "fork": simulate_fork,
     "transactions": simulate_transactions,
     "commits": simulate_commits,
+    "schemas": simulate_schemas,
 }
 FAILURES_MAX: Final = 10
 

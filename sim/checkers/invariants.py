@@ -11,36 +11,30 @@ from dataclasses import dataclass
 
 import xxhash
 
+from sim.checkers.appended import Appended, check_part, is_tombstone
+from sim.checkers.demands import demand
 from sim.checkers.watch import TRANSACTIONS, Watch
 from tidelog.frontier import Frontier
 from tidelog.ids import SeqNo
 from tidelog.machine.record import decode_record, decode_rollup
-from tidelog.persist.format.part import Part, decode_part, sums_of
-from tidelog.persist.format.schema import ShardSchema, decode_schema
-from tidelog.persist.format.updates import time_bounds
-from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.language import ShardLanguage
 from tidelog.persist.states.state import Diff, Merged, State
 from tidelog.rowhash import RowSum
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.models import Update, consolidate, updates_of
-
-
-class Violated(AssertionError):
-    """An invariant does not hold."""
-
-
-def demand(condition: object, sentence: str, **facts: object) -> None:
-    """Raise Violated unless ``condition`` holds."""
-    if not condition:
-        raise Violated(f"{sentence} {facts}")
+from tidelog.testing.models import Update, consolidate
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A shard after a run: its states from the first, and all its updates as they were appended."""
+    """A shard after a run: its states from the first, and all its updates as they were appended.
+
+    Shape: rows of ``updates`` have the columns ``names``: all that the shard ever had, in the order
+        in which they came; what a row's own schema had not is null.
+    """
 
     id: str
+    names: list[str]
     states: list[State]
     updates: list[Update]
     intervals: list[tuple[int, int | None, str, int]]  # lower, upper, writer, number
@@ -69,15 +63,15 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
     """Check one shard."""
     language = ShardLanguage()
     states = [language.initial()]
-    appended = _Appended(watch)
+    appended = Appended(watch)
     intervals: list[tuple[int, int | None, str, int]] = []
     for seqno, record in enumerate(watch.records(key), start=1):
         after = states[-1]
         for data in record.diffs:
             diff = language.decode_diff(data)
             before, after = after, language.apply(after, diff)
-            _check_step(before, after, diff, seqno)
-            appended.follow(diff, after)
+            restated = appended.follow(diff, before, after)
+            _check_step(before, after, diff, seqno, restated)
             if diff.upper is not None and diff.token is not None:
                 intervals.append((before.upper or 0, after.upper, *diff.token))
         states.append(after)
@@ -97,21 +91,21 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
     _check_kept(store, watch, key, len(states) - 1)
     state = states[-1]
     if state.schema:
-        _check_parts(store, state, decode_schema(state.schema), appended)
+        _check_parts(store, state, appended)
     demand(
         len({(writer, number) for _, _, writer, number in intervals}) == len(intervals),
         "a token was committed twice",
         shard=key,
     )
-    return Observed(key, states, appended.updates, intervals)
+    return Observed(key, appended.names, states, appended.updates, intervals)
 
 
-def _check_step(before: State, after: State, diff: Diff, seqno: int) -> None:
+def _check_step(before: State, after: State, diff: Diff, seqno: int, restated: RowSum) -> None:
     demand(before.since_frontier <= after.since_frontier, "since went back", seqno=seqno)
     demand(before.upper_frontier <= after.upper_frontier, "upper went back", seqno=seqno)
     there, now = list(before.batches), list(after.batches)
     if diff.merged is not None:
-        _check_merge(before, after, diff.merged, seqno)
+        _check_merge(before, after, diff.merged, seqno, restated)
     else:
         demand(now[: len(there)] == there, "a batch was lost", seqno=seqno)
         for batch in now[len(there) :]:
@@ -121,7 +115,7 @@ def _check_step(before: State, after: State, diff: Diff, seqno: int) -> None:
     demand(all(after.since_frontier <= hold for hold in held), "since is past a hold", seqno=seqno)
 
 
-def _check_merge(before: State, after: State, merged: Merged, seqno: int) -> None:
+def _check_merge(before: State, after: State, merged: Merged, seqno: int, restated: RowSum) -> None:
     there, now = list(before.batches), list(after.batches)
     old = [b for b in there if b not in now]
     at = there.index(old[0])
@@ -135,13 +129,9 @@ def _check_merge(before: State, after: State, merged: Merged, seqno: int) -> Non
         demand(Frontier.at(batch.since) <= before.since_frontier, "a merge is ahead of since")
     if is_tombstone(after):
         return  # Nobody may read what it held.
-    demand(before.totals.sum_v == after.totals.sum_v, "a merge changed V", seqno=seqno)
+    sum_v = RowSum.from_bytes(before.totals.sum_v) + restated
+    demand(sum_v.to_bytes() == after.totals.sum_v, "a merge changed V", seqno=seqno)
     demand(before.totals.diffs == after.totals.diffs, "a merge changed diffs", seqno=seqno)
-
-
-def is_tombstone(state: State) -> bool:
-    """Say whether a shard is no more: it is finished, and nobody may read it."""
-    return state.upper is None and state.since is None and not len(state.batches)
 
 
 def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:
@@ -160,42 +150,14 @@ def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:
         )
 
 
-class _Appended:
-    """What was appended, from the bytes that were written then, whatever was deleted since."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.updates: list[Update] = []
-        self.sum_t = self.sum_v = RowSum.zero()
-        self._watch = watch
-
-    def follow(self, diff: Diff, after: State) -> None:
-        if diff.batch is not None:
-            schema = decode_schema(after.schema)
-            for part in diff.batch.parts:
-                data = part.inline or self._watch.parts[part.path or ""]
-                sums = _check_part(data, diff.batch, part, schema, self.updates)
-                self.sum_t, self.sum_v = self.sum_t + sums[0], self.sum_v + sums[1]
-        demand(
-            after.totals.sum_t == self.sum_t.to_bytes(), "T of the state is not that of its rows"
-        )
-        if is_tombstone(after):
-            self.sum_v = RowSum.zero()
-        demand(
-            after.totals.sum_v == self.sum_v.to_bytes(), "V of the state is not that of its rows"
-        )
-        for commit in after.commits[-1:]:
-            demand(commit.sum_t == after.totals.sum_t, "T at an upper is wrong", commit=commit)
-
-
-def _check_parts(
-    store: MemoryStore, state: State, schema: ShardSchema, appended: _Appended
-) -> None:
+def _check_parts(store: MemoryStore, state: State, appended: Appended) -> None:
     found: list[Update] = []
     for batch in state.batches:
         for part in batch.parts:
             demand(part.path is None or part.path in store.objects, "a part is missing")
             data = part.inline or store.objects[part.path or ""].data
-            _check_part(data, batch, part, schema, found)
+            updates, _ = check_part(data, batch, part, newest_schema(state))
+            found += appended.widened(updates, part.schema_id)
     parts = [p for b in state.batches for p in b.parts]
     demand(state.totals.rows == len(found), "the state counts other rows", found=len(found))
     demand(state.totals.diffs == sum(u.diff for u in found), "the state counts other diffs")
@@ -204,7 +166,8 @@ def _check_parts(
     since = state.since
     if since is not None:
         demand(
-            consolidate(_from(found, since)) == consolidate(_from(appended.updates, since)),
+            consolidate(_from(appended.now(found), since))
+            == consolidate(_from(appended.now(appended.updates), since)),
             "the state holds other updates than were appended",
         )
 
@@ -212,25 +175,3 @@ def _check_parts(
 def _from(updates: list[Update], since: int) -> list[Update]:
     """Return updates as who may read from since on can tell them apart."""
     return [Update(u.row, max(u.time, since), u.diff) for u in updates]
-
-
-def _check_part(
-    data: bytes, batch: Batch, part: Part, schema: ShardSchema, found: list[Update]
-) -> tuple[RowSum, RowSum]:
-    table = decode_part(part, data, schema)
-    least, greatest = time_bounds(table)
-    demand((least, greatest) == (part.time_min, part.time_max), "a part's time bounds are wrong")
-    demand(
-        batch.lower <= least and (batch.upper is None or greatest < batch.upper),
-        "an update lies outside its batch",
-        batch=(batch.lower, batch.upper),
-        times=(least, greatest),
-    )
-    updates = updates_of(table)
-    demand(len(updates) == part.rows, "a part counts other rows")
-    demand(sum(u.diff for u in updates) == part.diffs, "a part counts other diffs")
-    demand(all(u.diff for u in updates), "a part holds an update of 0")
-    found.extend(updates)
-    sum_v, sum_t = sums_of(table, schema)
-    demand((sum_t, sum_v) == (part.t, part.v), "a part's sums are not those of its rows")
-    return sum_t, sum_v

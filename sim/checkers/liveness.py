@@ -11,7 +11,7 @@ import contextvars
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from sim.checkers.invariants import Violated
+from sim.checkers.demands import Violated
 from sim.kernel.loop import SimLoop
 
 # Longer than any storm lasts: patience with a put is 7 seconds, and a resolution tries 16 times.

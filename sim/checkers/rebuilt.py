@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.watch_slots import SlotWatch
 from sim.kernel.world import Copy
 from tidelog.clock import Clock

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.watch import TRANSACTIONS, Watch
 from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.language import TransactionLanguage

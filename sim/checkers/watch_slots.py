@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from tidelog.wal.format.epoch import EPOCHS, Epoch, place_of
 from tidelog.wal.format.link import DataLink, FenceLink, Link
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest

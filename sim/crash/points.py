@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.kernel.fates import Fate, Script
 
 VICTIM: Final = "victim"

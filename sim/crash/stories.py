@@ -15,7 +15,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
-from sim.checkers.invariants import Observed, check_all, demand
+from sim.checkers.demands import demand
+from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
 from sim.crash.points import VICTIM
 from sim.kernel.fates import Script

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.crash.points import VICTIM
 from sim.kernel.fates import Script
 from sim.kernel.loop import run

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from sim.checkers.invariants import Observed, demand
+from sim.checkers.demands import demand
+from sim.checkers.invariants import Observed
 from sim.crash.points import VICTIM
 from sim.crash.stories import SMALL, TRIES, T, told
 from sim.kernel.fates import Script

@@ -11,7 +11,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.linear_log import Read, check_log
 from sim.checkers.watch_log import LogWatch
 from sim.crash.points import VICTIM

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.linear import (
     FOREVER,
     LANDED,

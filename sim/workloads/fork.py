@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.linear_log import Read, check_log
 from sim.checkers.liveness import Deadline
 from sim.checkers.watch_shelf import ShelfWatch

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.liveness import Deadline
 from sim.checkers.watch_log import LogWatch
 from sim.kernel.world import Client

@@ -11,7 +11,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from sim.checkers.invariants import Observed, check_all, demand
+from sim.checkers.demands import demand
+from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
 from sim.kernel.fates import Dice
 from sim.kernel.loop import run

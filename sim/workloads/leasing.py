@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.kernel.world import Client
 from tidelog.errors import (
     AsOfBeforeSince,

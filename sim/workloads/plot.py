@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.linear_log import FOREVER, Append, LogHistory, Read
 from sim.checkers.liveness import Deadline, Standing
 from sim.kernel.fates import Dice

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.watch_log import LogWatch
 from sim.kernel.fates import Dice, Request, Script
 from sim.kernel.hashed import HashedStore

@@ -17,7 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from sim.checkers.invariants import Observed, Violated, check_all, demand
+from sim.checkers.demands import Violated, demand
+from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
 from sim.kernel.fates import Dice
 from sim.kernel.loop import run

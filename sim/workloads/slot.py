@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from sim.checkers.invariants import demand
+from sim.checkers.demands import demand
 from sim.checkers.liveness import Deadline
 from sim.checkers.rebuilt import check_rebuilt
 from sim.checkers.watch_slots import SlotWatch

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from sim.checkers.invariants import Observed, demand
+from sim.checkers.demands import demand
+from sim.checkers.invariants import Observed
 from sim.kernel.world import Client
 from sim.workloads.files import COLUMNS, KEY, Input, Line
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.checkers.invariants import Observed, Violated, check_all, demand
+from sim.checkers.demands import Violated, demand
+from sim.checkers.invariants import Observed, check_all
 from sim.checkers.transactions import Decided, History, decided_in
 from sim.checkers.watch import Watch
 from sim.kernel.fates import Dice

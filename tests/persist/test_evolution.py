@@ -182,6 +182,56 @@ async def test_t64_a_snapshot_that_is_planned_again_is_told_too(place: Place) ->
         await early.to_arrow()
 
 
+@pytest.mark.parametrize("names", [None, "kab"])
+async def test_t64_a_snapshot_that_is_planned_again_has_its_own_columns(
+    place: Place, names: str | None
+) -> None:
+    """A merge has put its rows into parts of a schema that came since; nothing is wrong."""
+    shard = await grown(place, inline=False)
+    reader = place.shard(schema=None if names is None else shaped(names))
+    early = [await reader.snapshot(1), await reader.snapshot(1, where="k >= 2999")]
+    batched = await reader.snapshot(1)
+    await shard.evolve_schema(columns("kabc"))
+    await shard.hold("h")
+    await shard.compact(full=True)
+    await shard.collect(after_us=0)
+
+    whole, some = [await one.to_arrow() for one in early]
+    assert whole.column_names == ["k", "a", "b", "_diff"]
+    assert whole.num_rows == 3_001
+    assert some.column("k").to_pylist() == [2_999, 7_000]
+    batches = [batch async for batch in batched.to_batches()]
+    assert sum(batch.num_rows for batch in batches) == 3_001
+    assert {tuple(batch.schema.names) for batch in batches} == {("k", "a", "b", "_diff")}
+
+
+async def test_t64_a_snapshot_without_a_schema_that_is_planned_again_is_told(place: Place) -> None:
+    """It was to have a column that is there no more: other columns are not what it stands for."""
+    shard = await grown(place, inline=False)
+    early = await place.shard(schema=None).snapshot(1)
+    await shard.evolve_schema(columns("kb"))
+    await shard.hold("h")
+    await shard.compact(full=True)
+    await shard.collect(after_us=0)
+
+    with pytest.raises(SchemaEvolved, match="column 'a' was dropped"):
+        await early.to_arrow()
+
+
+async def test_a_handle_without_a_schema_writes_by_the_one_that_is_there(place: Place) -> None:
+    """Before it has looked, too; of a shard that was never written, it is told what it needs."""
+    await grown(place)
+    done = await place.shard(schema=None).compare_and_append(rows("kab", (9, "z", 9, 2, 1)), 2, 3)
+    assert done.verdict is Verdict.COMMITTED
+    assert await place.shard(schema=None).append(rows("kab", (9, "z", 9, 3, 1)), 3, 4)
+    assert (9, "z", 9, 2) in await read(place.shard(schema=None), 3)
+
+    with pytest.raises(UsageError, match="open the shard with its schema"):
+        await place.shard(schema=None, name="none").compare_and_append(
+            rows("kab", (9, "z", 9, 2, 1)), 2, 3
+        )
+
+
 async def test_t64_a_writer_of_an_earlier_schema_is_refused(place: Place) -> None:
     """What it takes back by the columns it knows would take back nothing."""
     shard = await grown(place)

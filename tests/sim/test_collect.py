@@ -13,7 +13,7 @@ from sim.canaries.collect import (
     FOR_SLOT_COLLECTION,
     collector_signs_no_plan,
 )
-from sim.checkers.invariants import Violated
+from sim.checkers.demands import Violated
 from sim.crash.points import FAILED, KILLED, visit
 from sim.kernel.fates import Script
 from sim.kernel.weather import seeds_of

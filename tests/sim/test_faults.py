@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import pytest
 
-from sim.checkers.invariants import Violated
+from sim.checkers.demands import Violated
 from sim.checkers.liveness import Deadline
 from sim.kernel.fates import Dice, Fate, Fates, Jump, Request, Script, Told
 from sim.kernel.loop import SimLoop, run

@@ -22,7 +22,7 @@ from sim.canaries.builds import FOR_CONSENSUS, FOR_INGEST, FOR_SHARDS, Canary
 from sim.canaries.log import FOR_LOGS
 from sim.canaries.mended import IN_COLLECTIONS, IN_LOGS, IN_SLOTS
 from sim.canaries.slot import FOR_SLOTS
-from sim.checkers.invariants import Violated
+from sim.checkers.demands import Violated
 from sim.checkers.linear import NotLinear
 from sim.checkers.linear_log import NotLinearLog
 from sim.kernel.weather import seeds_of

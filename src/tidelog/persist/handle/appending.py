@@ -62,7 +62,7 @@ async def compare_and_append(
 async def _append(
     shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
-    schema = shard.written_schema()
+    schema = await _schema_of(shard)
     options = replace(options, schema=schema)
     if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
         transition.check_interval(lower, upper, rows=0)
@@ -86,6 +86,17 @@ async def _append(
         with suppress(PartsSwept):
             return await write()
     return await write()
+
+
+async def _schema_of(shard: Shard) -> ShardSchema:
+    """Return the schema by which a handle writes: its own, or that which the shard is known by.
+
+    Raises:
+        UsageError: there is none. SchemaEvolved: it is not the newest any more.
+    """
+    if shard.schema is None and not shard.state.schema:
+        await shard.refresh()  # A handle that has not looked yet: a request, and only then.
+    return shard.written_schema()
 
 
 async def commit_parts(
@@ -121,7 +132,7 @@ def _command(
 
 async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Frontier) -> bool:
     """Make the shard hold these updates for ``[start, until)``; see `Shard.append`."""
-    schema = shard.written_schema()
+    schema = await _schema_of(shard)
     transition.check_interval(start, until, rows=updates.num_rows)
     ready = await shard.clock.offload(
         lambda: prepare_updates(updates, schema, lower=start, upper=until)

@@ -225,13 +225,16 @@ class Shard:
         selection: CheckedSelection | None = None,
         *,
         upper: Frontier | None = None,
+        schema: ShardSchema | None = None,
     ) -> ShardSnapshot:
         """Return the contents at a time that ``state``, read before, is complete for: no request.
 
-        ``upper`` is the state's own, unless it is known to have all up to another.
+        ``upper`` is the state's own, unless it is known to have all up to another; ``schema`` what
+        the reader was told before, unless they are told only now.
 
         Raises:
             AsOfBeforeSince: see `snapshot`. AsOfNotComplete: the state does not reach so far.
+            SchemaEvolved: a column that the reader was to get is there no more.
         """
         check_readable(state, as_of)
         reached = upper or state.upper_frontier
@@ -239,11 +242,11 @@ class Shard:
             raise AsOfNotComplete(
                 "the time is not complete yet: ask for an earlier one", upper=reached
             )
-        schema = served_schema(state, self.schema)
+        served = served_schema(state, schema or self.schema)
 
         async def again(error: PartMissing) -> ShardSnapshot:
             newest = await self.check_replaced(error)
-            return self.snapshot_of(newest, as_of, selection, upper=upper)
+            return self.snapshot_of(newest, as_of, selection, upper=upper, schema=served)
 
         async def held(lease_us: int, purpose: str) -> tuple[ShardSnapshot, int]:
             reader = await self.lease(as_of, lease_us=lease_us, fixed=True, purpose=purpose)
@@ -253,14 +256,14 @@ class Shard:
 
         return ShardSnapshot(
             shard=self.id,
-            schema=schema,
+            schema=served,
             as_of=as_of,
             parts=tuple(parts_until(state, as_of)),
             reader=self.reader,
             again=again,
             held=held,
             location_url=self.location_url,
-            selection=selection or ALL_ROWS.check(schema),
+            selection=selection or ALL_ROWS.check(served),
         )
 
     async def check_replaced(self, error: PartMissing) -> State:

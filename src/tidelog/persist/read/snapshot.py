@@ -127,7 +127,7 @@ class ShardSnapshot:
         snapshot = self
         for _ in range(READS_MAX):
             try:
-                tables = await snapshot.reader.read(snapshot.parts, self.schema)
+                tables = await snapshot.reader.read(snapshot.parts, snapshot.schema)
             except PartMissing as error:
                 snapshot = await self.again(error)
                 continue
@@ -141,8 +141,11 @@ class ShardSnapshot:
         async def plan_again(error: PartMissing) -> None:
             planned.append(await self.again(error))
 
-        contents = self._contents(memory_bytes)
-        return reread(lambda: contents.tables(planned[-1].parts), plan_again)
+        def tables() -> AsyncGenerator[pa.Table, None]:
+            newest = planned[-1]  # Its parts may be of a schema that this one knew nothing of.
+            return newest._contents(memory_bytes).tables(newest.parts)
+
+        return reread(tables, plan_again)
 
     def _contents(self, memory_bytes: int) -> ContentsReader:
         return ContentsReader(

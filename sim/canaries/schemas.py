@@ -1,0 +1,108 @@
+"""Canaries of schemas that evolve: builds that let in, mix up or leave out what has other columns.
+
+Each is a context manager: inside of the block the code is broken as its docstring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from tidelog.machine.language import Decision
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema, fitted
+from tidelog.persist.handle import listening, shard
+from tidelog.persist.states import evolution, transition
+from tidelog.persist.states.evolution import newest_schema
+from tidelog.persist.states.state import Diff, State
+from tidelog.persist.upkeep import merging
+from tidelog.persist.upkeep.merge_rows import RowMerger
+
+
+@contextmanager
+def writers_of_earlier_schemas_are_let_in() -> Iterator[None]:
+    """A commit does not look at whether its rows have the newest columns."""
+
+    def lax(*_: object) -> None:
+        return None
+
+    with patch.object(transition, "check_newest", lax):
+        yield
+
+
+@contextmanager
+def names_are_used_again() -> Iterator[None]:
+    """A column may be added whose name another had before."""
+    check = evolution.check_successor
+
+    def forgetful(old: ShardSchema, new: ShardSchema) -> None:
+        check(replace(old, known=()), new)
+
+    with patch.object(evolution, "check_successor", forgetful):
+        yield
+
+
+@contextmanager
+def who_evolves_does_not_compare() -> Iterator[None]:
+    """A schema is changed whatever it is by now: who added a column has dropped another's."""
+    decide = evolution.decide_evolve
+
+    def careless(state: State, wanted: pa.Schema, expected: int | None) -> Decision[Diff, Any]:
+        del expected
+        return decide(state, wanted, state.schema_id)
+
+    with patch.object(shard, "decide_evolve", careless):
+        yield
+
+
+@contextmanager
+def readers_get_dropped_columns_as_nulls() -> Iterator[None]:
+    """A reader whose column was dropped is served, and not told."""
+    serve = evolution.served_schema
+
+    def lenient(state: State, wanted: ShardSchema | None) -> ShardSchema:
+        if wanted is None or not state.schema:
+            return serve(state, wanted)
+        return replace(wanted, known=newest_schema(state).known)
+
+    with (
+        patch.object(shard, "served_schema", lenient),
+        patch.object(listening, "served_schema", lenient),
+    ):
+        yield
+
+
+@contextmanager
+def merges_lose_added_columns() -> Iterator[None]:
+    """A merge has the columns that the shard had first, and believes its own sums."""
+    load = RowMerger._load
+
+    async def narrow(self: RowMerger, part: Part) -> pa.Table:
+        table = await load(self, part)
+        there = [name for name in table.column_names if name in self.schema.known[0].names]
+        kept = fitted(table, [*there, *table.column_names[-2:]], self.schema.updates)
+        return fitted(kept, self.schema.updates.names, self.schema.updates)
+
+    def believe(*_: object) -> None:
+        return None
+
+    with (
+        patch.object(RowMerger, "_load", narrow),
+        patch.object(merging, "_check_merged", believe),
+    ):
+        yield
+
+
+Canary = Callable[[], AbstractContextManager[None]]
+FOR_SCHEMAS: Final[tuple[Canary, ...]] = (
+    writers_of_earlier_schemas_are_let_in,
+    names_are_used_again,
+    who_evolves_does_not_compare,
+    readers_get_dropped_columns_as_nulls,
+    merges_lose_added_columns,
+)
