@@ -13,10 +13,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from tidelog.errors import PartMissing
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema, fitted
-from tidelog.persist.handle import listening, shard
+from tidelog.persist.handle import appending, listening, shard
+from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.persist.states import evolution, transition
 from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.state import Diff, State
@@ -98,6 +100,30 @@ def merges_lose_added_columns() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def retries_ask_only_for_columns() -> Iterator[None]:
+    """A retry whose rows do not fit any more is refused, whatever became of the first try."""
+    append = appending._append
+
+    with patch.object(appending, "compare_and_append", append):
+        yield
+
+
+@contextmanager
+def who_reads_again_knows_no_newer_schema() -> Iterator[None]:
+    """A snapshot whose parts were merged meanwhile reads the new ones by the schemas it knew."""
+    at_once = ShardSnapshot._at_once
+
+    async def stubborn(self: ShardSnapshot) -> pa.Table:
+        async def again(error: PartMissing) -> ShardSnapshot:
+            return replace(await self.again(error), schema=self.schema)
+
+        return await at_once(replace(self, again=again))
+
+    with patch.object(ShardSnapshot, "_at_once", stubborn):
+        yield
+
+
 Canary = Callable[[], AbstractContextManager[None]]
 FOR_SCHEMAS: Final[tuple[Canary, ...]] = (
     writers_of_earlier_schemas_are_let_in,
@@ -105,4 +131,5 @@ FOR_SCHEMAS: Final[tuple[Canary, ...]] = (
     who_evolves_does_not_compare,
     readers_get_dropped_columns_as_nulls,
     merges_lose_added_columns,
+    who_reads_again_knows_no_newer_schema,
 )

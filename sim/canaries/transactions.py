@@ -113,6 +113,17 @@ def commit_forgets_transactions_tokens() -> Iterator[None]:
 
 
 @contextmanager
+def retries_ask_only_for_shards() -> Iterator[None]:
+    """A retry of what was committed is refused, if a shard of it was forgotten since."""
+
+    def nothing(*_: object) -> None:
+        return None
+
+    with patch.object(transactions, "decide_retry", nothing):
+        yield
+
+
+@contextmanager
 def registration_forgets_where_the_shard_was() -> Iterator[None]:
     """A shard is registered at the transactions' upper, though its own is past it."""
     decide = decisions.decide_register

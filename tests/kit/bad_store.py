@@ -1,23 +1,70 @@
-"""What stateful tests share: a loop of their own, and a store that fails as it is told."""
+"""What stateful tests share: a loop of their own, and a store that fails as it is told.
+
+A request may fail, or its answer be lost; a change may be late, and land long after its sender was
+told that nothing is known of it; or doubled on the way, and be answered as the second of it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from kit.shards import on_store
-from tidelog.errors import LocationError
+from tidelog.errors import LocationError, Outcome, TidelogError
 from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Entry
 from tidelog.testing import Fault, Faulty, Request
 
 FAULTS_MAX = 12
 FAULTS = st.sampled_from(
     [Fault(), Fault(), Fault(told=False), Fault(happened=False), Fault(happened=False, told=False)]
 )
+Change = Callable[[], Awaitable[object]]
+WELL, LATE, DOUBLED = "well", "late", "doubled"
+WAYS = st.sampled_from([WELL, WELL, LATE, DOUBLED])
+
+
+class Unruly:
+    """A store whose changes go the way that ``way`` says; those that are late wait in ``late``."""
+
+    def __init__(self, store: MemoryStore, *, way: Callable[[], str], late: list[Change]) -> None:
+        self._store = store
+        self._way = way
+        self._late = late
+        self.url, self.get, self.refresh = store.url, store.get, store.refresh
+
+    async def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        body = bytes(data)
+        done = await self._send(
+            lambda: self._store.put(key, body, if_absent=if_absent, if_match=if_match)
+        )
+        return str(done)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        gone = list(keys)
+        await self._send(lambda: self._store.delete(gone))
+
+    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
+        async for entry in self._store.list(prefix, after=after):
+            yield entry
+
+    async def _send(self, change: Change) -> object:
+        way = self._way()
+        if way == LATE:
+            self._late.append(change)
+            raise LocationError("no answer came in time", outcome=Outcome.UNKNOWN)
+        if way == DOUBLED:
+            with suppress(TidelogError):
+                await change()
+        return await change()
 
 
 async def end_tasks() -> None:
@@ -26,6 +73,26 @@ async def end_tasks() -> None:
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
+
+
+def must_fail(machine: type[RuleBasedStateMachine], *, examples: int = 60) -> None:
+    """Run a machine, which has to find fault; how it would shrink what it found is of no use.
+
+    Raises:
+        AssertionError: it found none.
+    """
+    some = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        phases=[Phase.generate],
+        derandomize=True,
+        database=None,
+    )
+    try:
+        run_state_machine_as_test(machine, settings=some)
+    except (AssertionError, TidelogError):  # By anything else it has failed itself.
+        return
+    raise AssertionError("a broken build passed")
 
 
 class OnBadStore(RuleBasedStateMachine):
@@ -37,6 +104,8 @@ class OnBadStore(RuleBasedStateMachine):
         self.inner = MemoryStore()
         self.place = on_store(self.inner)
         self.faults: list[Fault] = []
+        self.ways: list[str] = []
+        self.late: list[Change] = []
 
     def teardown(self) -> None:
         self.loop.run_until_complete(end_tasks())
@@ -47,8 +116,29 @@ class OnBadStore(RuleBasedStateMachine):
         """What becomes of the next requests, of whoever sends them."""
         self.faults = list(faults)
 
+    @rule(ways=st.lists(WAYS, min_size=1, max_size=FAULTS_MAX))
+    def detours(self, ways: list[str]) -> None:
+        """What becomes of the next changes, on their way."""
+        self.ways = list(ways)
+
+    @rule()
+    def what_is_late_arrives(self) -> None:
+        """Whoever sent it knows better by now; at what it was to replace stands something else."""
+        self.arrive_all()
+
+    def arrive_all(self) -> None:
+        late = list(self.late)
+        self.late.clear()
+        for change in late:
+            with suppress(TidelogError):
+                self.run(change())
+
     def bad_store(self) -> Faulty:
-        return Faulty(self.inner, toss=self._toss)
+        unruly = Unruly(self.inner, way=self._way, late=self.late)
+        return Faulty(unruly, toss=self._toss)
+
+    def _way(self) -> str:
+        return self.ways.pop(0) if self.ways else WELL
 
     def _toss(self, request: Request) -> Fault:
         return self.faults.pop(0) if self.faults else Fault()
@@ -62,14 +152,15 @@ class OnBadStore(RuleBasedStateMachine):
     def calmly(self, work: Awaitable[Any]) -> Any:
         """Await while nothing fails; the weather goes on after."""
         faults, self.faults = self.faults, []
+        ways, self.ways = self.ways, []
         try:
             return self.run(work)
         finally:
-            self.faults = faults
+            self.faults, self.ways = faults, ways
 
     def tried(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Call, and again while the store fails; what repeats must be safe to repeat."""
-        for _ in range(FAULTS_MAX + 2):
+        for _ in range(2 * FAULTS_MAX + 2):
             try:
                 return self.run(call())
             except LocationError:

@@ -7,6 +7,7 @@ never known to have happened is offered to the model both ways, and settled by w
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -24,9 +25,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from kit.bad_store import OnBadStore
+from kit.bad_store import OnBadStore, must_fail
 from kit.clocks import OneThread
 from kit.shards import ALREADY, COMMITTED, MISMATCH, contents, heard, rows
+from sim.canaries.builds import commit_forgets_tokens
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
     AsOfBeforeSince,
@@ -150,11 +152,46 @@ class Shards(OnBadStore):
             landed = done.verdict is COMMITTED
             assert landed
         except LocationError as error:
+            self.arrive_all()
             reached = self.run(self.observer().upper())
             landed = reached == Frontier.at(until)
             is_denied = error.outcome is Outcome.NOT_APPLIED
             require(not (landed and is_denied), "it landed, and was said not to have")
         if landed:
+            self.model.compare_and_append(updates_of(table), lower, until)
+
+    @rule(who=HANDLES, drawn=DRAWN, named=st.booleans(), others=st.booleans())
+    def ask_again_long_after(self, who: int, drawn: list[Any], named: bool, others: bool) -> None:
+        """T17 to T21: what landed is told so, also after others wrote; what did not, never is."""
+        if self.model.upper is None:
+            return
+        lower, until = self.upper, self.upper + 3
+        table = rows(*((k, v, lower + at, d) for k, v, at, d in drawn))
+        self.number += 1
+        token = (f"again {self.number}", 0)
+
+        def call() -> Any:
+            return self.shards[who].compare_and_append(
+                table, lower, until, token=token, named=named
+            )
+
+        with suppress(LocationError):
+            self.run(call())
+        landed = self.calmly(self.observer().upper()) == Frontier.at(until)
+        if landed:
+            self.model.compare_and_append(updates_of(table), lower, until)
+        if others:
+            mine, upper = rows(("o", 1, self.upper, 1)), self.upper
+            self.calmly(self.observer().compare_and_append(mine, upper, upper + 1))
+            self.model.compare_and_append(updates_of(mine), upper, upper + 1)
+            self.arrive_all()
+        done = self.tried(call)
+        if landed:
+            assert done.verdict is ALREADY
+        elif others:
+            assert done.verdict is MISMATCH
+        else:
+            assert done.verdict in (COMMITTED, ALREADY)  # It may have landed by itself, late.
             self.model.compare_and_append(updates_of(table), lower, until)
 
     @rule(who=HANDLES, drawn=DRAWN, cut=st.integers(1, 3))
@@ -398,6 +435,12 @@ class Shards(OnBadStore):
                 assert await contents(shard, as_of) == self.model.contents(as_of)
 
         self.calmly(look())
+
+
+def test_a_shard_that_forgets_tokens_is_caught() -> None:
+    """A machine that cannot find what is there proves nothing by finding nothing."""
+    with commit_forgets_tokens():
+        must_fail(Shards)
 
 
 TestShards = Shards.TestCase

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from kit.bad_store import OnBadStore
+from kit.bad_store import OnBadStore, must_fail
 from kit.clocks import OneThread
 from kit.shards import ALREADY, COMMITTED, heard, rows
+from sim.canaries.transactions import (
+    Canary,
+    commit_forgets_transactions_tokens,
+    retries_ask_only_for_shards,
+)
 from tidelog.consensus.store import StoreConsensus
-from tidelog.errors import LocationError, NotRegistered, ShardRegistered
+from tidelog.errors import ContentionError, LocationError, NotRegistered, ShardRegistered
 from tidelog.frontier import Frontier
 from tidelog.persist.format import part
 from tidelog.persist.handle.shard import Shard
@@ -140,10 +147,48 @@ class Transacted(OnBadStore):
         assert (done.verdict in (COMMITTED, ALREADY)) == (not off)
         if not off:
             assert all(n in self.registered for n, t in tables.items() if t.num_rows)
-            for name, table in tables.items():
-                self.models[name].updates += updates_of(table)
-            self.upper += 3
-            self.see(self.upper, self.registered)
+            self.landed(tables)
+
+    @rule(who=HANDLES, drawn=UPDATES, forget=st.booleans(), looks=st.booleans())
+    def ask_again_long_after(
+        self, who: int, drawn: dict[str, list[Any]], forget: bool, looks: bool
+    ) -> None:
+        """What was committed is told so, be its shards forgotten and others have committed."""
+        tables = {n: t for n, t in self.tables(drawn).items() if n in self.registered}
+        lower = self.upper
+        self.number += 1
+        token = ("again", self.number)
+
+        def call() -> Any:
+            return self.handles[who].compare_and_append(tables, lower, lower + 3, token=token)
+
+        with suppress(LocationError, ContentionError):
+            self.run(call())
+        landed = self.calmly(self.observer().upper()) == Frontier.at(lower + 3)
+        if landed:
+            self.landed(tables)
+        for name in tables if forget else ():
+            self.calmly(self.observer().forget(name))
+            self.registered.discard(name)
+        self.calmly(self.observer().compare_and_append({}, self.upper, self.upper + 1))
+        self.upper += 1
+        self.see(self.upper, self.registered)
+        self.arrive_all()
+        if looks:
+            self.tried(self.handles[who].refresh)
+        try:
+            done = self.tried(call)
+        except NotRegistered:
+            assert forget
+            assert not landed
+            return
+        assert (done.verdict is ALREADY) == landed
+
+    def landed(self, tables: dict[str, pa.Table]) -> None:
+        for name, table in tables.items():
+            self.models[name].updates += updates_of(table)
+        self.upper += 3
+        self.see(self.upper, self.registered)
 
     @rule(name=NAMED)
     def outsider(self, name: str) -> None:
@@ -222,6 +267,15 @@ class Transacted(OnBadStore):
 
         if self.number % 2:  # To look applies what was committed: at times nobody does.
             self.calmly(look())
+
+
+@pytest.mark.parametrize(
+    "canary", [commit_forgets_transactions_tokens, retries_ask_only_for_shards]
+)
+def test_transactions_that_forget_tokens_are_caught(canary: Canary) -> None:
+    """A machine that cannot find what is there proves nothing by finding nothing."""
+    with canary():
+        must_fail(Transacted)
 
 
 TestTransacted = Transacted.TestCase
