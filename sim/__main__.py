@@ -21,6 +21,8 @@ from sim.canaries.builds import innermost
 from sim.crash.points import visit
 from sim.crash.stories import STORIES
 from sim.crash.stories_fork import ForkStory, RebuildStory
+from sim.crash.stories_schemas import EvolveStory
+from sim.crash.stories_shard import ExpiryStory, UpkeepStory
 from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.weather import DAYS, day_of
 from sim.runs import Kept, Summary, run_many
@@ -96,7 +98,9 @@ def _visit_all(seed: int) -> int:
     failed = 0
     slots = CollectStory(name="collect slots", plot_of=SlotPlot)
     transactions = (TransactionStory(), TransactionStory("transactions, impatient", 1))
-    for story in (*STORIES, CollectStory(), slots, ForkStory(), RebuildStory(), *transactions):
+    shards = (UpkeepStory(), ExpiryStory(), EvolveStory())
+    logs = (CollectStory(), slots, ForkStory(), RebuildStory())
+    for story in (*STORIES, *shards, *logs, *transactions):
         begin = time.monotonic()
         try:
             found = visit(story, seed=seed)
@@ -109,6 +113,11 @@ def _visit_all(seed: int) -> int:
             f"struck={found.struck} seconds={time.monotonic() - begin:.0f}",
             flush=True,
         )
+        at = " ".join(
+            f"{name.replace(' ', '_')}={n}" for name, n in found.struck_at.items() if name
+        )
+        if at:
+            print(f"  struck at: {at}", flush=True)
     return failed
 
 

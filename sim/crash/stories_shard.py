@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed
-from sim.crash.points import VICTIM
+from sim.crash.points import VICTIM, Marks
 from sim.crash.stories import SMALL, persist, told
 from sim.kernel.fates import Script
 from sim.kernel.small import Limits
@@ -42,8 +42,10 @@ class UpkeepStory:
 
     name: str = "shard, for years"
     limits: Limits = SMALL
+    marks: Marks = field(default_factory=Marks)
 
     def tell(self, fates: Script, *, seed: int) -> int:
+        self.marks = Marks()
         return told(fates, seed, self.limits, self._play, self._check)
 
     async def _play(self, world: World) -> None:
@@ -58,24 +60,34 @@ class UpkeepStory:
 
     async def _live(self, client: Client) -> None:
         """All of it can be done again by an heir, and comes to the same."""
-        shard = self._shard(client)
+        shard, mark = self._shard(client), partial(self.marks.begin, client=client)
+        mark("open")
         if await persist(client, shard.upper) == Frontier.empty():
             await self._bury(client, shard)
             return
         if shard.state.since == 0:
             await persist(client, partial(shard.hold, "history", 0))
+        mark("append")
         await self._append(client, shard)
+        mark("lease")
         await self._read(client, shard)
+        mark("retention")
         if "history" in shard.state.holds:
             await persist(client, partial(shard.downgrade_since, "history", KEPT))
+        mark("merge")
         await persist(client, partial(compact, shard, full=True))
+        mark("collection")
         await persist(client, partial(shard.collect, after_us=0))
+        mark("sweep")
         await persist(client, partial(sweep, shard))
+        mark("snapshot")
         snapshot = await persist(client, partial(shard.snapshot, END - 1))
         found = contents_of(await persist(client, snapshot.to_arrow))
         everything = [update for step in UPDATES for update in step]
         demand(found == accumulated(everything, END - 1), "a snapshot is wrong", saw=found)
+        mark("drop of a writer")
         await persist(client, partial(shard.drop_writer, "w"))
+        mark("tombstone")
         await self._bury(client, shard)
 
     async def _append(self, client: Client, shard: Shard) -> None:
@@ -125,3 +137,54 @@ class UpkeepStory:
         demand((found.upper, found.state.since) == (None, None), "the shard is not at its end")
         demand(not len(found.state.batches), "a batch is left")
         demand(not found.state.writers, "a writer is remembered")
+
+
+@dataclass(slots=True)
+class ExpiryStory:
+    """A reader is gone, and its lease is ended by who has watched it; what it held is deleted."""
+
+    name: str = "expiry"
+    limits: Limits = SMALL
+    marks: Marks = field(default_factory=Marks)
+
+    def tell(self, fates: Script, *, seed: int) -> int:
+        self.marks = Marks()
+        return told(fates, seed, self.limits, self._play, self._check)
+
+    async def _play(self, world: World) -> None:
+        gone = world.client("gone")
+        shard = shard_of(gone, "s")
+        for number, updates in enumerate(UPDATES):
+            await shard.compare_and_append(
+                table_of(list(updates)), STEP * number, STEP * (number + 1)
+            )
+        reader = await shard.lease(lease_us=LEASE_US)
+        await reader.stop()
+        victim = world.client(VICTIM)
+        await victim.live(self._live(victim))
+        await self._live(world.client("heir"))
+
+    async def _live(self, client: Client) -> None:
+        shard = shard_of(client, "s")
+        self.marks.begin("merge under a lease", client)
+        await persist(client, partial(shard.compact, full=True))
+        await persist(client, partial(shard.collect, after_us=0))
+        self.marks.begin("expiry", client)
+        await persist(client, shard.end_leases)  # It sees it stand there, and looks again later.
+        await client.clock.sleep(2 * LEASE_US)
+        await persist(client, shard.end_leases)
+        demand(not shard.state.holds, "a lease that nobody renews stands", holds=shard.state.holds)
+        self.marks.begin("collection", client)
+        await persist(client, partial(shard.collect, after_us=0))
+        await persist(client, partial(sweep, shard))
+        snapshot = await persist(client, partial(shard.snapshot, END - 1))
+        found = contents_of(await persist(client, snapshot.to_arrow))
+        everything = [update for step in UPDATES for update in step]
+        demand(found == accumulated(everything, END - 1), "a snapshot is wrong", saw=found)
+
+    def _check(self, shards: dict[str, Observed]) -> None:
+        found = shards["s"]
+        everything = [update for step in UPDATES for update in step]
+        demand_same(found.updates, everything, "the shard held something else")
+        demand(not found.state.holds, "a lease is left", holds=found.state.holds)
+        demand(len(list(found.state.batches)) == 1, "batches are left apart")

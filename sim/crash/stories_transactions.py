@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed
-from sim.crash.points import VICTIM
+from sim.crash.points import VICTIM, Marks
 from sim.crash.stories import SMALL, TRIES, T, told
 from sim.kernel.fates import Script
 from sim.kernel.small import Limits
@@ -48,8 +48,10 @@ class TransactionStory:
     name: str = "transactions"
     attempts: int = 20
     limits: Limits = SMALL
+    marks: Marks = field(default_factory=Marks)
 
     def tell(self, fates: Script, *, seed: int) -> int:
+        self.marks = Marks()
         return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
 
     async def _play(self, world: World) -> None:
@@ -68,16 +70,21 @@ class TransactionStory:
         return shard_of(client, name)
 
     async def _live(self, client: Client) -> None:
-        found = self._transactions(client)
+        found, mark = self._transactions(client), partial(self.marks.begin, client=client)
+        mark("registration")
         for name in "ab":
             await persist(client, partial(found.register, self._shard(client, name)))
+        mark("transaction")
         for number, (updates, lower, upper) in enumerate(((FIRST, 0, 1), (SECOND, 1, 3))):
             tables = {name: table_of(rows) for name, rows in updates.items()}
             commit = partial(found.compare_and_append, tables, lower, upper, token=(VICTIM, number))
             done = await persist(client, commit)
             demand(done.verdict is not Verdict.MISMATCH, "a transaction was refused", done=done)
+        mark("read of what is not applied")
         await self._read(client, found, 2)
+        mark("sweep")
         await persist(client, self._shard(client, "a").sweep)
+        mark("forgetting")
         await persist(client, partial(found.forget, "b"))
         shard = self._shard(client, "b")
         write = partial(shard.compare_and_append, table_of(ALONE), 3, 4, token=(VICTIM, 9))

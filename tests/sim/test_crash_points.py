@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -9,13 +10,27 @@ import pytest
 
 from sim.canaries import builds as canaries
 from sim.canaries.log import log_opens_without_looking
-from sim.crash.points import FAILED, KILLED, VICTIM, visit
+from sim.crash.points import FAILED, KILLED, VICTIM, Story, kinds_of, visit
 from sim.crash.stories import STORIES, CatalogStory, IngestStory, ShardStory, StoryOf
-from sim.crash.stories_shard import UpkeepStory
+from sim.crash.stories_schemas import EvolveStory
+from sim.crash.stories_shard import ExpiryStory, UpkeepStory
+from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.fates import Script
 from sim.workloads.log import LogStory
 
-ALL: tuple[StoryOf | UpkeepStory, ...] = (*STORIES, UpkeepStory())
+ALL: tuple[Story, ...] = (*STORIES, UpkeepStory(), ExpiryStory(), EvolveStory())
+KINDS = {
+    "append",
+    "merge",
+    "collection",
+    "sweep",
+    "rollup",
+    "expiry",
+    "tombstone",
+    "retention",
+    "transaction",
+    "evolution",
+}
 BY_NAME = {story.name: story for story in ALL}
 
 
@@ -44,6 +59,17 @@ def test_stories_are_told_again_word_by_word(name: str) -> None:
 
     assert first.seen == second.seen
     assert any(request.client == VICTIM for request in first.seen)
+
+
+def test_crash_points_lie_in_all_that_a_shard_goes_through() -> None:
+    """Each kind of change has requests of its own, at some of which the victim is struck here."""
+    stories = (UpkeepStory(), ExpiryStory(), EvolveStory(), TransactionStory())
+    total: Counter[str] = Counter()
+    for story in stories:
+        total += kinds_of(story, fates=KILLED, stride=9)
+        total += kinds_of(story, fates=FAILED, stride=23)
+    print(dict(total))
+    assert set(total) >= KINDS
 
 
 BROKEN: list[tuple[Callable[[], AbstractContextManager[None]], StoryOf]] = [

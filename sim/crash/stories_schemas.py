@@ -1,0 +1,83 @@
+"""The story of a shard whose columns change: an heir finds which change has landed, and goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from sim.checkers.demands import demand
+from sim.checkers.invariants import Observed
+from sim.crash.points import VICTIM, Marks
+from sim.crash.stories import SMALL, persist, told
+from sim.kernel.fates import Script
+from sim.kernel.small import Limits
+from sim.kernel.world import Client, World
+from sim.workloads.shard import SCHEMA, shard_of
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.transition import Verdict
+from tidelog.testing.models import contents_of
+
+_ADDED: Final = SCHEMA.data.append(pa.field("y", pa.int64()))
+EVOLVED: Final = (SCHEMA.data, _ADDED, _ADDED.remove(_ADDED.get_field_index("v")))
+
+
+@dataclass(slots=True)
+class EvolveStory:
+    """A column is added and one dropped between writes, and rows of all schemas are merged."""
+
+    name: str = "schemas"
+    limits: Limits = SMALL
+    marks: Marks = field(default_factory=Marks)
+
+    def tell(self, fates: Script, *, seed: int) -> int:
+        self.marks = Marks()
+        return told(fates, seed, self.limits, self._play, self._check)
+
+    async def _play(self, world: World) -> None:
+        victim = world.client(VICTIM)
+        await victim.live(self._live(victim))
+        await self._live(world.client("heir"))
+
+    async def _live(self, client: Client) -> None:
+        """All of it can be done again by an heir, and comes to the same."""
+        shard = shard_of(client, "s")
+        await persist(client, shard.upper)
+        follower = Shard(
+            id=shard.id, store=client.store, consensus=client.consensus, clock=client.clock
+        )
+        for number, columns in enumerate(EVOLVED):
+            if number and await persist(client, partial(_schemas, follower)) <= number:
+                self.marks.begin("evolution", client)
+                await persist(client, partial(follower.evolve_schema, columns, expected=number - 1))
+            self.marks.begin("append", client)
+            row = {"k": "a", "v": 1, "x": 0.5, "y": 7, TIME: number, DIFF: 1}
+            table = pa.Table.from_pylist([row], schema=ShardSchema(columns, 1).updates)
+            writer = shard if number == 0 else follower
+            write = partial(
+                writer.compare_and_append, table, number, number + 1, token=(VICTIM, number)
+            )
+            done = await persist(client, write)
+            demand(done.verdict is not Verdict.MISMATCH, "a write was refused", done=done)
+        self.marks.begin("merge", client)
+        await persist(client, partial(follower.hold, "h"))
+        await persist(client, partial(follower.downgrade_since, "h", 2))
+        await persist(client, partial(follower.compact, full=True))
+        await persist(client, partial(follower.collect, after_us=0))
+        snapshot = await persist(client, partial(follower.snapshot, 2))
+        found = contents_of(await persist(client, snapshot.to_arrow))
+        wanted = {("a", 0.5, None): 1, ("a", 0.5, 7): 2}
+        demand(found == wanted, "a snapshot is wrong", saw=found)
+
+    def _check(self, shards: dict[str, Observed]) -> None:
+        found = shards["s"]
+        demand(found.names == ["k", "v", "x", "y"], "columns are others", names=found.names)
+        rows = [("a", 1, 0.5, None), ("a", 1, 0.5, 7), ("a", None, 0.5, 7)]
+        demand(sorted(map(repr, rows)) == sorted(repr(u.row) for u in found.updates), "other rows")
+
+
+async def _schemas(shard: Shard) -> int:
+    return len(await shard.schemas())
