@@ -56,15 +56,6 @@ def test_consensus_is_linearizable(block: int) -> None:
     assert sum(r.deaths for r in reports) > 15
 
 
-@pytest.mark.parametrize("block", range(3))
-def test_shards_hold_what_their_writers_were_told(block: int) -> None:
-    """Contents at every time, sums, tokens, readers, listeners: all as in the model."""
-    reports = [simulate_shard(seed) for seed in range(block * 8, block * 8 + 8)]
-
-    assert sum(r.committed for r in reports) > 15
-    assert sum(r.reads for r in reports) > 15
-
-
 @pytest.mark.parametrize("block", range(2))
 def test_ingesters_make_what_a_replay_in_plain_python_makes(block: int) -> None:
     """Two output shards, two ingesters, and readers: equal to a dict of rows at every time."""

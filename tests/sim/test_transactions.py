@@ -18,17 +18,6 @@ STORIES = {story.name: story for story in (TransactionStory(), TransactionStory(
 SEEDS_MAX = 600
 
 
-@pytest.mark.parametrize("block", range(3))
-def test_t65_transactions_are_there_in_all_or_in_none(block: int) -> None:
-    """At every time that anybody read, and by the clock: as if one had come after the other."""
-    reports = [simulate_transactions(seed) for seed in range(block * 8, block * 8 + 8)]
-
-    assert sum(r.commits for r in reports) > 12
-    assert sum(r.reads for r in reports) > 20
-    assert sum(r.refused for r in reports) > 10
-    assert sum(r.forgotten for r in reports) > 3
-
-
 @pytest.mark.parametrize("name", STORIES)
 def test_t65_a_client_may_die_at_any_request(name: str) -> None:
     """Happened or not, told or not: an heir finds all that it needs, and comes to the same end."""
