@@ -82,7 +82,7 @@ def readers_get_dropped_columns_as_nulls() -> Iterator[None]:
 @contextmanager
 def merges_lose_added_columns() -> Iterator[None]:
     """A merge has the columns that the shard had first, and believes its own sums."""
-    load = RowMerger._load
+    load = RowMerger.load
 
     async def narrow(self: RowMerger, part: Part) -> pa.Table:
         table = await load(self, part)
@@ -94,7 +94,7 @@ def merges_lose_added_columns() -> Iterator[None]:
         return None
 
     with (
-        patch.object(RowMerger, "_load", narrow),
+        patch.object(RowMerger, "load", narrow),
         patch.object(merging, "_check_merged", believe),
     ):
         yield
