@@ -8,6 +8,7 @@ Types are checked where users call; what lies below may rely on them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 from tidelog.errors import UsageError
@@ -36,6 +37,19 @@ def check_kind(value: object, kind: type, told: str) -> None:
     """
     if not isinstance(value, kind):
         raise UsageError(f"{told}, not {type(value).__name__}")
+
+
+def check_names(names: object, what: str) -> list[object]:
+    """Return what is given as a list of names, or as another iterable of them.
+
+    Raises:
+        UsageError: it is one text, whose letters would be taken for names, or no list.
+    """
+    if isinstance(names, str):
+        raise UsageError(f"{what} is a list of names, not one text: [{quoted(names)}]")
+    if isinstance(names, bytes) or not isinstance(names, Iterable):
+        raise UsageError(f"{what} is a list of names, not {type(names).__name__}")
+    return list(names)
 
 
 def check_whole(value: object, what: str) -> None:

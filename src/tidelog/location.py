@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, check_whole
+from tidelog.arguments import check_kind, check_names, check_whole
 from tidelog.clock import Clock, SystemClock
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
@@ -109,6 +109,10 @@ class Location:
         Raises:
             UsageError: the name or the schema will not do.
         """
+        if schema is not None:
+            check_kind(schema, pa.Schema, "the schema of a shard is one of pyarrow")
+        if key is not None:
+            check_names(key, "key")
         shaped = None if schema is None else shard_schema(schema, key=key)
         return Shard(
             id=named_id(Named.SHARD, name),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from tidelog.arguments import check_kind
 from tidelog.frontier import Frontier
 from tidelog.persist.handle.listening import Progress
 from tidelog.persist.states.state import Token
@@ -50,6 +51,7 @@ class Transactions(Blocking[aio_transactions.Transactions]):
         return self._portal.run(self._inner.tables())
 
     def register(self, shard: Shard) -> Frontier:
+        check_kind(shard, Shard, "what is registered is a shard: lake.shard(name)")
         return self._portal.run(self._inner.register(shard._inner))
 
     def forget(self, name: str) -> Frontier:

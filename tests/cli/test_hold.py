@@ -82,6 +82,11 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
         (("release", "c", "nothing"), 1, "there are"),
         (("place", "s", "h", "--token", "0"), 2, "--token"),
         (("list", "c", "--shard"), 2, "there is no shard 'c'"),
+        (("place", "c", "ingest"), 2, "its ingester's own"),
+        (("move", "c", "ingest", "1970-01-01T00:00:09Z", "--yes"), 2, "its ingester's own"),
+        (("release", "c", "ingest"), 2, "its ingester's own"),
+        (("move", "c", "history", "1970-01-01T00:00:09.501Z", "--yes"), 2, "newest contents"),
+        (("place", "s", ""), 2, "cannot be the name of a hold"),
     ],
 )
 def test_mistakes_are_told(
@@ -94,3 +99,33 @@ def test_mistakes_are_told(
     assert message in ran.err
     assert "Traceback" not in ran.err
     assert [holds(lake, name) for name in "cs"] == before
+
+
+def test_the_newest_contents_stay_whatever_is_given_up(lake: Cli) -> None:
+    """Past them nothing could be read, and no tick could follow: each begins by what is there."""
+    newest = "1970-01-01T00:00:09.500Z"
+    lake.done("hold", "move", "c", "history", newest, "--yes")
+    lake.done("compact", "--full")
+    assert len(lake.done("read", "c", "--format", "json").objects) == 11
+    lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
+    lake.ingest("c")
+    assert len(lake.done("read", "c", "--format", "json").objects) == 12
+
+
+def test_a_first_write_to_a_shard_keeps_its_past_until_that_is_moved(lake: Cli) -> None:
+    """A hold that comes and moves up gives up what it held, and no more."""
+    assert holds(lake, "s")["history"]["since"] == 0
+    lake.done("hold", "place", "s", "mine")
+    told = lake.done("hold", "move", "s", "mine", "5", "--yes")
+    assert "'s' can be read from 0 on" in told.err
+    assert "from 3 on" in lake.done("hold", "move", "s", "history", "3", "--yes").err
+
+
+def test_retention_says_what_holds_more_than_it_keeps(lake: Cli) -> None:
+    """Its ingester does, until the next tick: what was asked for seems not to have been done."""
+    lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
+    lake.ingest("c")
+    lake.done("hold", "place", "c", "audit")
+    told = lake.done("collection", "retain", "c", "10s", "--yes").err
+    assert "for now: audit and ingest hold it there; 'ingest' moves with each tick" in told
+    assert "for now" not in lake.done("collection", "retain", "c", "forever", "--yes").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from tidelog.cli.output import (
 
 if TYPE_CHECKING:
     from tidelog.location import Location
+    from tidelog.persist.handle.shard import Shard
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -102,16 +104,36 @@ def retain(
             undone="Nothing was given up.",
         )
 
-    async def work(location: Location) -> dict[str, Any]:
+    async def work(location: Location) -> tuple[dict[str, Any], list[str]]:
         await location.retain(name, retain_ms)
-        return await _describe(location, name)
+        collection = await location.collection(name)
+        found = await collection.describe()
+        return found, _behind(collection.all_shards, found["since"], retain_ms)
 
-    found = on_location(context, work)
+    found, behind = on_location(context, work)
     if as_json:
         print_json({"name": name, "retain_ms": retain_ms, "since": found["since"]})
         return
     since = _since(found["since"])
-    say(f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {since} on")
+    told = f"{name!r} keeps {kept_text(retain_ms)}: it can be read from {since} on"
+    if behind:
+        told += f", for now: {' and '.join(behind)} {'holds' if len(behind) == 1 else 'hold'} it"
+        told += " there"
+    if "ingest" in behind:
+        told += "; 'ingest' moves with each tick"
+    say(told)
+
+
+def _behind(shards: Sequence[Shard], since: int | None, retain_ms: int | None) -> list[str]:
+    """Return the holds by which more can be read than is to be kept."""
+    from tidelog.collection.catalog.retention import history_at
+    from tidelog.collection.hold_all import upper_time
+
+    wanted = history_at(min(upper_time(shard) for shard in shards), retain_ms or 0)
+    if retain_ms is None or since is None or since >= wanted.time:
+        return []
+    holds = {(name, one.frontier) for shard in shards for name, one in shard.state.holds.items()}
+    return sorted({name for name, at in holds if at < wanted})
 
 
 def kept_text(retain_ms: int | None) -> str:

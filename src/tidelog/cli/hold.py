@@ -106,7 +106,7 @@ def place(
     async def work(location: Location) -> tuple[Held, Frontier]:
         from tidelog.collection.hold_all import place_hold
 
-        held = await _held(location, name, shard)
+        held = await _held(location, name, shard, owned=hold)
         since = None if at is None else held.time_of(at, "--at")
         return held, await place_hold(held.shards, hold, since, token=token)
 
@@ -135,10 +135,12 @@ def move(
         )
 
     async def work(location: Location) -> tuple[Held, Frontier]:
-        from tidelog.collection.hold_all import move_hold
+        from tidelog.collection.hold_all import check_newest_stays, move_hold
 
-        held = await _held(location, name, shard)
+        held = await _held(location, name, shard, owned=hold)
         since = held.time_of(time, "TIME")
+        if held.is_collection:
+            check_newest_stays(held.shards, since)
         return held, await move_hold(held.shards, hold, since, token=token)
 
     held, since = on_location(context, work)
@@ -162,7 +164,7 @@ def release(
     async def work(location: Location) -> bool:
         from tidelog.collection.hold_all import holds_of, release_hold
 
-        held = await _held(location, name, shard)
+        held = await _held(location, name, shard, owned=hold)
         holds_of(held.shards, hold)
         return await release_hold(held.shards, hold, token=token)
 
@@ -211,8 +213,14 @@ class Held:
         return self.text(None if frontier.is_empty else frontier.time)
 
 
-async def _held(location: Location, name: str, is_shard: bool) -> Held:
+async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "") -> Held:
+    """Return what is held, by a hold that is to be changed, if one is.
+
+    Raises:
+        NoSuchCollection: there is nothing of the name. UsageError: nobody may change that hold.
+    """
     from tidelog.cli.shard.opened import opened
+    from tidelog.collection.hold_all import check_not_own
 
     if not is_shard:
         try:
@@ -221,6 +229,7 @@ async def _held(location: Location, name: str, is_shard: bool) -> Held:
             if name not in await location.shards():
                 raise NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}") from None
         else:
+            check_not_own(owned)
             await collection.refresh()
             return Held(name, collection.all_shards, is_collection=True)
     found = await opened(location, name)

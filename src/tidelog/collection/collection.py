@@ -19,7 +19,13 @@ from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, Rendition
 from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import When, format_time, parse_time
 from tidelog.collection.formats.types import sql_type_of
-from tidelog.collection.hold_all import move_hold, place_hold, release_hold
+from tidelog.collection.hold_all import (
+    check_newest_stays,
+    check_not_own,
+    move_hold,
+    place_hold,
+    release_hold,
+)
 from tidelog.collection.reading import Reading
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
@@ -111,9 +117,11 @@ class Collection:
         A hold of the name stays where it is; with a greater ``token`` it is taken over.
 
         Raises:
-            UsageError: the time is no longer kept, or not complete yet. HoldFenced: a newer owner
-            has it. LocationError: the store failed: do it again.
+            UsageError: the time is no longer kept, or not complete yet; or the name is the
+            ingester's. HoldFenced: a newer owner has it. LocationError: the store failed: do it
+            again.
         """
+        check_not_own(name)
         await self.refresh()
         since = None if at is None else Frontier.at(parse_time(at, what="at"))
         return await place_hold(self.all_shards, name, since, token=token)
@@ -122,19 +130,22 @@ class Collection:
         """Move a hold up to ``at``; gives from when on the collection can be read.
 
         Raises:
-            NoSuchHold: there is none of the name. UsageError, HoldFenced, LocationError: see
-            `hold`.
+            NoSuchHold: there is none of the name. UsageError: the newest contents would be given
+            up; or see `hold`. HoldFenced, LocationError: see `hold`.
         """
-        await self.refresh()
+        check_not_own(name)
         since = Frontier.at(parse_time(at, what="at"))
+        await self.refresh()
+        check_newest_stays(self.all_shards, since)
         return await move_hold(self.all_shards, name, since, token=token)
 
     async def release(self, name: str, *, token: int | None = None) -> bool:
         """Drop a hold; gives whether there was one.
 
         Raises:
-            HoldFenced, LocationError: see `hold`.
+            UsageError, HoldFenced, LocationError: see `hold`.
         """
+        check_not_own(name)
         await self.refresh()
         return await release_hold(self.all_shards, name, token=token)
 

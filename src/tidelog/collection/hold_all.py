@@ -9,10 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.errors import NoSuchHold
-from tidelog.frontier import Frontier, join, meet
+from tidelog.collection.catalog.lost import INGEST_HOLD
+from tidelog.collection.formats.times import format_time
+from tidelog.errors import NoSuchHold, UsageError
+from tidelog.frontier import TIME_MAX, Frontier, join, meet
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.hold import Hold
+
+
+def check_not_own(name: str) -> None:
+    """Refuse a hold of a collection that is its ingester's: without it, no tick could follow.
+
+    Raises:
+        UsageError: it is.
+    """
+    if name == INGEST_HOLD:
+        raise UsageError(
+            f"the hold {name!r} of a collection is its ingester's own, which moves it with each "
+            "tick: choose another name"
+        )
+
+
+def check_newest_stays(shards: Sequence[Shard], since: Frontier) -> None:
+    """Refuse to give up a collection's newest contents, by the states that are known.
+
+    Raises:
+        UsageError: nothing could be read, nor ingested, after that.
+    """
+    newest = max(0, min(upper_time(shard) for shard in shards) - 1)
+    if since.is_empty or since.time > newest:
+        raise UsageError(
+            "the newest contents of a collection stay readable: give a time up to "
+            f"{format_time(newest)}"
+        )
+
+
+def upper_time(shard: Shard) -> int:
+    """Return up to when a shard of a collection is complete."""
+    upper = shard.state.upper_frontier
+    return TIME_MAX if upper.is_empty else upper.time
 
 
 async def place_hold(

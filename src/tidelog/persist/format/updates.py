@@ -55,11 +55,16 @@ def check_updates(
         least, greatest = time_bounds(table)
         if lower.passed(least) or not upper.passed(greatest):
             raise UsageError(
-                "an update's time lies outside the interval that is written",
+                "an update's time lies outside the interval that is written: "
+                + (
+                    f"times before {lower.time} are complete, so give it a later one"
+                    if lower.passed(least)
+                    else "give a greater upper, or an earlier time"
+                ),
                 least=least,
                 greatest=greatest,
                 lower=lower,
-                upper=upper,
+                upper="end" if upper.is_empty else upper,
             )
     return table
 

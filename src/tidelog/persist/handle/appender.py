@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tidelog.errors import Outcome, TidelogError, UpperMismatch, UsageError
+from tidelog.errors import HandleError, Outcome, TidelogError, UpperMismatch, UsageError
 from tidelog.frontier import Frontier, join
 from tidelog.persist.handle.appending import AppendOptions, Updates, compare_and_append
+from tidelog.persist.handle.asked import check_owner
 from tidelog.persist.states.transition import Verdict
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Appender:
     _holds: dict[str, Frontier] = field(init=False, default_factory=dict)
     _beaten_us: int = field(init=False, default=-(2**62))
     _beat: asyncio.Task[None] | None = field(init=False, default=None)
+    _is_closed: bool = field(init=False, default=False)
     _unsure: Attempt | None = field(init=False, default=None)
     _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
@@ -51,10 +53,21 @@ class Appender:
         """Append updates at times in ``[self.upper, upper)``, and all progress before them.
 
         Raises:
-            UpperMismatch: somebody else wrote these times. Whatever `Shard.compare_and_append`
-                raises; do the same again after UNKNOWN.
+            UpperMismatch: somebody else wrote these times. UsageError: it has written them itself:
+                who begins anew goes on from ``upper``. HandleError: it was closed. Whatever
+                `Shard.compare_and_append` raises; do the same again after UNKNOWN.
         """
-        await self._write(updates, Frontier.of(upper))
+        until = Frontier.of(upper)
+        self._check_open()
+        is_past = not self.upper < until and (updates is not None or until < self.upper)
+        if is_past and self._unsure != (updates is not None, until):
+            raise UsageError(
+                f"the writer {self.name!r} is past that already: append what comes from its upper "
+                "on",
+                upper=self.upper,
+                asked=until,
+            )
+        await self._write(updates, until)
 
     async def advance(self, upper: Frontier | int) -> None:
         """Say that nothing more comes before ``upper``: now, or with the next beat or append.
@@ -63,6 +76,7 @@ class Appender:
             UsageError: it is before what was said. What the last beat raised.
         """
         reached = Frontier.of(upper)
+        self._check_open()
         if not self.upper <= reached:
             raise UsageError("an upper never goes back", upper=self.upper, asked=reached)
         self.upper = reached
@@ -75,6 +89,8 @@ class Appender:
             UsageError: it would be past upper. What the last beat raised.
         """
         at = Frontier.of(since)
+        check_owner(hold, "hold")
+        self._check_open()
         self._holds[hold] = join([at, self._holds.get(hold, at)])
         await self._soon()
 
@@ -90,6 +106,7 @@ class Appender:
     async def close(self) -> None:
         """Have all that was said be durable; the name stays known until `Shard.drop_writer`."""
         await self.flush()
+        self._is_closed = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,6 +118,10 @@ class Appender:
             await self.close()
         elif self._beat is not None:
             self._beat.cancel()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise HandleError("the appender was closed: open it again", name=self.name)
 
     @property
     def _waits(self) -> bool:

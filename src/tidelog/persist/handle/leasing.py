@@ -107,6 +107,9 @@ class LeasedReader:
     async def close(self) -> None:
         """Give up all that it holds. Best effort, as its lease ends anyway."""
         await self.stop()
+        self._failed = self._failed or HoldExpired(
+            "this reader was closed, and holds nothing any more: open another", hold=self.name
+        )
         with suppress(LocationError):
             await self.shard.release(self.name)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidelog.arguments import check_kind, check_whole
 from tidelog.clock import Clock
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
@@ -32,6 +33,14 @@ from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.persist.handle import appending, leasing, listening
 from tidelog.persist.handle.appender import Appender, open_appender
 from tidelog.persist.handle.appending import AppendOptions, Updates
+from tidelog.persist.handle.asked import (
+    check_fencing,
+    check_flag,
+    check_owner,
+    check_timeout,
+    check_write_token,
+    holds_asked,
+)
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.listening import Progress
 from tidelog.persist.handle.timeout import in_time
@@ -119,7 +128,11 @@ class Shard:
         """Return the same handle, but that each call of it ends within so many microseconds.
 
         One that does not ends with DeadlineExceeded; a write's outcome is UNKNOWN then.
+
+        Raises:
+            UsageError: it is no number of microseconds.
         """
+        check_timeout(timeout_us)
         limited = copy(self)
         limited.timeout_us = timeout_us
         return limited
@@ -147,7 +160,9 @@ class Shard:
             OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
         """
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
-        options = AppendOptions(token=token, named=named, holds=holds or {})
+        check_write_token(token)
+        check_flag(named, "named")
+        options = AppendOptions(token=token, named=named, holds=holds_asked(holds))
         work = appending.compare_and_append(self, updates, lower, until, options)
         return await self._in_time(work, writes=True)
 
@@ -178,6 +193,7 @@ class Shard:
             UpperMismatch: the shard's upper is below ``lower``: there would be a hole. NOT_APPLIED.
             DataDiffers: others wrote other data for these times. NOT_APPLIED.
         """
+        check_kind(updates, pa.Table, "updates to append are a pyarrow table")
         work = appending.append(self, updates, Frontier.of(lower), Frontier.of(upper))
         return await self._in_time(work, writes=True)
 
@@ -185,12 +201,19 @@ class Shard:
         """Return the writer of a name, which appends one interval after the other.
 
         Raises:
-            LocationError: the store failed.
+            UsageError: nobody can be called so. LocationError: the store failed.
         """
+        check_owner(name, "writer")
+        check_whole(heartbeat_us, "heartbeat_us")
         return await self._in_time(open_appender(self, name, heartbeat_us=heartbeat_us))
 
     async def drop_writer(self, name: str) -> bool:
-        """Forget a named writer; gives whether there was one."""
+        """Forget a named writer; gives whether there was one.
+
+        Raises:
+            UsageError: the name is no text.
+        """
+        check_kind(name, str, "the name of a writer is a text")
         return await self._decide(lambda state: transition.decide_drop_writer(state, name))
 
     async def snapshot(
@@ -212,6 +235,7 @@ class Shard:
             DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
         """
         check_time(as_of)
+        check_timeout(timeout_us)
         asked = RowSelection(columns=columns, where=where)
         checked = None if self.schema is None else asked.check(self.schema)
         state = await self.wait_for_upper(as_of, timeout_us=timeout_us)
@@ -304,6 +328,8 @@ class Shard:
         Raises:
             UsageError: ``since`` is below the shard's, or past upper. HoldFenced: see above.
         """
+        check_owner(name, "hold")
+        check_fencing(token)
         wanted = None if since is None else Frontier.of(since)
         schema = b"" if self.schema is None else encode_schema(self.schema)
         return await self._decide(
@@ -318,6 +344,8 @@ class Shard:
         Raises:
             UsageError: there is no such hold, or ``since`` is past upper. HoldFenced: see `hold`.
         """
+        check_kind(name, str, "the name of a hold is a text")
+        check_fencing(token)
         wanted = Frontier.of(since)
         return await self._decide(
             lambda state: holding.decide_downgrade(state, name, wanted, token=token)
@@ -327,8 +355,10 @@ class Shard:
         """Drop the named hold; gives whether there was one. Since moves with the next downgrade.
 
         Raises:
-            HoldFenced: see `hold`.
+            UsageError: the name is no text. HoldFenced: see `hold`.
         """
+        check_kind(name, str, "the name of a hold is a text")
+        check_fencing(token)
         return await self._decide(lambda state: holding.decide_release(state, name, token=token))
 
     async def lease(
@@ -348,6 +378,7 @@ class Shard:
             UsageError: ``since`` (the shard's unless told) is below the shard's, or past upper.
         """
         start = None if since is None else Frontier.of(since)
+        check_flag(fixed, "fixed")
         work = leasing.open_lease(self, start, lease_us=lease_us, is_fixed=fixed, purpose=purpose)
         return await self._in_time(work, writes=True)
 
@@ -365,6 +396,9 @@ class Shard:
             SchemaIncompatible: it cannot become that; the message says what it can become.
             UsageError: nothing was written yet, or the shard is finished.
         """
+        check_kind(schema, pa.Schema, "a schema is one of pyarrow")
+        if expected is not None:
+            check_whole(expected, "expected")
         done = await self._decide(lambda state: decide_evolve(state, schema, expected))
         if self.schema is not None and done.verdict is not EvolveVerdict.MISMATCH:
             self.schema = newest_schema(self.state)
@@ -379,7 +413,11 @@ class Shard:
         """Merge batches that are due, or all; see `tidelog.persist.upkeep.compactor.compact`.
 
         With a session of Spark, its executors do the large merges.
+
+        Raises:
+            UsageError: ``full`` is neither True nor False.
         """
+        check_flag(full, "full")
         from tidelog.persist.upkeep.compactor import HERE, compact
 
         merger = HERE if spark is None else spark_room("merger").SparkMerger(spark)
@@ -392,8 +430,11 @@ class Shard:
         stays in any case; leases that nobody renews are ended first.
 
         Raises:
+            UsageError: ``after_us`` is no number of microseconds.
             LocationError: the store failed: what was deleted is named by nothing.
         """
+        if after_us is not None:
+            check_whole(after_us, "after_us")
         await self.end_leases()
         return await self.machine.collect(after_us=after_us)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
-from tidelog.arguments import check_kind, quoted
+from tidelog.arguments import check_kind, check_names, quoted
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.part import int64_array, int64_of
@@ -48,11 +48,8 @@ class RowSelection:
         """
         limit = None if self.limit is None else _limit_of(self.limit, f"{self.what}limit")
         names = schema.names
-        if isinstance(self.columns, str):  # Its letters would be taken for columns.
-            raise UsageError(
-                f"{self.what}columns is a list of names, not one text: [{self.columns!r}]"
-            )
-        columns = names if self.columns is None else [_known(name, names) for name in self.columns]
+        asked = names if self.columns is None else check_names(self.columns, f"{self.what}columns")
+        columns = names if self.columns is None else [_known(name, names) for name in asked]
         if not columns or len(set(columns)) != len(columns):
             raise UsageError(
                 f"{self.what}columns names no column, or one twice: name each once", given=columns
@@ -82,9 +79,9 @@ def _limit_of(limit: SupportsIndex, what: str) -> int:
     return found
 
 
-def _known(name: str, names: Sequence[str]) -> str:
-    if name not in names:
-        raise UsageError(f"there is no column {name!r}: the columns are {', '.join(names)}")
+def _known(name: object, names: Sequence[str]) -> str:
+    if not isinstance(name, str) or name not in names:
+        raise UsageError(f"there is no column {quoted(name)}: the columns are {', '.join(names)}")
     return name
 
 

@@ -66,9 +66,17 @@ def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
         UsageError: lower is past upper, or an empty interval has updates.
     """
     if not lower <= upper:
-        raise UsageError("lower is past upper", lower=lower, upper=upper)
+        raise UsageError(
+            "lower is past upper: what is before lower is complete, so give a greater upper",
+            lower=lower,
+            upper=upper,
+        )
     if rows and lower == upper:
-        raise UsageError("an empty interval cannot hold updates", lower=lower, upper=upper)
+        raise UsageError(
+            "an empty interval cannot hold updates: give an upper past their times",
+            lower=lower,
+            upper=upper,
+        )
 
 
 def decide_append(

@@ -20,6 +20,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from tidelog.arguments import check_kind
 from tidelog.clock import Clock, run_all
 from tidelog.consensus.port import Consensus
 from tidelog.errors import (
@@ -37,6 +38,7 @@ from tidelog.machine.machine import Machine
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.handle.appending import WRITES_MAX
+from tidelog.persist.handle.asked import check_timeout, check_write_token, tables_asked
 from tidelog.persist.handle.listening import NotYet, Progress, intervals, poll
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.selection import ALL_ROWS
@@ -58,6 +60,7 @@ from tidelog.persist.transactions.state import TransactionDiff, TransactionState
 from tidelog.persist.transactions.transition import (
     CommitTransaction,
     TableParts,
+    called,
     check_span,
     decide_commit,
     decide_fence,
@@ -147,8 +150,9 @@ class Transactions:
 
         Raises:
             ShardRegistered: it belongs to other transactions.
-            UsageError: it is finished, or it is to be made and has no schema.
+            UsageError: it is finished, or no shard, or it is to be made and has no schema.
         """
+        check_kind(shard, Shard, "what is registered is a shard: lake.shard(name)")
         await shard.refresh()
         schema = shard.state.schema or encode_schema(shard.written_schema())
         own = self.shard(shard.id)
@@ -180,7 +184,7 @@ class Transactions:
         gone = state.forgotten.get(name)
         if found.name != self.name:
             if gone is None:
-                raise NotRegistered(f"the shard {name!r} is not registered here")
+                raise NotRegistered(f"the shard {called(name)!r} is not registered here")
             return Frontier.at(gone.upper)
         number = found.number
         done = await self.machine.commit(lambda state: decide_forget(state, name, number))
@@ -213,15 +217,18 @@ class Transactions:
             NotRegistered: a shard is not registered. UsageError: updates do not fit. NOT_APPLIED.
             OutcomeUnknown: a retry too old to be told. LocationError: the store failed.
         """
-        updates = {self._id(name): table for name, table in updates.items()}
+        tables: dict[str, pa.Table] = {
+            self._id(name): table for name, table in tables_asked(updates).items()
+        }
+        check_write_token(token)
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         if lower.is_empty or until.is_empty:
             raise UsageError("transactions have no end: forget a shard to finish it")
-        check_span(lower.time, until.time, rows=sum(t.num_rows for t in updates.values()))
+        check_span(lower.time, until.time, rows=sum(t.num_rows for t in tables.values()))
         if len(self.state.pending) >= PENDING_MAX:
             await self.apply()
         try:
-            done = await self._committed(updates, lower, until, token)
+            done = await self._committed(tables, lower, until, token)
         except (UsageError, PartsSwept):
             # A shard may have been forgotten, or got other columns, since this was committed.
             told = token and decide_retry(await self.refresh(), token, lower.time)
@@ -282,7 +289,9 @@ class Transactions:
         if shard.state.registered != registered:
             await shard.refresh()
         if shard.state.registered != registered:
-            raise NotRegistered(f"the shard {name!r} is not registered any more: register it first")
+            raise NotRegistered(
+                f"the shard {called(name)!r} is not registered any more: register it first"
+            )
         schema: ShardSchema = shard.written_schema()
         ready = await self.clock.offload(
             partial(prepare_updates, updates, schema, lower=lower, upper=upper)
@@ -346,6 +355,7 @@ class Transactions:
             DeadlineExceeded: it was not complete within ``timeout_us`` (None waits for ever).
         """
         check_time(as_of)
+        check_timeout(timeout_us)
         name = self._id(name)
         upper = await self._wait_for_upper(name, as_of, timeout_us)
         if upper is None:

@@ -17,6 +17,7 @@ import msgspec
 
 from tidelog.errors import NotRegistered, OutcomeUnknown, UsageError
 from tidelog.frontier import Frontier
+from tidelog.ids import Named, name_of
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.registered import Joined
@@ -106,10 +107,16 @@ def _check_write(
     table = table_of(state, shard)
     if table.number != write.number:
         raise NotRegistered(
-            f"the shard {shard!r} was registered anew since its rows were written: write them again"
+            f"the shard {called(shard)!r} was registered anew since its rows were written: write "
+            "them again"
         )
     check_times(write.parts, Frontier.at(lower), Frontier.at(upper))
     check_epochs(table.write_epoch, write.parts)
+
+
+def called(shard: str) -> str:
+    """Return what a shard is called by whoever made it."""
+    return name_of(Named.SHARD, shard) or shard
 
 
 def table_of(state: TransactionState, shard: str) -> Table:
@@ -121,7 +128,9 @@ def table_of(state: TransactionState, shard: str) -> Table:
     found = state.tables.get(shard)
     if found is None:
         forgotten = " any more" if shard in state.forgotten else ""
-        raise NotRegistered(f"the shard {shard!r} is not registered{forgotten}: register it first")
+        raise NotRegistered(
+            f"the shard {called(shard)!r} is not registered{forgotten}: register it first"
+        )
     return found
 
 

@@ -1,0 +1,112 @@
+"""What callers ask of shards, checked before anything is asked of a store. Pure.
+
+Times are checked where a `Frontier` is made of them, updates where they become parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.arguments import check_kind, check_whole, quoted
+from tidelog.errors import UsageError
+from tidelog.frontier import Frontier
+from tidelog.persist.states.state import Token
+
+NAME_MAX: Final = 128
+TIMEOUT: Final = "timeout_us"
+
+
+def check_timeout(timeout_us: object) -> None:
+    """Refuse what is neither None nor a number of microseconds.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if timeout_us is not None:
+        check_whole(timeout_us, TIMEOUT)
+
+
+def check_flag(value: object, what: str) -> None:
+    """Refuse what is neither True nor False: a text such as "no" would be taken for True.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    check_kind(value, bool, f"{what} is True or False")
+
+
+def check_owner(name: object, of: str) -> str:
+    """Return the name of a hold or a writer, if it can be one.
+
+    Raises:
+        UsageError: it is no text of 1 to 128 characters that a table can show.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable():
+        raise UsageError(
+            f"{quoted(name)} cannot be the name of a {of}: it is a text of 1 to {NAME_MAX} "
+            "printable characters"
+        )
+    return name
+
+
+def check_fencing(token: object) -> None:
+    """Refuse what is no fencing token of a hold.
+
+    Raises:
+        UsageError: it is neither None nor a whole number from 1 on.
+    """
+    if token is None:
+        return
+    check_whole(token, "the token of a hold")
+    if token == 0:
+        raise UsageError("the token of a hold is from 1 on: leave it out, or count from 1")
+
+
+def check_write_token(token: Token | None) -> None:
+    """Refuse what is no token of a write.
+
+    Raises:
+        UsageError: it is neither None nor a pair of a writer's name and a number.
+    """
+    given: object = token
+    if given is None:
+        return
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise UsageError(
+            'a token is a pair: a writer\'s name and its number, as ("till", 7)',
+            found=quoted(given),
+        )
+    check_owner(given[0], "writer")
+    check_whole(given[1], "the number of a token")
+
+
+def tables_asked(updates: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
+    """Return the updates of several shards, if they are tables by names.
+
+    Raises:
+        UsageError: they are not.
+    """
+    given: object = updates
+    if not isinstance(given, Mapping):
+        told = type(given).__name__
+        raise UsageError(f"updates of several shards are a mapping of names to tables, not {told}")
+    for name, table in given.items():
+        check_kind(table, pa.Table, f"updates of {quoted(name)} are a pyarrow table")
+    return updates
+
+
+def holds_asked(holds: Mapping[str, Frontier] | None) -> dict[str, Frontier]:
+    """Return where holds are to be moved, each to a frontier or a time.
+
+    Raises:
+        UsageError: they are no mapping of names to those.
+    """
+    given: object = holds
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UsageError(f"holds is a mapping of names to times, not {type(given).__name__}")
+    return {check_owner(name, "hold"): Frontier.of(at) for name, at in given.items()}
