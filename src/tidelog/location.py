@@ -460,8 +460,9 @@ async def open_location(
         again = await _look_again(metered)
         if again is None and not create:
             raise NoSuchLocation(
-                f"there is no location at {metered.url}: 'tidelog source create' or "
-                "'tidelog log create' makes one, and in Python connect(url, create=True)"
+                f"there is no location at {metered.url}: 'tidelog source create', "
+                "'tidelog log create' or 'tidelog shard create' makes one, and in Python "
+                "connect(url, create=True)"
             ) from None
         if again is None:
             place = place or ConsensusPlace(STORE)

@@ -79,9 +79,7 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
 
     used = Usage(get_count=5, put_count=4, list_count=1)
 
-    assert "$0.000027; 0 bytes to keep: $0.000000 a month" in end_line(
-        "s", "local", Summary(store=used)
-    )
+    assert "$0.000027; 0 bytes to keep: $0 a month" in end_line("s", "local", Summary(store=used))
     assert str(used.to_dict()["dollars"]) == "2.7e-05"
 
 

@@ -13,6 +13,7 @@ from tidelog.cli.output import (
     bytes_text,
     choose_format,
     count_text,
+    dollars_text,
     print_fields,
     print_json,
     print_listing,
@@ -159,7 +160,8 @@ def _since(since: int | None) -> str:
 
 
 def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
-    kept = f"{bytes_text(found['stored_bytes'])}: ${found['storage_dollars_a_month']:.6f} a month"
+    dollars = dollars_text(found["storage_dollars_a_month"])
+    kept = f"{bytes_text(found['stored_bytes'])}: {dollars} a month"
     return [
         ("name", found["name"]),
         ("schema", schema_lines(found["schema"], found["key"])),

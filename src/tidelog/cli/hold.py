@@ -233,7 +233,7 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
             await collection.refresh()
             return Held(name, collection.all_shards, is_collection=True)
     found = await opened(location, name)
-    if found.state.upper is None and found.state.since is None:
+    if found.state.is_buried:
         raise UsageError(f"the shard {name!r} was finalized: there is nothing to hold")
     return Held(name, [found], is_collection=False)
 

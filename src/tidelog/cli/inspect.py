@@ -8,7 +8,14 @@ import typer
 
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.maintained import Follow, MaintainedNames, Turn, Wait, again_and_again
-from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+from tidelog.cli.output import (
+    bytes_text,
+    choose_format,
+    count_text,
+    dollars_text,
+    print_fields,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from tidelog.collection.maintenance import Inspected
@@ -72,10 +79,15 @@ def _object(one: Inspected) -> dict[str, Any]:
 
 def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
     from tidelog.collection.formats.times import format_time
+    from tidelog.collection.maintenance import SHARD_ROLE
 
     def when(time: int | None) -> str:
-        return "the end" if time is None else format_time(time)
+        if time is None:
+            return "the end"
+        # Times of shards that users made are numbers: what they count, only those know.
+        return str(time) if one.role == SHARD_ROLE else format_time(time)
 
+    dollars = dollars_text(one.usage.dollars_a_month)
     objects = [
         f"{kind.value}: {count:,}, {bytes_text(one.usage.size_bytes[kind])}"
         for kind, count in one.usage.objects.items()
@@ -97,9 +109,6 @@ def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
             [f"{name}: {when(hold.since)}" for name, hold in sorted(one.holds.items())] or "none",
         ),
         ("objects", objects or "none"),
-        (
-            "to keep",
-            f"{bytes_text(one.usage.stored_bytes)}: ${one.usage.dollars_a_month:.6f} a month",
-        ),
+        ("to keep", f"{bytes_text(one.usage.stored_bytes)}: {dollars} a month"),
         ("in the state", bytes_text(one.usage.inline_bytes)),
     ]

@@ -7,6 +7,7 @@ field, the empty string is ``""``.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -242,6 +243,14 @@ def bytes_text(count: int) -> str:
     return (
         f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 99.5 else f"{size:.3g} {_UNITS[unit]}"
     )
+
+
+def dollars_text(dollars: float) -> str:
+    """Return a sum as people read it: in cents, or, of less than one, its first two digits."""
+    if dollars >= 0.01 or not dollars:
+        return f"${dollars:,.2f}" if dollars else "$0"
+    places = 1 - math.floor(math.log10(dollars))
+    return f"${dollars:.{places}f}"
 
 
 def time_text(time_us: int) -> str:

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from tidelog.cli.output import bytes_text, count_text, print_json, say, say_json, waiting_lines
+from tidelog.cli.output import (
+    bytes_text,
+    count_text,
+    dollars_text,
+    print_json,
+    say,
+    say_json,
+    waiting_lines,
+)
 from tidelog.store.prices import storage_dollars_a_month
 
 if TYPE_CHECKING:
@@ -151,10 +159,10 @@ def end_line(source: str, engine: str, summary: Summary) -> str:
     told.append(
         f"{store.get_count:,} get, {store.put_count:,} put, {store.list_count:,} list, "
         f"{store.delete_count:,} delete, {bytes_text(store.read_bytes)} read, "
-        f"{bytes_text(store.written_bytes)} written, ${store.dollars:.6f}"
+        f"{bytes_text(store.written_bytes)} written, {dollars_text(store.dollars)}"
     )
     month = storage_dollars_a_month(summary.live_bytes)
-    told.append(f"{bytes_text(summary.live_bytes)} to keep: ${month:.6f} a month")
+    told.append(f"{bytes_text(summary.live_bytes)} to keep: {dollars_text(month)} a month")
     return "; ".join(told)
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidelog.persist.upkeep.scrub import ShardScrubbed
 
 CATALOG_NAME: Final = "(catalog)"
+SHARD_ROLE: Final = "shard"
 DROPPED_NAME: Final = "(dropped)"
 
 
@@ -260,7 +261,7 @@ class Maintenance:
         return sorted(name for key in keys if (name := name_of(kind, key)) is not None)
 
     def _of_user(self, name: str) -> Kept:
-        return Kept(name, (self._shard(named_id(Named.SHARD, name)),), ("shard",))
+        return Kept(name, (self._shard(named_id(Named.SHARD, name)),), (SHARD_ROLE,))
 
     def _of(self, catalog: Catalog, name: str) -> Kept:
         info = catalog.collection(name)

@@ -8,7 +8,14 @@ import typer
 
 from tidelog.cli.collection import schema_lines
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+from tidelog.cli.output import (
+    bytes_text,
+    choose_format,
+    count_text,
+    dollars_text,
+    print_fields,
+    print_json,
+)
 from tidelog.cli.output import time_text as wall_text
 from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_text
 from tidelog.store.prices import PRICES
@@ -58,6 +65,7 @@ def _described(shard: Shard, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "id": shard.id,
+        "finalized": state.is_buried,
         "schema": []
         if schema is None
         else [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
@@ -108,24 +116,35 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
     )
     size, kept = bytes_text(found["bytes"]), bytes_text(found["kept"])
     costs = [
-        f"a snapshot: {gets}, {size}, ${found['dollars_a_snapshot']:.7f}",
-        f"to keep {objects}, {kept}: ${found['dollars_a_month']:.7f} a month",
+        f"a snapshot: {gets}, {size}, {dollars_text(found['dollars_a_snapshot'])}",
+        f"to keep {objects}, {kept}: {dollars_text(found['dollars_a_month'])} a month",
     ]
     holds = [
         f"{name}: {time_text(one['since'])}, {one['kind']}"
         + ("" if one["until_us"] is None else f", until {wall_text(one['until_us'])}")
         for name, one in found["holds"].items()
     ]
+    writers = [
+        f"{name}: written up to {time_text(upper)}"
+        for name, (_, upper) in sorted(found["writers"].items())
+    ]
     return [
         ("name", found["name"]),
         ("schema", schema_lines(found["schema"], found["key"]) if found["schema"] else "none"),
-        ("since, upper", f"{time_text(found['since'])}, {time_text(found['upper'])}"),
+        ("since, upper", _span(found)),
         ("seqno", f"{found['seqno']:,}, write epoch {found['write_epoch']}"),
         ("sizes", sizes),
         ("spine", _drawn(found["batches"]) or "no batches"),
         ("holds", holds or "none: since moves by nothing"),
+        ("writers", writers or "none of a name"),
         ("costs", costs),
     ]
+
+
+def _span(found: dict[str, Any]) -> str:
+    if found["finalized"]:
+        return "the shard was finalized: nobody reads or writes it any more"
+    return f"{time_text(found['since'])}, {time_text(found['upper'])}"
 
 
 def _drawn(batches: list[dict[str, Any]]) -> list[str]:

@@ -42,6 +42,8 @@ def downgrade(
 
     async def work(location: Location) -> tuple[int | None, dict[str, int | None]]:
         shard = await opened(location, name)
+        if shard.state.is_buried:
+            raise UsageError(f"the shard {name!r} was finalized: there is nothing left to give up")
         shard.schema = schema_of(shard.state)
         upper = shard.state.upper_frontier
         if not upper.is_empty and wanted > upper.time:

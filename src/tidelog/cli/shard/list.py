@@ -36,7 +36,7 @@ def list_shards(context: typer.Context, as_json: AsJson = False) -> None:
         Column("bytes", lambda one: bytes_text(one["bytes"]) if "bytes" in one else "", right=True),
         Column("batches", lambda one: _number(one, "batches"), right=True),
         Column("since", lambda one: time_text(one["since"]) if "since" in one else "", right=True),
-        Column("upper", lambda one: time_text(one["upper"]) if "upper" in one else "", right=True),
+        Column("upper", _upper, right=True),
     )
     print_listing(
         found,
@@ -50,6 +50,12 @@ def list_shards(context: typer.Context, as_json: AsJson = False) -> None:
         say(f"tidelog: the shard {one['name']!r} cannot be read: {one['error']}")
     if damaged:
         raise ShardsUnreadable(f"{len(damaged)} of {len(found)} shards cannot be read")
+
+
+def _upper(one: dict[str, Any]) -> str:
+    if "upper" not in one:
+        return ""
+    return "finalized" if one["finalized"] else time_text(one["upper"])
 
 
 def _number(one: dict[str, Any], name: str) -> str:
@@ -77,4 +83,5 @@ async def _one(location: Location, name: str) -> dict[str, Any]:
         "updates": state.totals.rows,
         "bytes": state.totals.size_bytes,
         "batches": len(state.batches),
+        "finalized": state.is_buried,
     }

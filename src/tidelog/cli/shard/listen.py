@@ -56,6 +56,11 @@ def listen(
     destination = Destination(format, output, as_json=as_json)
     if follow and until is not None:
         raise UsageError("--follow and --until exclude each other: give one")
+    if follow and output not in (None, "-"):
+        raise UsageError(
+            "a file is there once it is whole, which --follow never ends: give --until, or leave "
+            f"--output out and write > {output}"
+        )
     asked = _Asked(
         name=name,
         since=None if since is None else time_of(since, "--since"),

@@ -45,7 +45,8 @@ def snapshot(
 ) -> None:
     """Write the contents of a shard as of a time, in the order of the key.
 
-    Each row comes once, with how often it is there as its _diff. What the columns, the condition
+    Each row comes once, with how often it is there as its _diff; of some --columns, equal rows may
+    come apart, and their sum counts. What the columns, the condition
     and the limit leave out is not read, where that can be told without reading it. Values are
     written as tidelog read has them.
     """
@@ -89,6 +90,8 @@ def readable(shard: Shard, as_of: int | None, *, what: str = "--as-of") -> int:
 
     upper = shard.state.upper_frontier
     if as_of is None:
+        if upper.is_empty and shard.state.is_buried:
+            check_readable(shard.state, 0)
         if upper.is_empty:
             raise UsageError(f"the shard is finished: give the time to be read, with {what}")
         if not upper.time:

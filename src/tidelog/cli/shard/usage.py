@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidelog.cli.command import AsJson, on_location
-from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+from tidelog.cli.output import (
+    bytes_text,
+    choose_format,
+    count_text,
+    dollars_text,
+    print_fields,
+    print_json,
+)
 from tidelog.cli.shard.opened import ShardName, opened
 
 if TYPE_CHECKING:
@@ -47,6 +54,6 @@ def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
     ]
     total = (
         f"{count_text(sum(found.objects.values()), 'object')}, {bytes_text(found.stored_bytes)}: "
-        f"${found.dollars_a_month:.6f} a month"
+        f"{dollars_text(found.dollars_a_month)} a month"
     )
     print_fields([*lines, ("in all", total), ("in the state", bytes_text(found.inline_bytes))])

@@ -176,7 +176,7 @@ def check_readable(state: State, as_of: int) -> None:
         AsOfBeforeSince: it is; the message has the smallest time that can be read.
     """
     if state.since is None:
-        raise AsOfBeforeSince("nobody may read this shard any more")
+        raise AsOfBeforeSince("nobody may read this shard any more: it was finalized")
     if as_of < state.since:
         raise AsOfBeforeSince(
             f"the time asked for is no longer kept: the earliest is {state.since}", asked=as_of

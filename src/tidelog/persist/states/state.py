@@ -110,6 +110,11 @@ class State:
         return Frontier.of(self.upper)
 
     @property
+    def is_buried(self) -> bool:
+        """Say whether it was finalized: nobody writes it any more, and nobody reads it."""
+        return self.since is None and self.upper is None
+
+    @property
     def schema_id(self) -> int:
         return len(self.retired)
 

@@ -95,6 +95,12 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
             for retry_config in (_RETRY, _ONCE)
         ]
     except (BaseError, ValueError) as error:
+        if scheme == "az" and "Account must be specified" in str(error):
+            raise UsageError(
+                "az:// needs an account: set AZURE_STORAGE_ACCOUNT_NAME, and for its key "
+                "AZURE_STORAGE_ACCOUNT_KEY",
+                url=place,
+            ) from error
         raise UsageError(
             "the store cannot be opened with these settings: "
             + str(error).partition("\n\nDebug source:")[0],

@@ -1,0 +1,96 @@
+"""What ``tidelog shard`` and its neighbours say: on a terminal, and of what cannot be."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import tidelog
+from cli.conftest import Cli
+from tidelog.cli.output import dollars_text
+
+
+@pytest.fixture
+def lake(cli: Cli) -> Cli:
+    """A shard ``s`` with two rows, which the writer ``till`` brought up to 7."""
+    cli.done("shard", "create", "s", "--schema", "k varchar")
+    cli.done("shard", "append", "s", "--time", "3", given=b'{"k": "a"}\n{"k": "b"}\n')
+    with tidelog.connect(cli.location) as location, location.shard("s").appender("till") as till:
+        till.append(None, 7)
+    return cli
+
+
+def test_times_of_a_shard_are_numbers_wherever_they_are_shown(
+    lake: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count whatever its writers count: as dates they would all be of 1970."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for verb in (("inspect", "s"), ("shard", "describe", "s")):
+        told = lake.done(*verb).out
+        assert "since, upper  0, 7" in told
+        assert "1970" not in told
+    assert "history: 0" in lake.done("inspect", "s").out
+
+
+def test_a_description_names_the_writers(lake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose names are remembered until they are dropped, which nobody could who does not see."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "writers       till: written up to 7" in lake.done("shard", "describe", "s").out
+
+
+def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
+    lake: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One can be read at any time that is kept, of the other nothing is left."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    lake.done("shard", "append", "s", "--upper", "end", given=b"")
+    assert "give the time to be read" in lake("shard", "snapshot", "s").complaint
+    assert "finalized" not in lake.done("shard", "list").out
+    assert lake.done("shard", "list", "--json").object["finalized"] is False
+
+    lake.done("shard", "finalize", "s", "--yes")
+    assert "finalized" in lake.done("shard", "list").out
+    assert "the shard was finalized" in lake.done("shard", "describe", "s").out
+    assert lake.done("shard", "describe", "s", "--json").object["finalized"] is True
+    for verb in (("snapshot", "s"), ("snapshot", "s", "--as-of", "3"), ("listen", "s")):
+        assert "it was finalized" in lake("shard", *verb).complaint
+    before = lake.contents()
+    assert "was finalized" in lake("shard", "downgrade", "s", "9", "--yes").complaint
+    assert lake.contents() == before
+
+
+def test_what_is_followed_goes_to_no_file_that_is_never_whole(lake: Cli) -> None:
+    """It would be there at the end, and Ctrl-C, which is the end, would leave nothing of it."""
+    said = lake("shard", "listen", "s", "--follow", "-o", str(lake.folder / "x.json"))
+    assert (said.status, "--follow never ends" in said.complaint) == (2, True)
+    assert list(lake.folder.glob("*x.json*")) == []
+
+
+def test_a_place_without_a_location_is_told_how_one_is_made(cli: Cli) -> None:
+    """By the verb that one who begins with shards has to know of, too."""
+    assert "tidelog shard create" in cli("shard", "list").complaint
+
+
+def test_an_account_that_is_not_told_is_asked_for(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In our words, and not in those of the library below."""
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    said = cli.run("--location", "az://c/lake", "shard", "list")
+    assert said.status == 2
+    assert "set AZURE_STORAGE_ACCOUNT_NAME" in said.complaint
+    assert "Generic" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("dollars", "told"),
+    [
+        (0.0, "$0"), (1.6e-6, "$0.0000016"), (4e-7, "$0.00000040"), (0.0123, "$0.01"),
+        (0.00999, "$0.0100"), (12.5, "$12.50"), (1234.5, "$1,234.50"),
+    ],
+)  # fmt: skip
+def test_dollars_are_told_one_way(dollars: float, told: str) -> None:
+    """A sum of a few requests is not nothing, and what is nothing needs no places."""
+    assert dollars_text(dollars) == told
