@@ -17,7 +17,7 @@ import pytest
 
 import tidelog
 from kit.clocks import SwiftClock
-from kit.doc_blocks import ROOT, run_block
+from kit.doc_blocks import ROOT, run_block, run_page
 from tidelog.portal import Portal
 from tidelog.store.memory import MemoryStore
 from tidelog.sync_log import Log
@@ -84,6 +84,26 @@ def test_a_shard_is_written_and_read_as_its_page_says(
 
     assert capsys.readouterr().out == "{'k': ['tea'], 'v': [3], '_diff': [1]}\n"
     assert names["table"].num_rows == 1
+
+
+def test_recipes_of_shards_are_one_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each leaves the shard as the next one takes it."""
+    names = run_page("docs/shard-recipes.md", location=tmp_path)
+
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 2
+    assert told[0].startswith("the time asked for is no longer kept: the earliest is 9")
+    assert told[1].startswith("the shard's schema has evolved")
+    assert (names["total"], names["rows"], names["frame"]["n"].sum()) == ([(10,)], 2, 10)
+    assert sorted(names["have"]["item"].to_pylist()) == ["date", "fig", "pear"]
+    with tidelog.connect(tmp_path) as lake:
+        assert lake.shard("stock").upper().is_empty
+        other = lake.shard("stock-2")
+        copied = other.snapshot(other.upper().time - 1).to_arrow()
+        assert copied.column_names == ["item", "n", "shelf", "_diff"]
+        assert {*copied["n"].to_pylist()} == {1, 2, 8}
 
 
 def test_records_are_kept_as_the_page_of_shards_says(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         decode_updates,
         encode_updates,
     )
+    from tidelog.persist.states.transition import Verdict
     from tidelog.sync import Collection, Location, connect
     from tidelog.sync_log import Log
     from tidelog.sync_shard import Shard
@@ -47,6 +48,7 @@ __all__ = [
     "Shard",
     "SourceSpec",
     "Transactions",
+    "Verdict",
     "Witness",
     "connect",
     "decode_contents",
@@ -61,6 +63,7 @@ _HOMES = {
     "Log": "tidelog.sync_log",
     "Shard": "tidelog.sync_shard",
     "Transactions": "tidelog.sync_transactions",
+    "Verdict": "tidelog.persist.states.transition",
     "SourceSpec": "tidelog.collection.create",
     "Batching": "tidelog.wal.append.batching",
     "Keep": "tidelog.wal.gc.plan",

@@ -19,6 +19,14 @@ def block_with(page: str, words: str) -> str:
     return str(found[0])
 
 
+def run_page(page: str, *, location: Path) -> dict[str, Any]:
+    """Run all Python of a page as one program, as `run_block` does one block of it."""
+    blocks = "\n".join(_BLOCK.findall((ROOT / page).read_text()))
+    names: dict[str, Any] = {}
+    exec(compile(_SHOWN_LOCATION.sub(f"file://{location}", blocks), page, "exec"), names)
+    return names
+
+
 def commands_in(page: str) -> list[str]:
     """Return the commands of tidelog that a page shows in blocks, each as one line."""
     shown = "".join(_SHELL.findall((ROOT / page).read_text())).replace("\\\n", " ")
