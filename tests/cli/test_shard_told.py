@@ -67,6 +67,17 @@ def test_what_is_followed_goes_to_no_file_that_is_never_whole(lake: Cli) -> None
     assert list(lake.folder.glob("*x.json*")) == []
 
 
+def test_what_is_not_there_is_told_with_what_there_is(lake: Cli) -> None:
+    """Of shards as of collections; and transactions, which other verbs name, are no shard."""
+    assert "nor is there a shard 't': there are s" in lake("inspect", "t").complaint
+    with tidelog.connect(lake.location) as location:
+        location.transactions("bank").register(location.shard("s"))
+    for verb in ("inspect", "scrub", "compact", "collect"):
+        said = lake(verb, "bank")
+        assert (said.status, "no name is given" in said.complaint) == (2, True)
+        assert lake.done(verb).status == 0
+
+
 def test_a_place_without_a_location_is_told_how_one_is_made(cli: Cli) -> None:
     """By the verb that one who begins with shards has to know of, too."""
     assert "tidelog shard create" in cli("shard", "list").complaint

@@ -221,13 +221,15 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
     """
     from tidelog.cli.shard.opened import opened
     from tidelog.collection.hold_all import check_not_own
+    from tidelog.collection.maintenance import no_such
 
     if not is_shard:
         try:
             collection = await location.collection(name)
         except NoSuchCollection as error:
-            if name not in await location.shards():
-                raise NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}") from None
+            shards = await location.shards()
+            if name not in shards:
+                raise no_such(error, name, shards) from None
         else:
             check_not_own(owned)
             await collection.refresh()

@@ -15,7 +15,7 @@ from tidelog.clock import Clock
 from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
 from tidelog.consensus.port import Consensus
-from tidelog.errors import NoSuchCollection
+from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.batch import Batch
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 CATALOG_NAME: Final = "(catalog)"
 SHARD_ROLE: Final = "shard"
 DROPPED_NAME: Final = "(dropped)"
+
+
+SHARDS_SHOWN: Final = 20
+
+
+def no_such(error: NoSuchCollection, name: str, shards: Sequence[str]) -> NoSuchCollection:
+    """Return what says that there is neither a collection nor a shard of a name."""
+    known = f": there are {', '.join(shards[:SHARDS_SHOWN])}" if shards else ""
+    return NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}{known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +235,16 @@ class Maintenance:
         found = [self._of(catalog, name)] if name in catalog.collections else []
         if await self.consensus.head(named_id(Named.SHARD, name)) is not None:
             found.append(self._of_user(name))
+        if not found and name in await self._names(Named.TRANSACTIONS):
+            raise UsageError(
+                f"{name!r} is a transaction shard: those are seen to where no name is given"
+            )
         if not found:
             try:
                 catalog.collection(name)
             except NoSuchCollection as error:
-                raise NoSuchCollection(f"{error.sentence}; nor is there a shard {name!r}") from None
+                shards = await self._names(Named.SHARD)
+                raise no_such(error, name, shards) from None
         return found
 
     async def transactions(self) -> list[Transactions]:
