@@ -56,13 +56,10 @@ def check_fencing(token: object) -> None:
     """Refuse what is no fencing token of a hold.
 
     Raises:
-        UsageError: it is neither None nor a whole number from 1 on.
+        UsageError: it is neither None nor a whole number from 0 on; 0 is as good as none.
     """
-    if token is None:
-        return
-    check_whole(token, "the token of a hold")
-    if token == 0:
-        raise UsageError("the token of a hold is from 1 on: leave it out, or count from 1")
+    if token is not None:
+        check_whole(token, "the token of a hold")
 
 
 def check_write_token(token: Token | None) -> None:
