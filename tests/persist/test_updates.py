@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, schema_of, shard_updates, table_of
-from tidelog.errors import UsageError
+from tidelog.errors import CorruptionError, UsageError
 from tidelog.frontier import TIME_MAX, Frontier
+from tidelog.persist.format.conform import conform
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import (
+    DIFF_MAX,
     accumulate,
-    conform,
     consolidate,
     prepare_updates,
     sort_updates,
@@ -159,8 +160,11 @@ def _changed(name: str, values: list[Any], dtype: pa.DataType) -> pa.Table:
         _changed(TIME, [-1], pa.int64()),
         _changed(TIME, [2**63], pa.uint64()),
         _changed(DIFF, [0.5], pa.float64()),
+        _changed(DIFF, [DIFF_MAX + 1], pa.int64()),
+        _changed(DIFF, [-DIFF_MAX - 1], pa.int64()),
+        _changed(DIFF, [-(2**63)], pa.int64()),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_tables_that_do_not_fit_are_refused(table: pa.Table) -> None:
     """With a sentence, before anything is written; never with a value that was bent."""
@@ -235,3 +239,26 @@ def test_rows_that_come_in_the_order_of_their_key_are_not_sorted_again() -> None
     assert sort_updates(rising, schema) is rising
     for table in (equal, null, rising.take([1, 0])):
         assert updates_of(sort_updates(table, schema)) == updates_of(table.take([1, 0]))
+
+
+@pytest.mark.parametrize("diffs", [[2**62] * 4, [2**63 - 1, 1], [-(2**63), -(2**63)]])
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+def test_sums_that_do_not_fit_are_told(kind: str, diffs: list[int]) -> None:
+    """Numbers of 64 bits begin anew: a row that is there 2^64 times would be there no times."""
+    schema = schema_of([kind], keys=1)
+    table = table_of(schema, [(1.0 if kind == "float64" else 1, 0, diff) for diff in diffs])
+
+    with pytest.raises(CorruptionError, match="more often"):
+        accumulate([table], schema, as_of=0)
+    with pytest.raises(CorruptionError, match="more often"):
+        consolidate([table], schema)
+
+
+def test_large_diffs_that_take_each_other_back_are_added_up() -> None:
+    """What merges have added up may be as large as 64 bits; only what is left counts."""
+    schema = schema_of(["int64"], keys=1)
+    table = table_of(schema, [(1, 0, 2**63 - 1), (1, 0, 2**63 - 1), (1, 0, -(2**63)), (1, 0, 1)])
+
+    found = accumulate([table], schema, as_of=0)
+
+    assert found.column(DIFF).to_pylist() == [2**63 - 1]

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tidelog.errors import CorruptionError
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -94,6 +96,23 @@ def duck_in_order() -> Iterator[duckdb.DuckDBPyConnection]:
         yield database
     finally:
         database.close()
+
+
+@contextmanager
+def sums_told() -> Iterator[None]:
+    """Tell of a sum of diffs that 64 bits do not hold.
+
+    Raises:
+        CorruptionError: there is one.
+    """
+    import duckdb
+
+    try:
+        yield
+    except duckdb.ConversionException as error:
+        raise CorruptionError(
+            "a row is there more often than 64 bits can say: its diffs cannot be added up"
+        ) from error
 
 
 def text_literal(text: str) -> str:

@@ -67,13 +67,17 @@ def sorted_by_key(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Tab
 def summed(table: pa.Table) -> pa.Table | None:
     """Return data and ``_diff``, consolidated, in the order of the data; None where SQL has to.
 
-    It has to where there are nulls: none is known to be the same as another, here.
+    It has to where there are nulls: none is known to be the same as another, here. And where a sum
+    may not have 64 bits: numpy's would begin anew.
     """
     names = [name for name in table.column_names if name != DIFF]
     if not can_sort([table], names) or any(table.column(name).null_count for name in names):
         return None
     if not table.num_rows:
         return table
+    diffs = int64_of(table, DIFF)
+    if max(-int(diffs.min()), int(diffs.max())) * len(diffs) >= 2**63:
+        return None
     table = table.take(_places(table, names))
     is_first = np.concatenate([[True], _rises(table, names)])
     sums = np.add.reduceat(int64_of(table, DIFF), np.flatnonzero(is_first))

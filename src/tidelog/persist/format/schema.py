@@ -132,6 +132,13 @@ def _check_column(name: str, dtype: pa.DataType) -> None:
         raise UsageError(
             f"column {name!r} cannot be of type {dtype}: give it another, such as bigint or varchar"
         )
+    # Arrow has these; Parquet and SQL do not.
+    if pa.types.is_decimal(dtype) and not 0 <= dtype.scale <= dtype.precision:
+        raise UsageError(
+            f"column {name!r} cannot be of type {dtype}: its scale is 0 to {dtype.precision}"
+        )
+    if pa.types.is_struct(dtype) and not dtype.num_fields:
+        raise UsageError(f"column {name!r} is a struct without fields: leave it out")
     within: set[str] = set()
     for index in range(dtype.num_fields if pa.types.is_nested(dtype) else 0):
         field = dtype.field(index)
@@ -160,6 +167,8 @@ def canonical_type(dtype: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", tz="UTC" if dtype.tz else None)
     if pa.types.is_float16(dtype):
         return pa.float32()
+    if pa.types.is_decimal32(dtype) or pa.types.is_decimal64(dtype):
+        return pa.decimal128(dtype.precision, dtype.scale)
     if pa.types.is_date(dtype):
         return pa.date32()
     if pa.types.is_time(dtype):

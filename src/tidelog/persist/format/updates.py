@@ -8,6 +8,7 @@ Source: persist, "Jargon" and "Compaction".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,8 @@ import pyarrow.compute as pc
 from tidelog.errors import UsageError
 from tidelog.frontier import Frontier
 from tidelog.persist.format.bounds import scalar_of
-from tidelog.persist.format.duck import duck, quoted
+from tidelog.persist.format.conform import conform
+from tidelog.persist.format.duck import duck, quoted, sums_told
 from tidelog.persist.format.key_order import (
     can_sort,
     in_key_order,
@@ -26,6 +28,9 @@ from tidelog.persist.format.key_order import (
     summed,
 )
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+
+# Millions of updates of one row, as large as may be, have a sum of 64 bits.
+DIFF_MAX: Final = 2**40
 
 
 def prepare_updates(
@@ -45,10 +50,17 @@ def check_updates(
     """Return updates with the schema's columns and types, in the order they came, no diff of 0.
 
     Raises:
-        UsageError: a column is missing or does not fit, or a time lies outside ``[lower, upper)``.
+        UsageError: a column is missing or does not fit, a time lies outside ``[lower, upper)``, or
+            a diff is past `DIFF_MAX`.
     """
     table = conform(updates, schema.updates)
     diffs = table.column(DIFF).to_numpy()
+    if np.any((diffs > DIFF_MAX) | (diffs < -DIFF_MAX)):
+        raise UsageError(
+            "a diff is at most 2^40, or no less than -2^40, so that those of a row can be added up",
+            least=int(diffs.min()),
+            greatest=int(diffs.max()),
+        )
     if np.any(diffs == 0):
         table = table.take(np.flatnonzero(diffs))
     if table.num_rows:
@@ -73,24 +85,6 @@ def time_bounds(table: pa.Table) -> tuple[int, int]:
     """Return the least and the greatest time of a table that is not empty."""
     times = table.column(TIME).to_numpy()
     return int(times.min()), int(times.max())
-
-
-def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Return a table with the wanted columns, in order, cast without loss.
-
-    Raises:
-        UsageError: one is missing, or holds a value that the wanted type cannot.
-    """
-    there = {*table.column_names}
-    missing = [n for n in wanted.names if n not in there]
-    if missing:
-        raise UsageError(f"a column is missing: {', '.join(missing)}")
-    if table.schema.equals(wanted):
-        return table
-    try:
-        return table.select(wanted.names).cast(wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise UsageError(f"the rows do not fit the schema: {error}") from error
 
 
 def is_sortable(schema: ShardSchema) -> bool:
@@ -198,7 +192,7 @@ def _run(sql: str, tables: Sequence[pa.Table], out: pa.Schema) -> pa.Table:
     filled = [t for t in tables if t.num_rows]
     if not filled:
         return pa.Table.from_batches([], out)
-    with duck() as connection:
+    with duck() as connection, sums_told():
         # Arrow tables are scanned where they are; the aggregation spills past the memory limit.
         connection.register("updates", pa.concat_tables(filled))
         found: pa.Table = connection.sql(sql).to_arrow_table()

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from tidelog.clock import run_all
 from tidelog.persist.format.bounds import Box, scalar_of
-from tidelog.persist.format.duck import bounded_duck, quoted
+from tidelog.persist.format.duck import bounded_duck, quoted, sums_told
 from tidelog.persist.format.parquet import encode_parquet
 from tidelog.persist.format.part import Part, decode_part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
@@ -136,7 +136,7 @@ class SpilledRows:
             f"SELECT {names}, sum({DIFF})::BIGINT AS {DIFF} FROM updates "
             f"GROUP BY {names} HAVING sum({DIFF}) <> 0"
         )
-        with bounded_duck(self.memory_bytes, f"{file}-spill") as connection:
+        with bounded_duck(self.memory_bytes, f"{file}-spill") as connection, sums_told():
             from pyarrow.dataset import dataset
 
             connection.register("updates", dataset([str(file)], format="ipc"))

@@ -24,7 +24,7 @@ import pyarrow.dataset as pads
 
 from tidelog.clock import Clock, run_all
 from tidelog.errors import CorruptionError
-from tidelog.persist.format.duck import duck, quoted
+from tidelog.persist.format.duck import duck, quoted, sums_told
 from tidelog.persist.format.part import Part, int64_array, int64_of, sums_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.persist.format.updates import is_sortable
@@ -218,6 +218,6 @@ def _sum_up(
         f"(SELECT {names}, greatest({TIME}, {advanced_to})::BIGINT AS {TIME}, {DIFF} FROM updates) "
         f"GROUP BY {names}, {TIME} HAVING sum({DIFF}) <> 0 {order}"
     )
-    with database() as connection:
+    with database() as connection, sums_told():
         connection.register("updates", rows)
         yield iter(connection.sql(sql).to_arrow_reader(BATCH_ROWS))

@@ -1,0 +1,134 @@
+"""Columns made to fit a schema, without loss: what would change on the way is refused. Pure.
+
+Arrow's own casts lose some things in silence: fields of structs, times of day, infinities for what
+is too large. Nor does Arrow check what it is handed: text that is no UTF-8, or offsets that point
+anywhere, come from files of others, and nobody could read them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import UsageError
+
+_Column: TypeAlias = Any  # A chunked array, of a type that is known by and by.
+_Is: TypeAlias = Callable[[pa.DataType], bool]
+
+
+def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Return a table with the wanted columns, in order, cast without loss.
+
+    Numbers with a fraction become the nearest that the wanted type has.
+
+    Raises:
+        UsageError: one is missing or there twice, or holds what the wanted type cannot.
+    """
+    names = table.column_names
+    missing = [n for n in wanted.names if n not in names]
+    if missing:
+        raise UsageError(f"a column is missing: {', '.join(missing)}")
+    twice = [n for n in wanted.names if names.count(n) > 1] if len(set(names)) < len(names) else []
+    if twice:
+        raise UsageError(f"a column is there twice: {', '.join(twice)}: leave one of them out")
+    table = table.select(wanted.names)
+    try:
+        _check_whole(table)
+        if table.schema.equals(wanted):
+            return table
+        for field in wanted:
+            _check_fields(field.name, table.schema.field(field.name).type, field.type)
+        made = table.cast(wanted)
+        for field in wanted:
+            _check_kept(field.name, table.column(field.name), made.column(field.name))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, IndexError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"the rows do not fit the schema: {error}") from error
+    return made
+
+
+def _check_whole(table: pa.Table) -> None:
+    """Refuse arrays that are none: any value of a plain number is one, so these cost nothing."""
+    for column in table.columns:
+        if not pa.types.is_primitive(column.type):
+            column.validate(full=True)
+
+
+def _check_fields(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
+    """Refuse structs whose fields are others than those that are wanted, in whatever order."""
+    while _is_list(given) and _is_list(wanted):
+        given, wanted = given.field(0).type, wanted.field(0).type
+    if not isinstance(given, pa.StructType) or not isinstance(wanted, pa.StructType):
+        return
+    fields = [given.field(n).name for n in range(given.num_fields)]
+    if sorted(fields) != sorted(field.name for field in wanted):
+        raise UsageError(
+            f"the rows do not fit the schema: column {name!r} has other fields than the shard's",
+            given=fields,
+            wanted=[field.name for field in wanted],
+        )
+    for field in wanted:
+        _check_fields(f"{name}.{field.name}", given.field(field.name).type, field.type)
+
+
+def _check_kept(name: str, given: _Column, made: _Column) -> None:
+    """Refuse columns of which Arrow's cast has lost something."""
+    if given.type == made.type:
+        return
+    if _is_list(given.type) and _is_list(made.type):
+        _check_kept(name, pc.list_flatten(given), pc.list_flatten(made))
+    elif pa.types.is_struct(given.type) and pa.types.is_struct(made.type):
+        for field in made.type:
+            there, here = pc.struct_field(given, field.name), pc.struct_field(made, field.name)
+            _check_kept(f"{name}.{field.name}", there, here)
+    for of_given, of_made, keeps in _LOSSY:
+        if of_given(given.type) and of_made(made.type) and not keeps(given, made):
+            raise UsageError(
+                f"the rows do not fit the schema: column {name!r} holds values of type "
+                f"{given.type} that {made.type} cannot: cast it before, if they may change"
+            )
+
+
+def _keeps_days(given: _Column, made: _Column) -> bool:
+    """Say whether no time of day was lost."""
+    if getattr(given.type, "tz", None):
+        given = pc.local_timestamp(given)
+    return bool(made.cast(given.type).equals(given))
+
+
+def _keeps_finite(given: _Column, made: _Column) -> bool:
+    """Say whether nothing has become infinite."""
+    return bool(pc.is_inf(made).equals(pc.is_inf(given)))
+
+
+def _keeps_all(given: _Column, made: _Column) -> bool:
+    """Say whether what was made is as much as what was given."""
+    return bool(made.cast(given.type).equals(given))
+
+
+def _keeps_nothing(given: _Column, _: _Column) -> bool:
+    return bool(given.null_count == len(given))
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return (
+        pa.types.is_list(dtype)
+        or pa.types.is_large_list(dtype)
+        or pa.types.is_fixed_size_list(dtype)
+    )
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
+
+
+_LOSSY: Final[tuple[tuple[_Is, _Is, Callable[[_Column, _Column], bool]], ...]] = (
+    (pa.types.is_timestamp, pa.types.is_date, _keeps_days),
+    (pa.types.is_timestamp, pa.types.is_time, _keeps_nothing),  # They would have no date.
+    (pa.types.is_floating, pa.types.is_floating, _keeps_finite),
+    (_is_number, pa.types.is_boolean, _keeps_all),
+)
