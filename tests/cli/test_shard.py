@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -225,6 +226,21 @@ def test_mistakes_are_told_and_nothing_is_done(
     assert cli.contents() == before
 
 
+def bent(how: str) -> bytes:
+    """Return an arrow file in which something is wrong that Arrow does not see when it reads it."""
+    table = pa.table({"k": ["hello", "world"], "n": [1, 2], "at": pa.nulls(2, pa.date32())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as file:
+        file.write_table(table)
+    whole = sink.getvalue().to_pybytes()
+    if how == "schema":
+        return whole.replace(b"k\0\0\0", b"\xff\0\0\0")
+    if how == "text":
+        return whole.replace(b"helloworld", b"\xff\xfe\xfdloworld")
+    right, wrong = np.array([[0, 5, 10], [0, 700_000_000, 10]], np.int32)
+    return whole.replace(right.tobytes(), wrong.tobytes())
+
+
 @pytest.mark.parametrize(
     ("format", "rows", "told"),
     [
@@ -237,10 +253,17 @@ def test_mistakes_are_told_and_nothing_is_done(
         ("parquet", "PAR1", "cannot be read"),
         ("arrow", "ARROW1 and no more", "cannot be read"),
         ("arrow", "", "cannot be read"),
+        ("csv", "k,n,at\ra,1,\r", "a carriage return stands outside of quotes"),
+        ("csv", "k,n,at\na,1,\n".encode("utf-16"), "text in UTF-16"),
+        ("json", json.dumps({"k": "a", "n": 1, "at": None}).encode("utf-16"), "text in UTF-16"),
+        ("csv", b"k,n,\xff\n", "something is not UTF-8"),
+        ("arrow", bent("offsets"), "column 'k' does not fit string"),
+        ("arrow", bent("text"), "column 'k' does not fit string"),
+        ("arrow", bent("schema"), "cannot be read"),
     ],
 )
 def test_rows_that_do_not_fit_are_told_and_none_is_appended(
-    cli: Cli, format: str, rows: str, told: str
+    cli: Cli, format: str, rows: str | bytes, told: str
 ) -> None:
     """Where a bad row stands, and why: nobody would look for it anywhere else."""
     made(cli)
@@ -248,7 +271,7 @@ def test_rows_that_do_not_fit_are_told_and_none_is_appended(
     before = cli.contents()
     said = cli.run(
         "--location", cli.location, "shard", "append", "s", "--time", "0", "--format", format,
-        given=(good + rows).encode(),
+        given=(good + rows).encode() if isinstance(rows, str) else rows,
     )  # fmt: skip
     assert said.status == 2, said.err
     assert told in said.complaint
@@ -295,3 +318,15 @@ def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"tidelog: interrupted\n")
+
+
+def test_a_row_comes_once_however_often_it_was_appended(cli: Cli) -> None:
+    """A reader who takes lines for rows, or the first few, would have one of them many times."""
+    made(cli)
+    for time in range(3):
+        cli.done("shard", "append", "s", "--time", str(time), given=json.dumps(ROWS[0]).encode())
+    cli.done("shard", "append", "s", "--time", "3", given=json.dumps(ROWS[1]).encode())
+
+    for limit in ("1", "2", "9"):
+        found = cli.done("shard", "snapshot", "s", "--limit", limit).objects
+        assert [row["_diff"] for row in found] == [3, 1][: int(limit)]

@@ -64,6 +64,12 @@ def test_what_would_change_on_the_way_is_refused(given: Any, wanted: pa.DataType
         conform(pa.table({"v": given}), field(wanted))
 
 
+def of_views(*texts: str | None) -> Any:
+    """Return texts as categories of polars are."""
+    known = pa.array(texts).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(known.indices, known.dictionary.cast(pa.string_view()))
+
+
 @pytest.mark.parametrize(
     ("given", "wanted", "made"),
     [
@@ -75,8 +81,10 @@ def test_what_would_change_on_the_way_is_refused(given: Any, wanted: pa.DataType
         (pa.array([[1, None], None, []]), pa.list_(pa.int8()), [[1, None], None, []]),
         (pa.array(["a", None]).dictionary_encode(), pa.string(), ["a", None]),
         (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), pa.list_(pa.int32()), [[1, 2], None]),
+        (of_views("a", None, "a"), pa.string(), ["a", None, "a"]),
+        (pa.chunked_array([], of_views("a").type), pa.string(), []),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_what_stays_the_same_fits(given: Any, wanted: pa.DataType, made: list[Any]) -> None:
     """Other libraries have other types for the same values."""

@@ -20,6 +20,7 @@ from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.lines import is_wide
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.collection.formats.types import json_field, plain_type, without_maps
 from tidelog.collection.source.sample import FileSample, read_sample
@@ -137,7 +138,7 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
             f"{entries[0].key!r} cannot be decompressed: {samples[0].why}; correct the file, or "
             "its name"
         )
-    plain = [sample for sample in found if not _is_wide(sample.text)]
+    plain = [sample for sample in found if not is_wide(sample.text)]
     if not plain:
         first = next(e for e, s in zip(entries, samples, strict=False) if s.why is None)
         raise UsageError(
@@ -145,14 +146,6 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
             "iconv -f UTF-16 -t UTF-8 does"
         )
     return plain
-
-
-def _is_wide(text: bytes) -> bool:
-    """Say whether text has several bytes for each character, by its mark or by its zeros."""
-    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-        return True
-    start = text[:64]
-    return len(start) >= 8 and max(start[0::2].count(0), start[1::2].count(0)) >= len(start) // 2
 
 
 def sample_schema(sample: bytes) -> pa.Schema:

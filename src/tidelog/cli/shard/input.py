@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 from tidelog.cli.log.input import chunks_of, opened
 from tidelog.collection.formats.csv.decode import header_names, header_of
 from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.lines import record_ends
+from tidelog.collection.formats.lines import is_wide, record_ends
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.errors import UsageError
+from tidelog.persist.format.conform import conform
 from tidelog.persist.format.schema import DIFF, TIME
 
 READ_BYTES: Final = 8 * 1024 * 1024
@@ -72,11 +73,16 @@ class UpdatesInput:
     ) -> AsyncGenerator[pa.Table, None]:
         held, at, header = b"", 0, b""
         async for chunk, is_last in _large(descriptor):
+            if not at and not held and is_wide(chunk):
+                raise UsageError(
+                    f"{name} is text in UTF-16 or UTF-32, and UTF-8 is read: convert it, as "
+                    "iconv -f UTF-16 -t UTF-8 does; nothing was appended"
+                )
             held += chunk
             if is_csv and not header and held.strip():
                 header = header_of(held if not is_last else held + b"\n", self.dialect) or b""
                 if header:
-                    self._there(header_names(header, self.dialect), name)
+                    self._there(self._names(header, name), name)
             ends = record_ends(held, self.dialect if is_csv else None, final=is_last)
             cut = len(held) if is_last else int(ends[-1]) if len(ends) else 0
             if cut and not (is_csv and held.strip() == b""):
@@ -84,6 +90,15 @@ class UpdatesInput:
             held, at = held[cut:], at + cut
             if len(held) > RECORD_BYTES_MAX:
                 raise UsageError(f"{name}: a record does not end: is it of another format?")
+
+    def _names(self, header: bytes, name: str) -> list[str]:
+        try:
+            return header_names(header, self.dialect)
+        except ValueError as error:
+            said = "something is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+            raise UsageError(
+                f"{name} cannot be read as csv: in its first line {said}; nothing was appended"
+            ) from error
 
     def _decoded(self, data: bytes, name: str, at: int, header: bytes, *, is_csv: bool) -> pa.Table:
         found = decode_range(
@@ -152,12 +167,13 @@ class UpdatesInput:
                 columns[wanted.name] = pa.nulls(table.num_rows, wanted.type)
                 continue
             try:
-                columns[wanted.name] = table.column(wanted.name).cast(wanted.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                one = conform(table.select([wanted.name]), pa.schema([wanted]))
+            except UsageError as error:
                 raise UsageError(
                     f"{name}: column {wanted.name!r} does not fit {wanted.type}: "
                     f"{str(error).splitlines()[0][:200]}; nothing was appended"
                 ) from error
+            columns[wanted.name] = one.column(0)
         return pa.table(columns, schema=self.wanted)
 
 
@@ -194,6 +210,6 @@ async def _each(tables: Iterator[pa.Table]) -> AsyncGenerator[pa.Table, None]:
 def _told(name: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise UsageError(f"{name} cannot be read: {why}; nothing was appended") from error

@@ -72,7 +72,7 @@ class ShardRows:
         found = self.shard.snapshot_of(self.shard.state, as_of)
         with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
-            wanted = Wanted(as_of=as_of, columns=self.wanted.needed, box=box)
+            wanted = Wanted(as_of=as_of, columns=self.wanted.needed, box=box, is_grouped=True)
             pieces = pieces_by_key(found.parts, wanted, self._opener(wanted))
             predicate, left = self.wanted.predicate, self.wanted.limit
             async with aclosing(pieces):

@@ -16,6 +16,10 @@ import pyarrow.compute as pc
 from tidelog.errors import UsageError
 
 _Column: TypeAlias = Any  # A chunked array, of a type that is known by and by.
+_VIEWS: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
 _Is: TypeAlias = Callable[[pa.DataType], bool]
 
 
@@ -41,7 +45,7 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
             return table
         for field in wanted:
             _check_fields(field.name, table.schema.field(field.name).type, field.type)
-        made = table.cast(wanted)
+        made = _without_views(table).cast(wanted)
         for field in wanted:
             _check_kept(field.name, table.column(field.name), made.column(field.name))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, IndexError) as error:
@@ -56,6 +60,21 @@ def _check_whole(table: pa.Table) -> None:
     for column in table.columns:
         if not pa.types.is_primitive(column.type):
             column.validate(full=True)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return a table whose dictionaries have no views in them: Arrow takes nothing out of these."""
+    for place, field in enumerate(table.schema):
+        plain = _VIEWS.get(getattr(field.type, "value_type", pa.null()))
+        if plain is not None and pa.types.is_dictionary(field.type):
+            given: _Column = table.column(place)
+            chunks: list[pa.Array[Any]] = [
+                pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(plain))
+                for one in given.chunks
+            ]
+            made = pa.chunked_array(chunks or [pa.array([], plain)])
+            table = table.set_column(place, field.name, made)
+    return table
 
 
 def _check_fields(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
