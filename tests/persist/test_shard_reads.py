@@ -129,3 +129,22 @@ async def test_a_hold_needs_no_schema(place: Place) -> None:
     await writer.compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
     assert {*writer.state.holds} == {"early", "history"}
     assert await place.shard(schema=None).hold("late", 2) == Frontier.at(2)
+
+
+async def test_arguments_of_another_kind_are_told_in_a_sentence() -> None:
+    """Notebooks hand over what they have at hand: text of a form, half of a number, nothing."""
+    shard = in_memory().shard()
+    await shard.compare_and_append(rows(("x", 1, 0, 1)), 0, 1)
+    snapshot = await shard.snapshot(0)
+
+    for count in (1.5, "2", None, True, 0, -1):
+        with pytest.raises(UsageError, match="split"):
+            snapshot.splits(count)  # type: ignore[arg-type]
+    for memory_bytes in (1.5, "2", None, -1):
+        with pytest.raises(UsageError, match="memory_bytes is a whole number"):
+            async for _ in snapshot.to_batches(memory_bytes=memory_bytes):  # type: ignore[arg-type]
+                pass
+    others: list[object] = [None, [], {"k": ["x"]}]
+    for updates in others:
+        with pytest.raises(UsageError, match="a pyarrow table"):
+            await shard.append(updates, 1, 2)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tidelog.arguments import check_whole
 from tidelog.errors import AsOfBeforeSince, PartMissing, UsageError
 from tidelog.ids import ShardId
 from tidelog.persist.format.part import Part
@@ -54,8 +55,9 @@ class ShardSnapshot:
         """Share the snapshot out into exactly ``count`` plain values, balanced by bytes.
 
         Raises:
-            UsageError: ``count`` is less than 1, or the snapshot is of some rows or columns.
+            UsageError: ``count`` is no number from 1 on, or rows or columns are left out.
         """
+        check_whole(count, "the count of splits")
         if count < 1:
             raise UsageError("a snapshot has at least one split", count=count)
         if not self.is_whole:
@@ -103,6 +105,7 @@ class ShardSnapshot:
             ReadOvertaken: what was still to come was merged and deleted. Whatever `to_arrow`
                 raises.
         """
+        check_whole(memory_bytes, "memory_bytes")
         async with aclosing(self._tables(memory_bytes)) as tables:
             async for table in tables:
                 for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
