@@ -109,12 +109,8 @@ class ContentsReader:
             )
             reached = [part for part in parts if part_reaches(part, box)]
 
-            # While a reader is busy with one piece, the next is decoded.
-            ahead = in_order(
-                self._read(reached, wanted), _as_it_is, size_of=_size_of, at_once=PIECES_AT_ONCE
-            )
-            async with aclosing(ahead) as pieces:
-                async for piece, _ in pieces:
+            async with aclosing(self._read(reached, wanted)) as pieces:
+                async for piece in pieces:
                     choose = partial(self.selection.filtered, piece, sandbox)
                     # Without a condition there is nothing to compute.
                     found = choose() if sandbox is None else await self.clock.offload(choose)
@@ -129,14 +125,29 @@ class ContentsReader:
             names=opener_names(self.schema, wanted.box),
         )
         ways: dict[Way, Callable[[], Pieces]] = {
-            Way.AS_WRITTEN: lambda: pieces_as_written(parts, wanted, opener),
-            Way.BY_KEY: lambda: pieces_by_key(parts, wanted, opener),
+            Way.AS_WRITTEN: lambda: pieces_as_written(
+                parts, wanted, opener, bytes_max=self.memory_bytes
+            ),
+            Way.BY_KEY: lambda: self._one_ahead(pieces_by_key(parts, wanted, opener)),
             Way.AT_ONCE: lambda: _at_once(parts, wanted, opener),
             Way.SPILLED: lambda: SpilledRows(
                 opener=opener, wanted=wanted, memory_bytes=self.memory_bytes
             ).tables(parts),
         }
         return ways[choose_way(parts, self.schema)]()
+
+    async def _one_ahead(self, pieces: Pieces) -> Pieces:
+        """Have the next piece decoded while a reader is busy with one."""
+        ahead = in_order(
+            pieces,
+            _as_it_is,
+            size_of=_size_of,
+            at_once=PIECES_AT_ONCE,
+            bytes_max=self.memory_bytes,
+        )
+        async with aclosing(ahead) as found:
+            async for piece, _ in found:
+                yield piece
 
 
 async def _at_once(parts: Sequence[Part], wanted: Wanted, opener: PartOpener) -> Pieces:

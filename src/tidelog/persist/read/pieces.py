@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import CorruptionError
-from tidelog.lookahead import in_order
+from tidelog.lookahead import BYTES_MAX, in_order
 from tidelog.persist.format.bounds import (
     Box,
     part_reaches,
@@ -56,9 +56,11 @@ class Wanted:
 
 
 async def pieces_as_written(
-    parts: Sequence[Part], wanted: Wanted, opener: PartOpener
+    parts: Sequence[Part], wanted: Wanted, opener: PartOpener, *, bytes_max: int = BYTES_MAX
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield columns and ``_diff`` of what is only appended to, in the order of the parts.
+
+    Units: of row groups that are decoded ahead, about ``bytes_max`` are in memory at most.
 
     Raises:
         CorruptionError: something was taken back; or see `PartOpener.open`.
@@ -72,7 +74,11 @@ async def pieces_as_written(
         return rows_within(await opener.clock.offload(read), wanted.box)
 
     decoded = in_order(
-        _groups_as_written(parts, wanted, opener), decode, size_of=_size_of, at_once=DECODES
+        _groups_as_written(parts, wanted, opener),
+        decode,
+        size_of=_size_of,
+        at_once=DECODES,
+        bytes_max=bytes_max,
     )
     async with aclosing(decoded) as tables:
         async for _, table in tables:
