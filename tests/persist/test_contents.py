@@ -53,7 +53,7 @@ def fitting(way: Way, parts: Sequence[Part], schema: ShardSchema) -> Way:
 CUTS = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     drawn=shard_updates(max_size=16),
     cuts=CUTS,
@@ -189,7 +189,7 @@ def unmodelled(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", Way)
-@settings(max_examples=70)
+@settings(max_examples=40)
 @given(drawn=rows(), cuts=CUTS, as_of=TIMES, where=conditions())
 async def test_what_is_skipped_is_nothing_that_was_asked_for(
     way: Way, drawn: tuple[ShardSchema, pa.Table], cuts: list[int], as_of: int, where: str

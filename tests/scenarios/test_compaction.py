@@ -21,11 +21,11 @@ from kit.shards import Place, contents, heard, history, in_memory, rows
 from kit.stores import dying, keys_in
 from tidelog.errors import LocationError, TidelogError
 from tidelog.ids import SeqNo
-from tidelog.persist.format import part
+from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.claim import CLAIM_US
-from tidelog.persist.upkeep import compactor, merge_rows, merging
+from tidelog.persist.upkeep import compactor, merge_ranges, merge_rows, merging
 from tidelog.persist.upkeep.compactor import compact, merge
 from tidelog.persist.upkeep.merging import (
     FANOUT,
@@ -217,13 +217,17 @@ async def test_t42_what_a_dead_compactor_claimed_is_free_after_a_while(place: Pl
 
 
 async def test_t43_a_merge_holds_so_much_however_much_it_merges() -> None:
-    """Inputs of a hundred times the bound: what Arrow holds at once is some times the bound."""
+    """Inputs of a hundred times the bound: what Arrow holds at once is some times the bound.
+
+    That is a range of the key, and a row group of each part that reaches it.
+    """
     place, bound = in_memory(), 64 * 1024
     shard = place.shard()
     await shard.hold("h", 0)
-    for time in range(40):
-        table = rows(*[(f"{n * 40 + time:08}" * 4, n, time, 1) for n in range(4_000)])
-        await shard.compare_and_append(table, time, time + 1)
+    with patch.object(parquet, "ROW_GROUP_ROWS", 200):
+        for time in range(40):
+            table = rows(*[(f"{n * 40 + time:08}" * 4, n, time, 1) for n in range(4_000)])
+            await shard.compare_and_append(table, time, time + 1)
     real = Shard.writer
 
     def small(self: Shard, schema: ShardSchema | None = None) -> PartWriter:
@@ -252,10 +256,11 @@ async def test_t43_a_merge_holds_so_much_however_much_it_merges() -> None:
         patch.object(Shard, "writer", small),
         patch.object(PartWriter, "write", watched),
         patch.object(merge_rows, "IN_MEMORY_BYTES", bound),
+        patch.object(merge_ranges, "RANGE_BYTES", bound),
     ):
         assert (await compact(shard, full=True)).merges == 1
     assert len(next(iter(shard.state.batches)).parts) > 50
-    assert most < raw / 2, (most, raw)
+    assert most < raw / 8, (most, raw)
 
 
 async def test_t44_appends_cost_the_same_while_nobody_merges() -> None:
