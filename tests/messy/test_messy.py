@@ -23,7 +23,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.messages import decode_messages
 from tidelog.collection.source.moves import Moves
 
-SEEDS, SHARES = 300, 4
+SEEDS, SHARES = 400, 4
 
 
 @pytest.fixture
