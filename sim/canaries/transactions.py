@@ -18,7 +18,7 @@ from tidelog.persist.states import registered, transition
 from tidelog.persist.states.registered import Joined, Step, decide_epoch_for
 from tidelog.persist.states.state import Diff, State
 from tidelog.persist.states.transition import Appended, Verdict
-from tidelog.persist.transactions import transactions
+from tidelog.persist.transactions import committing, reading, transactions
 from tidelog.persist.transactions import transition as decisions
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transactions import Transactions
@@ -56,7 +56,7 @@ def tidy_believes_all_is_applied() -> Iterator[None]:
     def everything(found: Transactions) -> dict[str, int]:
         return dict.fromkeys(found.state.tables, found.state.upper)
 
-    with patch.object(Transactions, "_seen", everything):
+    with patch.object(Transactions, "seen", everything):
         yield
 
 
@@ -68,7 +68,7 @@ def reader_applies_nothing() -> Iterator[None]:
         del until
         return await found.shard(name).refresh()
 
-    with patch.object(Transactions, "_read_applied", as_it_is):
+    with patch.object(reading, "read_applied", as_it_is):
         yield
 
 
@@ -145,7 +145,7 @@ def commit_leaves_out_a_shard() -> Iterator[None]:
         some = dict(list(command.writes.items())[:1])
         return decide(state, replace(command, writes=some))
 
-    with patch.object(transactions, "decide_commit", torn):
+    with patch.object(committing, "decide_commit", torn):
         yield
 
 
@@ -160,7 +160,7 @@ def who_lost_is_told_that_they_won() -> Iterator[None]:
             return own
         return Decision(Appended(Verdict.COMMITTED, own.result.upper))
 
-    with patch.object(transactions, "decide_commit", flattering):
+    with patch.object(committing, "decide_commit", flattering):
         yield
 
 

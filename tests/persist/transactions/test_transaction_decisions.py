@@ -149,7 +149,7 @@ async def test_what_is_committed_is_told_so_whatever_becomes_of_its_applying() -
     place = in_memory()
     found = await registered(place, "a")
 
-    with patch.object(Transactions, "_applied", side_effect=LocationError("down")):
+    with patch.object(Transactions, "applied", side_effect=LocationError("down")):
         done = await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
 
     assert done.verdict is COMMITTED

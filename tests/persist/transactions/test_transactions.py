@@ -22,6 +22,7 @@ from tidelog.frontier import Frontier
 from tidelog.ids import Named
 from tidelog.location import open_location
 from tidelog.persist.states.transition import Appended
+from tidelog.persist.transactions import committing
 from tidelog.persist.transactions.transactions import PENDING_MAX, Transactions
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.persist.upkeep.usage import ObjectUse
@@ -243,7 +244,7 @@ async def test_who_calls_shards_by_names_reads_on_after_they_were_forgotten(plac
     found.kind = Named.SHARD
     await found.register(place.shard(name="user.a"))
     await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
-    with patch.object(Transactions, "_applied", side_effect=KeyError), pytest.raises(KeyError):
+    with patch.object(Transactions, "applied", side_effect=KeyError), pytest.raises(KeyError):
         await found.forget("a")
     reader = transactions(place)
     reader.kind = Named.SHARD
@@ -362,12 +363,12 @@ async def test_a_forgotten_shard_is_its_own_again_with_all_that_was_committed(
 async def test_parts_of_an_earlier_registration_are_not_committed(place: Place) -> None:
     """The shard may have another schema by now, and epochs that nobody told us of."""
     found = await registered(place, "a")
-    stale = await found._write("a", row("a", 1, 0), Frontier.at(0), Frontier.at(1))
+    stale = await committing.write_parts(found, "a", row("a", 1, 0), Frontier.at(0), Frontier.at(1))
     await found.forget("a")
     await found.register(place.shard(name="a"))
 
     with (
-        patch.object(Transactions, "_write", return_value=stale),
+        patch.object(committing, "write_parts", return_value=stale),
         pytest.raises(NotRegistered, match="registered anew"),
     ):
         await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
@@ -453,18 +454,18 @@ async def test_sweeps_of_registered_shards_delete_what_was_never_committed(place
     await registered(place, "a")
     leaked = transactions(place)
     await leaked.refresh()
-    stale = await leaked._write("a", large(0), Frontier.at(0), Frontier.at(1))
+    stale = await committing.write_parts(leaked, "a", large(0), Frontier.at(0), Frontier.at(1))
 
     swept = [await place.shard(name="a").sweep() for _ in range(4)]
 
     assert sum(one.deleted for one in swept) == 1
     assert swept[-1].usage.objects[ObjectUse.YOUNG] == 0
-    answers, write = [stale], Transactions._write
+    answers, write = [stale], committing.write_parts
 
     async def late(sleeper: Transactions, *args: Any) -> TableParts:
         return answers.pop() if answers else await write(sleeper, *args)
 
-    with patch.object(Transactions, "_write", late):
+    with patch.object(committing, "write_parts", late):
         done = await leaked.compare_and_append({"a": large(0)}, 0, 1)
     assert done.verdict is COMMITTED
     assert len(await held(transactions(place), "a", 0)) == LARGE
@@ -475,11 +476,11 @@ async def test_what_is_too_old_to_be_committed_is_refused_not_torn(place: Place)
     found = await registered(place, "a", "b")
     sleeper = transactions(place)
     await sleeper.refresh()
-    stale = await sleeper._write("a", large(0), Frontier.at(0), Frontier.at(1))
+    stale = await committing.write_parts(sleeper, "a", large(0), Frontier.at(0), Frontier.at(1))
     for _ in range(2):
         await place.shard(name="a").sweep()
 
-    with patch.object(Transactions, "_write", return_value=stale), pytest.raises(PartsSwept):
+    with patch.object(committing, "write_parts", return_value=stale), pytest.raises(PartsSwept):
         await sleeper.compare_and_append({"a": large(0)}, 0, 1)
     assert found.machine.seqno
     assert (await found.refresh()).upper == 0

@@ -27,23 +27,18 @@ from tidelog.errors import (
     ContentionError,
     LocationError,
     NotRegistered,
-    PartMissing,
     PartsSwept,
     UsageError,
     require,
 )
 from tidelog.frontier import TIME_MAX, Frontier, check_time
-from tidelog.ids import Named, ShardId, check_name, name_of, named_id, new_writer_id
+from tidelog.ids import Named, ShardId, check_name, name_of, named_id
 from tidelog.machine.machine import Machine
-from tidelog.persist.format.schema import ShardSchema, encode_schema
-from tidelog.persist.format.updates import prepare_updates
-from tidelog.persist.handle.appending import WRITES_MAX
+from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.handle.asked import check_timeout, check_write_token, tables_asked
-from tidelog.persist.handle.listening import NotYet, Progress, intervals, poll
+from tidelog.persist.handle.listening import Progress
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.read.selection import ALL_ROWS
-from tidelog.persist.read.snapshot import ShardSnapshot, check_readable
-from tidelog.persist.states.evolution import served_schema
+from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.persist.states.registered import (
     Step,
     decide_apply,
@@ -51,24 +46,21 @@ from tidelog.persist.states.registered import (
     decide_join,
     decide_leave,
 )
-from tidelog.persist.states.state import Registered, State, Token
+from tidelog.persist.states.state import State, Token
 from tidelog.persist.states.transition import Appended, Verdict
-from tidelog.persist.transactions.applying import last_step, shards_of, steps_of, upper_of
+from tidelog.persist.transactions import committing, reading
+from tidelog.persist.transactions.applying import last_step, shards_of, steps_of
 from tidelog.persist.transactions.begun import Transaction
 from tidelog.persist.transactions.language import TransactionLanguage
 from tidelog.persist.transactions.state import TransactionDiff, TransactionState
 from tidelog.persist.transactions.transition import (
-    CommitTransaction,
-    TableParts,
     called,
     check_span,
-    decide_commit,
     decide_fence,
     decide_forget,
     decide_register,
     decide_retry,
     decide_tidy,
-    table_of,
 )
 from tidelog.store.port import Store
 
@@ -163,7 +155,7 @@ class Transactions:
             decide = partial(decide_register, shard=shard.id, joined=joined)
             if await self.machine.commit(decide) is not None:
                 return self.state.upper_frontier
-            await self._forget(shard.id)  # Which somebody has begun, and may not have ended.
+            await self.forget_id(shard.id)  # Which somebody has begun, and may not have ended.
         raise ContentionError("others forget the shard at every try: try again", shard=shard.id)
 
     async def forget(self, name: str) -> Frontier:
@@ -175,9 +167,10 @@ class Transactions:
         Raises:
             NotRegistered: it is not registered, and never was.
         """
-        return await self._forget(self._id(name))
+        return await self.forget_id(self._id(name))
 
-    async def _forget(self, name: str) -> Frontier:
+    async def forget_id(self, name: str) -> Frontier:
+        """Let a shard be its own again, by its id; see `forget`."""
         shard = self.shard(name)
         found = (await shard.refresh()).registered
         state = await self.refresh()
@@ -188,7 +181,7 @@ class Transactions:
             return Frontier.at(gone.upper)
         number = found.number
         done = await self.machine.commit(lambda state: decide_forget(state, name, number))
-        await self._applied(name)
+        await self.applied(name)
         last = last_step(self.state, self.name, name, number, done.upper)
         left = await shard.machine.commit(lambda state: decide_leave(state, last))
         require(left, "a shard was given what was committed for it", shard=name)
@@ -228,7 +221,7 @@ class Transactions:
         if len(self.state.pending) >= PENDING_MAX:
             await self.apply()
         try:
-            done = await self._committed(tables, lower, until, token)
+            done = await committing.commit(self, tables, lower, until, token)
         except (UsageError, PartsSwept):
             # A shard may have been forgotten, or got other columns, since this was committed.
             told = token and decide_retry(await self.refresh(), token, lower.time)
@@ -241,65 +234,7 @@ class Transactions:
                 await self._apply_known()
         return done
 
-    async def _committed(
-        self,
-        updates: Mapping[str, pa.Table],
-        lower: Frontier,
-        upper: Frontier,
-        token: Token | None,
-    ) -> Appended:
-        for _ in range(WRITES_MAX - 1):
-            try:
-                return await self._commit(updates, lower, upper, token)
-            except (PartsSwept, NotRegistered):
-                # Both may be said of what this handle knew, and has not looked at since.
-                await self.refresh()
-                for name in updates:
-                    await self.shard(name).refresh()
-        return await self._commit(updates, lower, upper, token)
-
-    async def _commit(
-        self,
-        updates: Mapping[str, pa.Table],
-        lower: Frontier,
-        upper: Frontier,
-        token: Token | None,
-    ) -> Appended:
-        if not all(name in self.state.tables for name in updates):
-            await self.refresh()
-        names = [name for name, table in updates.items() if table.num_rows]
-        work = [partial(self._write, name, updates[name], lower, upper) for name in names]
-        written = await run_all(work, at_once=8)
-        command = CommitTransaction(
-            writes=dict(zip(names, written, strict=True)),
-            expected_upper=lower.time,
-            upper=upper.time,
-            token=token or (new_writer_id(self.clock), 0),
-            fresh=token is None,
-            applied=self._seen(),
-        )
-        return await self.machine.commit(lambda state: decide_commit(state, command))
-
-    async def _write(
-        self, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
-    ) -> TableParts:
-        """Write the parts of one shard; nothing counts yet."""
-        table, shard = table_of(self.state, name), self.shard(name)
-        registered = Registered(self.name, table.number)
-        if shard.state.registered != registered:
-            await shard.refresh()
-        if shard.state.registered != registered:
-            raise NotRegistered(
-                f"the shard {called(name)!r} is not registered any more: register it first"
-            )
-        schema: ShardSchema = shard.written_schema()
-        ready = await self.clock.offload(
-            partial(prepare_updates, updates, schema, lower=lower, upper=upper)
-        )
-        parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
-        return TableParts(table.number, parts)
-
-    def _seen(self) -> dict[str, int]:
+    def seen(self) -> dict[str, int]:
         """Return the uppers that this handle has seen shards to have."""
         known = ((name, shard.state.upper) for name, shard in self.shards.items())
         return {name: TIME_MAX if upper is None else upper for name, upper in known}
@@ -315,10 +250,10 @@ class Transactions:
 
     async def _apply_known(self) -> int:
         names = shards_of(self.state)
-        await run_all([partial(self._applied, name) for name in names], at_once=8)
+        await run_all([partial(self.applied, name) for name in names], at_once=8)
         return len(names)
 
-    async def _applied(self, name: str, *, until: int | None = None) -> State:
+    async def applied(self, name: str, *, until: int | None = None) -> State:
         """Give a shard what was committed for it at times below ``until``; gives its state."""
         shard = self.shard(name)
         steps = steps_of(self.state, self.name, name, until=until)
@@ -342,7 +277,7 @@ class Transactions:
     async def tidy(self) -> int:
         """Apply what is left, and drop from the state what all shards have; gives how many."""
         await self.apply()
-        applied = self._seen()
+        applied = self.seen()
         return await self.machine.commit(lambda state: decide_tidy(state, applied))
 
     async def snapshot(
@@ -356,12 +291,7 @@ class Transactions:
         """
         check_time(as_of)
         check_timeout(timeout_us)
-        name = self._id(name)
-        upper = await self._wait_for_upper(name, as_of, timeout_us)
-        if upper is None:
-            return await self.shard(name).snapshot(as_of, timeout_us=timeout_us)
-        state = await self._read_applied(name, until=as_of + 1)
-        return self.shard(name).snapshot_of(state, as_of, upper=upper)
+        return await reading.snapshot(self, self._id(name), as_of, timeout_us)
 
     async def listen(self, name: str, as_of: int) -> AsyncIterator[Progress]:
         """Yield everything of a shard at times after ``as_of``, for as long as it comes.
@@ -369,56 +299,9 @@ class Transactions:
         Raises:
             NotRegistered, AsOfBeforeSince: see `snapshot`.
         """
-        name = self._id(name)
-        reached = check_time(as_of)
-        shard = self.shard(name)
-        while True:
-            upper = await self._wait_for_upper(name, reached + 1, None)
-            if upper is None:
-                async for progress in shard.listen(reached):
-                    yield progress
-                return
-            state = await self._read_applied(name, until=upper.time)
-            check_readable(state, reached)
-            found = intervals(
-                shard,
-                state,
-                reached,
-                upper,
-                schema=served_schema(state, None),
-                selection=ALL_ROWS,
-            )
-            try:
-                async with aclosing(found):
-                    async for progress in found:
-                        yield progress
-                        reached = progress.upper.time - 1
-            except PartMissing as error:
-                await shard.check_replaced(error)
-
-    async def _read_applied(self, name: str, *, until: int) -> State:
-        # After our own state: what that has dropped, the shard has had by now.
-        await self.shard(name).refresh()
-        return await self._applied(name, until=until)
-
-    async def _wait_for_upper(
-        self, name: str, time: int, timeout_us: int | None
-    ) -> Frontier | None:
-        """Wait until ``time`` is complete, and return upper; None if the shard tells by itself."""
-
-        async def look() -> Frontier | NotYet | None:
-            state = await self.refresh()
-            upper = upper_of(state, name)
-            if upper is None:
-                table_of(state, name)
-            elif upper > time:
-                return Frontier.at(upper)
-            elif name not in state.tables:
-                await self._forget(name)  # Somebody may have begun to.
-                return None
-            return NotYet(upper)
-
-        return await poll(self.clock, look, time, timeout_us=timeout_us)
+        async with aclosing(reading.listen(self, self._id(name), check_time(as_of))) as found:
+            async for progress in found:
+                yield progress
 
     async def catch_up(self, shard: Shard, time: int) -> None:
         """Bring a shard's own upper past a time, if transactions are complete past it.
@@ -429,10 +312,10 @@ class Transactions:
         state = await self.refresh()
         gone = state.forgotten.get(shard.id)
         if gone is not None and gone.number >= registered.number:
-            await self._forget(shard.id)  # Somebody has begun to.
+            await self.forget_id(shard.id)  # Somebody has begun to.
             return
         upper = state.upper if shard.id in state.tables else 0
-        await self._applied(shard.id)
+        await self.applied(shard.id)
         if upper > time:
             last = last_step(state, self.name, shard.id, registered.number, upper)
             await self.shard(shard.id).machine.commit(partial(decide_apply, step=last))
@@ -447,7 +330,7 @@ class Transactions:
         decide = partial(decide_fence, shard=shard.id, number=registered.number, epoch=known + 1)
         if not await self.machine.commit(decide):
             return known
-        await self._applied(shard.id)
+        await self.applied(shard.id)
         return await shard.machine.commit(lambda state: decide_epoch_for(state, registered, known))
 
 

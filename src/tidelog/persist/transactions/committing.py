@@ -1,0 +1,94 @@
+"""Committing: parts are written for each shard, and one change of the transactions names them all.
+
+Source: design page 4, "Several shards at one time".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidelog.clock import run_all
+from tidelog.errors import NotRegistered, PartsSwept
+from tidelog.frontier import Frontier
+from tidelog.ids import new_writer_id
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.updates import prepare_updates
+from tidelog.persist.handle.appending import WRITES_MAX
+from tidelog.persist.states.state import Registered, Token
+from tidelog.persist.states.transition import Appended
+from tidelog.persist.transactions.transition import (
+    CommitTransaction,
+    TableParts,
+    called,
+    decide_commit,
+    table_of,
+)
+
+if TYPE_CHECKING:
+    from tidelog.persist.transactions.transactions import Transactions
+
+
+async def commit(
+    transactions: Transactions,
+    updates: Mapping[str, pa.Table],
+    lower: Frontier,
+    upper: Frontier,
+    token: Token | None,
+) -> Appended:
+    """Write the parts of each shard, and commit them all, or none; see `compare_and_append`."""
+    for _ in range(WRITES_MAX - 1):
+        try:
+            return await _try(transactions, updates, lower, upper, token)
+        except (PartsSwept, NotRegistered):
+            # Both may be said of what this handle knew, and has not looked at since.
+            await transactions.refresh()
+            for name in updates:
+                await transactions.shard(name).refresh()
+    return await _try(transactions, updates, lower, upper, token)
+
+
+async def _try(
+    transactions: Transactions,
+    updates: Mapping[str, pa.Table],
+    lower: Frontier,
+    upper: Frontier,
+    token: Token | None,
+) -> Appended:
+    if not all(name in transactions.state.tables for name in updates):
+        await transactions.refresh()
+    names = [name for name, table in updates.items() if table.num_rows]
+    work = [partial(write_parts, transactions, name, updates[name], lower, upper) for name in names]
+    written = await run_all(work, at_once=8)
+    command = CommitTransaction(
+        writes=dict(zip(names, written, strict=True)),
+        expected_upper=lower.time,
+        upper=upper.time,
+        token=token or (new_writer_id(transactions.clock), 0),
+        fresh=token is None,
+        applied=transactions.seen(),
+    )
+    return await transactions.machine.commit(lambda state: decide_commit(state, command))
+
+
+async def write_parts(
+    transactions: Transactions, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
+) -> TableParts:
+    """Write the parts of one shard; nothing counts yet."""
+    table, shard = table_of(transactions.state, name), transactions.shard(name)
+    registered = Registered(transactions.name, table.number)
+    if shard.state.registered != registered:
+        await shard.refresh()
+    if shard.state.registered != registered:
+        raise NotRegistered(
+            f"the shard {called(name)!r} is not registered any more: register it first"
+        )
+    schema: ShardSchema = shard.written_schema()
+    ready = await transactions.clock.offload(
+        partial(prepare_updates, updates, schema, lower=lower, upper=upper)
+    )
+    parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
+    return TableParts(table.number, parts)

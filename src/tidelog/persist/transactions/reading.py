@@ -1,0 +1,90 @@
+"""Reading a shard that transactions write: as far as they are complete, once it has all of them.
+
+Source: design page 4, "Several shards at one time".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from tidelog.errors import PartMissing
+from tidelog.frontier import Frontier
+from tidelog.persist.handle.listening import NotYet, Progress, intervals, poll
+from tidelog.persist.read.selection import ALL_ROWS
+from tidelog.persist.read.snapshot import ShardSnapshot, check_readable
+from tidelog.persist.states.evolution import served_schema
+from tidelog.persist.states.state import State
+from tidelog.persist.transactions.applying import upper_of
+from tidelog.persist.transactions.transition import table_of
+
+if TYPE_CHECKING:
+    from tidelog.persist.transactions.transactions import Transactions
+
+
+async def snapshot(
+    transactions: Transactions, name: str, as_of: int, timeout_us: int | None
+) -> ShardSnapshot:
+    """Return the contents of a shard, by its id; see `Transactions.snapshot`."""
+    upper = await _wait_for_upper(transactions, name, as_of, timeout_us)
+    if upper is None:
+        return await transactions.shard(name).snapshot(as_of, timeout_us=timeout_us)
+    state = await read_applied(transactions, name, until=as_of + 1)
+    return transactions.shard(name).snapshot_of(state, as_of, upper=upper)
+
+
+async def listen(
+    transactions: Transactions, name: str, reached: int
+) -> AsyncGenerator[Progress, None]:
+    """Yield everything of a shard, by its id, at times after ``reached``; see there."""
+    shard = transactions.shard(name)
+    while True:
+        upper = await _wait_for_upper(transactions, name, reached + 1, None)
+        if upper is None:
+            async for progress in shard.listen(reached):
+                yield progress
+            return
+        state = await read_applied(transactions, name, until=upper.time)
+        check_readable(state, reached)
+        found = intervals(
+            shard,
+            state,
+            reached,
+            upper,
+            schema=served_schema(state, None),
+            selection=ALL_ROWS,
+        )
+        try:
+            async with aclosing(found):
+                async for progress in found:
+                    yield progress
+                    reached = progress.upper.time - 1
+        except PartMissing as error:
+            await shard.check_replaced(error)
+
+
+async def read_applied(transactions: Transactions, name: str, *, until: int) -> State:
+    # After our own state: what that has dropped, the shard has had by now.
+    await transactions.shard(name).refresh()
+    return await transactions.applied(name, until=until)
+
+
+async def _wait_for_upper(
+    transactions: Transactions, name: str, time: int, timeout_us: int | None
+) -> Frontier | None:
+    """Wait until ``time`` is complete, and return upper; None if the shard tells by itself."""
+
+    async def look() -> Frontier | NotYet | None:
+        state = await transactions.refresh()
+        upper = upper_of(state, name)
+        if upper is None:
+            table_of(state, name)
+        elif upper > time:
+            return Frontier.at(upper)
+        elif name not in state.tables:
+            await transactions.forget_id(name)  # Somebody may have begun to.
+            return None
+        return NotYet(upper)
+
+    return await poll(transactions.clock, look, time, timeout_us=timeout_us)
