@@ -37,7 +37,7 @@ def joined_in_order(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table 
     if any(table.column(name).null_count for table in tables for name in key):
         return None
     joined = pa.concat_tables(sorted(tables, key=lambda table: _first(table, key)))
-    return joined if _rises(joined, key).all() else None
+    return joined if _all_rise(joined, key) else None
 
 
 def is_rising(table: pa.Table, key: Sequence[str]) -> bool:
@@ -48,7 +48,7 @@ def is_rising(table: pa.Table, key: Sequence[str]) -> bool:
         return False
     # Whoever is in no order mostly shows it at once.
     first = table.slice(0, LOOK_ROWS)
-    return bool(_rises(first, key).all() and _rises(table, key).all())
+    return _all_rise(first, key) and _all_rise(table, key)
 
 
 def sorted_by_key(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
@@ -107,6 +107,17 @@ def _chosen(table: pa.Table, which: _Bools) -> pa.Table:
 
 def _rises(table: pa.Table, key: Sequence[str]) -> _Bools:
     """Say of each row but the first whether its key is known to be greater than the one before."""
+    known = pc.fill_null(_compared(table, key), False)
+    return cast("_Bools", int64_of(pa.table({DIFF: known.cast(pa.int64())}), DIFF) != 0)
+
+
+def _all_rise(table: pa.Table, key: Sequence[str]) -> bool:
+    """Say whether each row's key is known to be greater than the one before."""
+    return pc.all(_compared(table, key), skip_nulls=False, min_count=0).as_py() is True
+
+
+def _compared(table: pa.Table, key: Sequence[str]) -> Any:
+    """Return of each row but the first whether its key is greater than the one before; or null."""
     rises: Any = None
     for name in reversed(key):
         column = ordered(table.column(name))
@@ -116,5 +127,4 @@ def _rises(table: pa.Table, key: Sequence[str]) -> _Bools:
             less = pc.or_kleene(less, pc.and_kleene(pc.equal(before, after), rises))
         rises = less
     require(rises is not None, "rows without a key are in no order")
-    known = pc.and_kleene(rises, pc.is_valid(rises))
-    return cast("_Bools", int64_of(pa.table({DIFF: known.cast(pa.int64())}), DIFF) != 0)
+    return rises
