@@ -50,7 +50,9 @@ INNER: dict[str, set[str]] = {
                    "resolve_between", "snapshots", "contents", "changes_of"},
     "Location": {"add_source", "controller", "ingester", "source"},
     "Log": set(),
-    "Transactions": {"catch_up", "raise_epoch", "refresh", "shard"},
+    "Transactions": {
+        "applied", "catch_up", "forget_id", "raise_epoch", "refresh", "seen", "shard",
+    },  # fmt: skip
 }  # fmt: skip
 
 

@@ -107,7 +107,9 @@ def _chosen(table: pa.Table, which: _Bools) -> pa.Table:
 
 def _rises(table: pa.Table, key: Sequence[str]) -> _Bools:
     """Say of each row but the first whether its key is known to be greater than the one before."""
-    known = pc.fill_null(_compared(table, key), False)
+    rises = _compared(table, key)
+    # What fills nulls makes a scalar, for which Arrow loads pandas.
+    known = pc.and_kleene(rises, pc.is_valid(rises))
     return cast("_Bools", int64_of(pa.table({DIFF: known.cast(pa.int64())}), DIFF) != 0)
 
 
