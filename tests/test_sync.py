@@ -52,7 +52,7 @@ INNER: dict[str, set[str]] = {
     "Log": set(),
     "Transactions": {
         "applied", "catch_up", "forget_id", "raise_epoch", "refresh", "seen", "shard",
-    },  # fmt: skip
+    },
 }  # fmt: skip
 
 
