@@ -74,6 +74,11 @@ def micros_of(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
+def moment_of(micros: int) -> datetime:
+    """Return the moment, in UTC, so many microseconds after 1970 began."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
 def wall_us(clock: Clock) -> int:
     """Return wall time in microseconds, from 0 to 2^63-1 however wrong the clock is set.
 

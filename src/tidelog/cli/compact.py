@@ -75,13 +75,13 @@ async def _merger(
     if not on_spark:
         yield HERE
         return
-    from tidelog.cli.late_spark import LateMerger
+    from tidelog.cli.late_spark import LateMerger, LateSession
 
-    late = LateMerger(location=location, master=master, conf=conf)
+    session = LateSession(master=master, conf=conf)
     try:
-        yield late
+        yield LateMerger(location, session)
     finally:
-        await late.close()
+        await session.close()
 
 
 def _object(one: CompactedOne) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class _Wanted:
 
 
 async def _ingest(location: Location, wanted: _Wanted) -> None:
-    from tidelog.cli.late_spark import LateSpark
+    from tidelog.cli.late_spark import LateSession, LateSpark
     from tidelog.cli.progress import open_reporter
     from tidelog.collection.ingest.run import run_ingest
 
@@ -150,9 +150,8 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
     if engine == "auto":
         engine, first = await choose_engine(ingester)
     with open_reporter(wanted.name, engine, as_json=wanted.as_json) as reporter:
-        spark = LateSpark(
-            location=location, note=reporter.note, master=wanted.master, conf=wanted.conf
-        )
+        session = LateSession(master=wanted.master, conf=wanted.conf)
+        spark = LateSpark(location, reporter.note, session)
         if engine == "spark":
             ingester.engine = spark
             ingester.bytes_max = wanted.bytes_max or spark.tick_bytes
@@ -169,7 +168,7 @@ async def _ingest(location: Location, wanted: _Wanted) -> None:
                     merges=wanted.merges,
                 )
         finally:
-            await spark.close()
+            await session.close()
     reporter.finish(summary)
 
 

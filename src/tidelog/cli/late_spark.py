@@ -51,15 +51,46 @@ def scrub_on_spark(url: str, name: str) -> Scrubbed:
         return scrub_log(spark, url, name)
 
 
+@dataclass(slots=True, kw_only=True)
+class LateSession:
+    """A session of Spark that is started, and stopped again, if it is needed at all."""
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    _spark: SparkSession | None = field(init=False, default=None)
+
+    def start(self) -> SparkSession:
+        """Start it; that takes seconds, so do it in a thread.
+
+        Raises:
+            UsageError: no Java was found to run Spark on.
+        """
+        from tidelog.spark.session import session
+
+        self._spark = session(master=self.master, extra=self.conf)
+        return self._spark
+
+    async def close(self) -> None:
+        """Stop it if it was started, and what it still computes."""
+        from tidelog.clock import SystemClock
+
+        if self._spark is not None:
+            await SystemClock().offload(self._stop)
+
+    def _stop(self) -> None:
+        from tidelog.spark.session import stop
+
+        if self._spark is not None:
+            stop(self._spark)
+
+
 @dataclass(slots=True)
 class LateSpark:
-    """See the module; ``note`` is told what is waited for, ``conf`` are settings of Spark's."""
+    """See the module; ``note`` is told what is waited for."""
 
     location: Location
     note: Callable[[str], None]
-    master: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
-    _spark: SparkSession | None = None
+    session: LateSession
     _engine: SparkEngine | None = None
 
     @property
@@ -100,13 +131,6 @@ class LateSpark:
         """
         return await (await self._started()).compute(job, source)
 
-    async def close(self) -> None:
-        """Stop Spark if it was started, and what it still computes."""
-        from tidelog.clock import SystemClock
-
-        if self._spark is not None:
-            await SystemClock().offload(self._stop)
-
     async def _started(self) -> SparkEngine:
         if self._engine is None:
             self.note("starting Spark")
@@ -117,18 +141,10 @@ class LateSpark:
 
     def _start(self) -> SparkEngine:
         from tidelog.spark.engine import SparkEngine
-        from tidelog.spark.session import session
 
-        self._spark = session(master=self.master, extra=self.conf)
         return SparkEngine(
-            self._spark, location_url=self.location.told_url, clock=self.location.clock
+            self.session.start(), location_url=self.location.told_url, clock=self.location.clock
         )
-
-    def _stop(self) -> None:
-        from tidelog.spark.session import stop
-
-        if self._spark is not None:
-            stop(self._spark)
 
 
 @dataclass(slots=True)
@@ -136,9 +152,7 @@ class LateMerger:
     """Does merges on Spark, which is started for the first that is large enough for it."""
 
     location: Location
-    master: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
-    _spark: SparkSession | None = None
+    session: LateSession
     _merger: Merger | None = None
 
     async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
@@ -156,19 +170,11 @@ class LateMerger:
             self._merger = await self.location.clock.offload(self._start)
         return await self._merger.write(shard, request)
 
-    async def close(self) -> None:
-        """Stop Spark if it was started, and what it still computes."""
-        from tidelog.spark.session import stop
-
-        if self._spark is not None:
-            spark, self._spark, self._merger = self._spark, None, None
-            await self.location.clock.offload(lambda: stop(spark))
-
     def _start(self) -> Merger:
         from tidelog.spark import merger
-        from tidelog.spark.session import session
 
-        self._spark = session(master=self.master, extra=self.conf)
         return merger.SparkMerger(
-            self._spark, location_url=self.location.told_url, least_bytes=merger.LEAST_BYTES
+            self.session.start(),
+            location_url=self.location.told_url,
+            least_bytes=merger.LEAST_BYTES,
         )

@@ -12,7 +12,7 @@ Source: persist, "Codec"; design page 4, "Types".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from operator import index
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -20,13 +20,12 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 import pyarrow as pa
 
+from tidelog.clock import micros_of, moment_of
 from tidelog.errors import UsageError
 from tidelog.persist.format.part import int64_of
 from tidelog.persist.format.schema import DIFF, TIME, shard_schema
 
 T = TypeVar("T")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _PLAIN_TYPES: Final = (bytes, date, datetime, time, Decimal)
 
 
@@ -74,11 +73,10 @@ class Moments:
     """The `Codec64` of moments from 1970 on, as microseconds; one without a zone is in UTC."""
 
     def encode(self, value: datetime) -> int:
-        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return (moment - _EPOCH) // _MICROSECOND
+        return micros_of(value)
 
     def decode(self, number: int) -> datetime:
-        return _EPOCH + number * _MICROSECOND
+        return moment_of(number)
 
 
 class RecordUpdate(NamedTuple, Generic[T]):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.persist.format.schema import is_list
 
 _Column: TypeAlias = Any  # A chunked array, of a type that is known by and by.
 _VIEWS: Final[dict[pa.DataType, pa.DataType]] = {
@@ -79,7 +80,7 @@ def _without_views(table: pa.Table) -> pa.Table:
 
 def _check_fields(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
     """Refuse structs whose fields are others than those that are wanted, in whatever order."""
-    while _is_list(given) and _is_list(wanted):
+    while is_list(given) and is_list(wanted):
         given, wanted = given.field(0).type, wanted.field(0).type
     if not isinstance(given, pa.StructType) or not isinstance(wanted, pa.StructType):
         return
@@ -98,7 +99,7 @@ def _check_kept(name: str, given: _Column, made: _Column) -> None:
     """Refuse columns of which Arrow's cast has lost something."""
     if given.type == made.type:
         return
-    if _is_list(given.type) and _is_list(made.type):
+    if is_list(given.type) and is_list(made.type):
         _check_kept(name, pc.list_flatten(given), pc.list_flatten(made))
     elif pa.types.is_struct(given.type) and pa.types.is_struct(made.type):
         for field in made.type:
@@ -131,14 +132,6 @@ def _keeps_all(given: _Column, made: _Column) -> bool:
 
 def _keeps_nothing(given: _Column, _: _Column) -> bool:
     return bool(given.null_count == len(given))
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    return (
-        pa.types.is_list(dtype)
-        or pa.types.is_large_list(dtype)
-        or pa.types.is_fixed_size_list(dtype)
-    )
 
 
 def _is_number(dtype: pa.DataType) -> bool:

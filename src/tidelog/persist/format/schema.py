@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 import pyarrow as pa
@@ -151,6 +151,15 @@ def _check_column(name: str, dtype: pa.DataType) -> None:
         _check_column(f"{name}.{field.name}" if field.name else "", field.type)
 
 
+def is_list(dtype: pa.DataType) -> TypeGuard[pa.ListType[Any]]:
+    """Say whether values are lists, of whatever width or length."""
+    return (
+        pa.types.is_list(dtype)
+        or pa.types.is_large_list(dtype)
+        or pa.types.is_fixed_size_list(dtype)
+    )
+
+
 def canonical_type(dtype: pa.DataType) -> pa.DataType:
     """Return the type that stands for ``dtype`` in shards: one of each kind, never an encoding."""
     if pa.types.is_dictionary(dtype):
@@ -173,11 +182,7 @@ def canonical_type(dtype: pa.DataType) -> pa.DataType:
         return pa.date32()
     if pa.types.is_time(dtype):
         return pa.time64("us")
-    if (
-        pa.types.is_list(dtype)
-        or pa.types.is_large_list(dtype)
-        or pa.types.is_fixed_size_list(dtype)
-    ):
+    if is_list(dtype):
         return pa.list_(pa.field("item", canonical_type(dtype.value_type)))
     if pa.types.is_struct(dtype):
         return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in dtype])

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.arguments import check_kind
 from tidelog.errors import PartsSwept, SchemaEvolved, UpperMismatch, UsageError
 from tidelog.frontier import Frontier
 from tidelog.ids import new_writer_id
@@ -133,7 +132,6 @@ def _command(
 
 async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Frontier) -> bool:
     """Make the shard hold these updates for ``[start, until)``; see `Shard.append`."""
-    check_kind(updates, pa.Table, "updates that others write, too, are a pyarrow table")
     schema = await _schema_of(shard)
     transition.check_interval(start, until, rows=updates.num_rows)
     ready = await shard.clock.offload(

@@ -57,7 +57,6 @@ class RangeMerger:
     reader: PartReader
     load: Load
     sum_up: SumUp
-    out_bytes: int
     _opened: dict[int, OpenPart] = field(init=False, default_factory=dict)
 
     async def open_all(self, parts: Sequence[Part]) -> bool:
@@ -84,19 +83,11 @@ class RangeMerger:
         return all(count <= SINGLE_ROWS_MAX for count in rows.values())
 
     async def merged(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
-        """Yield what parts that were opened come to, in tables of about ``out_bytes``."""
-        held: list[pa.Table] = []
-        size = 0
+        """Yield what each range of parts that were opened comes to, in order."""
         ahead = in_order(self._ranges(parts), self._summed, size_of=_size_of, at_once=2)
         async with aclosing(ahead) as ranges:
             async for _, table in ranges:
-                held.append(table)
-                size += table.nbytes
-                if size >= self.out_bytes:
-                    yield pa.concat_tables(held)
-                    held, size = [], 0
-        if size:
-            yield pa.concat_tables(held)
+                yield table
 
     async def open(self, parts: Sequence[Part], *, in_files: bool = False) -> list[OpenPart]:
         """Return what `open_all` has opened; see `Sweep`."""

@@ -32,6 +32,7 @@ from tidelog.persist.read.reader import PartReader
 from tidelog.persist.read.sql_batches import tables_of
 from tidelog.persist.upkeep.merge_ranges import RangeMerger, can_range
 from tidelog.persist.upkeep.merging import MergeRequest
+from tidelog.persist.write.streaming import gathered
 from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
@@ -75,17 +76,14 @@ class RowMerger:
 
     async def joined(self, parts: Sequence[Part], time: int) -> AsyncGenerator[pa.Table, None]:
         """Yield the updates of parts none of which takes back another; see `is_plain`."""
-        held: list[pa.Table] = []
-        size = 0
-        for part in parts:
-            table = await self.load(part)
-            held.append(_advanced(table, self.schema, time))
-            size += table.nbytes
-            if size >= self.out_bytes:
-                yield pa.concat_tables(held)
-                held, size = [], 0
-        if held:
-            yield pa.concat_tables(held)
+
+        async def loaded() -> AsyncGenerator[pa.Table, None]:
+            for part in parts:
+                yield _advanced(await self.load(part), self.schema, time)
+
+        async with aclosing(self._gathered(loaded())) as tables:
+            async for table in tables:
+                yield table
 
     async def _summed(
         self, parts: Sequence[Part], request: MergeRequest
@@ -97,10 +95,9 @@ class RowMerger:
                 reader=self.reader,
                 load=self.load,
                 sum_up=partial(_summed_here, schema=self.schema, advanced_to=request.advanced_to),
-                out_bytes=self.out_bytes,
             )
             if await ranges.open_all(parts):
-                async with aclosing(ranges.merged(parts)) as merged:
+                async with aclosing(self._gathered(ranges.merged(parts))) as merged:
                     async for table in merged:
                         yield table
                 return
@@ -116,6 +113,9 @@ class RowMerger:
             async with aclosing(made) as tables:
                 async for table in tables:
                     yield table
+
+    def _gathered(self, tables: AsyncGenerator[pa.Table, None]) -> AsyncGenerator[pa.Table, None]:
+        return gathered(tables, self.out_bytes, self.reader.clock)
 
     async def load(self, part: Part) -> pa.Table:
         """Read a part as the newest schema has it.
