@@ -97,7 +97,7 @@ def _run_seeds(name: str, given: argparse.Namespace, kept: Kept) -> int:
 def _visit_all(seed: int) -> int:
     failed = 0
     slots = CollectStory(name="collect slots", plot_of=SlotPlot)
-    transactions = (TransactionStory(), TransactionStory("transactions, impatient", 1))
+    transactions = (TransactionStory(), TransactionStory("transactions, impatient", attempts=1))
     shards = (UpkeepStory(), ExpiryStory(), EvolveStory())
     logs = (CollectStory(), slots, ForkStory(), RebuildStory())
     for story in (*STORIES, *shards, *logs, *transactions):

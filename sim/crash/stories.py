@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed, check_all
 from sim.checkers.watch import Watch
-from sim.crash.points import VICTIM
+from sim.crash.points import VICTIM, Marks
 from sim.kernel.fates import Script
 from sim.kernel.loop import run
 from sim.kernel.small import Limits, limited
@@ -86,6 +86,37 @@ def told(
         "requests were counted in two ways, and differ",
     )
     return len(victim.store.records)
+
+
+@dataclass(slots=True, kw_only=True)
+class MarkedStory:
+    """A story that tells what each of its victim's requests is for.
+
+    All that the victim does can be done again, by an heir.
+    """
+
+    attempts: int = 20
+    limits: Limits = SMALL
+    marks: Marks = field(default_factory=Marks)
+
+    def tell(self, fates: Script, *, seed: int) -> int:
+        self.marks = Marks()
+        return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
+
+    async def _play(self, world: World) -> None:
+        await self._lived(world)
+
+    async def _lived(self, world: World) -> None:
+        """Have the victim live, as long as it may, and then its heir."""
+        victim = world.client(VICTIM)
+        await victim.live(self._live(victim))
+        await self._live(world.client("heir"))
+
+    async def _live(self, client: Client) -> None:
+        raise NotImplementedError
+
+    def _check(self, shards: dict[str, Observed]) -> None:
+        raise NotImplementedError
 
 
 @dataclass(slots=True)

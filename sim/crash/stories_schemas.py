@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -10,11 +10,9 @@ import pyarrow as pa
 
 from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed
-from sim.crash.points import VICTIM, Marks
-from sim.crash.stories import SMALL, persist, told
-from sim.kernel.fates import Script
-from sim.kernel.small import Limits
-from sim.kernel.world import Client, World
+from sim.crash.points import VICTIM
+from sim.crash.stories import MarkedStory, persist
+from sim.kernel.world import Client
 from sim.workloads.shard import SCHEMA, shard_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.handle.shard import Shard
@@ -26,21 +24,10 @@ EVOLVED: Final = (SCHEMA.data, _ADDED, _ADDED.remove(_ADDED.get_field_index("v")
 
 
 @dataclass(slots=True)
-class EvolveStory:
+class EvolveStory(MarkedStory):
     """A column is added and one dropped between writes, and rows of all schemas are merged."""
 
     name: str = "schemas"
-    limits: Limits = SMALL
-    marks: Marks = field(default_factory=Marks)
-
-    def tell(self, fates: Script, *, seed: int) -> int:
-        self.marks = Marks()
-        return told(fates, seed, self.limits, self._play, self._check)
-
-    async def _play(self, world: World) -> None:
-        victim = world.client(VICTIM)
-        await victim.live(self._live(victim))
-        await self._live(world.client("heir"))
 
     async def _live(self, client: Client) -> None:
         """All of it can be done again by an heir, and comes to the same."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed
-from sim.crash.points import VICTIM, Marks
-from sim.crash.stories import SMALL, persist, told
-from sim.kernel.fates import Script
-from sim.kernel.small import Limits
+from sim.crash.stories import MarkedStory, persist
 from sim.kernel.world import Client, World
 from sim.workloads.ingest import demand_same
 from sim.workloads.shard import SCHEMA, shard_of, table_of
@@ -37,23 +34,15 @@ LEASE_US: Final = 60_000_000
 
 
 @dataclass(slots=True)
-class UpkeepStory:
+class UpkeepStory(MarkedStory):
     """A named writer, a reader under a lease, retention, merges, sweeps, and the tombstone."""
 
     name: str = "shard, for years"
-    limits: Limits = SMALL
-    marks: Marks = field(default_factory=Marks)
-
-    def tell(self, fates: Script, *, seed: int) -> int:
-        self.marks = Marks()
-        return told(fates, seed, self.limits, self._play, self._check)
 
     async def _play(self, world: World) -> None:
-        victim, other = world.client(VICTIM), world.client("other")
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._merge(other), name="other")
-            await victim.live(self._live(victim))
-            await self._live(world.client("heir"))
+            group.create_task(self._merge(world.client("other")), name="other")
+            await self._lived(world)
 
     def _shard(self, client: Client) -> Shard:
         return shard_of(client, "s")
@@ -140,16 +129,10 @@ class UpkeepStory:
 
 
 @dataclass(slots=True)
-class ExpiryStory:
+class ExpiryStory(MarkedStory):
     """A reader is gone, and its lease is ended by who has watched it; what it held is deleted."""
 
     name: str = "expiry"
-    limits: Limits = SMALL
-    marks: Marks = field(default_factory=Marks)
-
-    def tell(self, fates: Script, *, seed: int) -> int:
-        self.marks = Marks()
-        return told(fates, seed, self.limits, self._play, self._check)
 
     async def _play(self, world: World) -> None:
         gone = world.client("gone")
@@ -160,9 +143,7 @@ class ExpiryStory:
             )
         reader = await shard.lease(lease_us=LEASE_US)
         await reader.stop()
-        victim = world.client(VICTIM)
-        await victim.live(self._live(victim))
-        await self._live(world.client("heir"))
+        await self._lived(world)
 
     async def _live(self, client: Client) -> None:
         shard = shard_of(client, "s")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from sim.checkers.demands import demand
 from sim.checkers.invariants import Observed
-from sim.crash.points import VICTIM, Marks
-from sim.crash.stories import SMALL, TRIES, T, told
-from sim.kernel.fates import Script
-from sim.kernel.small import Limits
+from sim.crash.points import VICTIM
+from sim.crash.stories import TRIES, MarkedStory, T
 from sim.kernel.world import Client, World
 from sim.workloads.ingest import demand_same
 from sim.workloads.shard import shard_of, table_of
@@ -42,23 +40,14 @@ async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
 
 
 @dataclass(slots=True)
-class TransactionStory:
+class TransactionStory(MarkedStory):
     """All of it can be done again by an heir; somebody reads, merges and sweeps beside."""
 
     name: str = "transactions"
-    attempts: int = 20
-    limits: Limits = SMALL
-    marks: Marks = field(default_factory=Marks)
-
-    def tell(self, fates: Script, *, seed: int) -> int:
-        self.marks = Marks()
-        return told(fates, seed, self.limits, self._play, self._check, attempts=self.attempts)
 
     async def _play(self, world: World) -> None:
-        victim = world.client(VICTIM)
         beside = asyncio.create_task(self._beside(world.client("other")), name="other")
-        await victim.live(self._live(victim))
-        await self._live(world.client("heir"))
+        await self._lived(world)
         await beside
 
     def _transactions(self, client: Client) -> Transactions:

@@ -14,51 +14,55 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kit.places import Addresses
 
+T = TypeVar("T")
 TESTS = Path(__file__).parents[1]
 WRITERS = 8
 SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "6"))
 STOPPED_S = 0.8  # Twice a lease.
 
 
-@dataclass(slots=True)
-class Writer:
-    """A process that runs ``script`` of this folder, and what it said."""
+class Speaker(Generic[T]):
+    """A process, and the lines that it said, as ``read`` has them."""
 
-    where: Addresses
-    script: str
-    name: str
-    said: list[list[Any]] = field(default_factory=list)
-    process: subprocess.Popen[str] = field(init=False)
-    listener: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, command: Sequence[str], read: Callable[[str], T], *, env: Mapping[str, str]
+    ) -> None:
+        self.said: list[T] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"chaos.{self.script}", *self.where.arguments, self.name],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, *command], env={**os.environ, **env}, stdout=subprocess.PIPE, text=True
         )
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
+        self._read = read
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         for line in self.process.stdout or ():
             if line.endswith("\n"):  # One that was cut off in the middle was not said.
-                self.said.append(json.loads(line))
+                self.said.append(self._read(line))
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.listener.join()
+        self._listener.join()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+class Writer(Speaker[list[Any]]):
+    """A process that runs ``script`` of this folder, and what it said."""
+
+    def __init__(self, where: Addresses, script: str, name: str) -> None:
+        self.name = name
+        command = ["-m", f"chaos.{script}", *where.arguments, name]
+        path = os.pathsep.join([str(TESTS), *sys.path])
+        super().__init__(command, json.loads, env={"PYTHONPATH": path})
 
 
 @dataclass(slots=True)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from chaos.fighters import SECONDS, Speaker
 from kit.protocols import KINDS, Kind
 from kit.s3_servers import SeaweedServer
 from tidelog.clock import SystemClock
@@ -22,52 +18,25 @@ from tidelog.store.urls import open_store
 from tidelog.wal.scrub.report import Scrubbed
 
 WRITERS = 3
-SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "6"))
 SCRIPT = Path(__file__).with_name("log_writer.py")
 
 
-@dataclass(slots=True)
-class Writer:
-    """A process that writes, and what it said."""
+class LogWriter(Speaker[str]):
+    """A process that writes a log, and what it said."""
 
-    protocol: str
-    url: str
-    name: str
-    said: list[str] = field(default_factory=list)
-    process: subprocess.Popen[str] = field(init=False)
-    listener: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), self.protocol, self.url, self.name],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
-
-    def _listen(self) -> None:
-        for line in self.process.stdout or ():
-            if line.endswith("\n"):  # One that was cut off in the middle was not said.
-                self.said.append(line)
+    def __init__(self, protocol: str, url: str, name: str) -> None:
+        super().__init__([str(SCRIPT), protocol, url, name], str, env={})
 
     def await_word(self, deadline: float) -> None:
         """Wait until something was acknowledged: most die in the middle of their work."""
         while not self.said and self.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.listener.join()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
 
 def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
     """Let writers write, each killed at random again and again; return what was acknowledged."""
     dice, lives = random.Random(seed), 0
-    running = [Writer(kind.name, url, f"w{n}-0") for n in range(WRITERS)]
+    running = [LogWriter(kind.name, url, f"w{n}-0") for n in range(WRITERS)]
     said: list[str] = []
     begun = time.monotonic()
     while (took := time.monotonic() - begun) < SECONDS or (
@@ -82,7 +51,7 @@ def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
         running[place].kill()
         said += running[place].said
         lives += 1
-        running[place] = Writer(kind.name, url, f"w{place}-{lives}")
+        running[place] = LogWriter(kind.name, url, f"w{place}-{lives}")
     for writer in running:
         writer.kill()
         said += writer.said
@@ -94,7 +63,7 @@ def fight(kind: Kind, url: str, *, seed: int) -> dict[int, str]:
     return places
 
 
-def _words(said: list[str], running: list[Writer]) -> list[str]:
+def _words(said: list[str], running: list[LogWriter]) -> list[str]:
     """Return the bodies that were acknowledged so far."""
     lines = [*said, *(line for writer in running for line in list(writer.said))]
     return [line.split()[1] for line in lines]

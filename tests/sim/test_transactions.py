@@ -14,7 +14,9 @@ from sim.crash.stories_transactions import TransactionStory
 from sim.workloads.commits import simulate_commits
 from sim.workloads.transactions import simulate_transactions
 
-STORIES = {story.name: story for story in (TransactionStory(), TransactionStory("impatient", 1))}
+STORIES = {
+    story.name: story for story in (TransactionStory(), TransactionStory("impatient", attempts=1))
+}
 SEEDS_MAX = 600
 
 
