@@ -24,7 +24,8 @@ from tidelog.ids import SeqNo
 from tidelog.store.port import Store
 
 WRITER = """
-import asyncio, sys
+import asyncio, os, signal, sys
+from contextlib import nullcontext
 import pyarrow as pa
 from tidelog.clock import SystemClock
 from tidelog.consensus.kinds import open_consensus, parse_consensus
@@ -41,6 +42,14 @@ async def main():
     store = open_store(sys.argv[1], clock=clock)
     place = parse_consensus(sys.argv[2])
     consensus = open_consensus(place, location=sys.argv[3], store=store, clock=clock)
+
+    def pause(*told):
+        # Between statements: who stops within one holds the lock of SQLite's file, and all writers.
+        database = getattr(consensus, "database", None)
+        with nullcontext() if database is None else database._lock:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    signal.signal(signal.SIGUSR1, pause)
     shard = Shard(id=ShardId("s"), store=store, consensus=consensus, clock=clock, schema=SCHEMA)
     upper = (await shard.upper()).time
     reader = await shard.lease(lease_us=int(sys.argv[5]))
@@ -94,7 +103,8 @@ def test_t57_who_is_paused_holds_up_nobody_and_goes_on_after(
     try:
         said(sleeper, "wrote", count=2)
         said(other, "wrote", count=2)
-        os.kill(sleeper.pid, signal.SIGSTOP)
+        os.kill(sleeper.pid, signal.SIGUSR1)
+        os.waitpid(sleeper.pid, os.WUNTRACED)
         said(other, "wrote", count=3)
 
         async def watch() -> int:
