@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import errno
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -90,6 +91,10 @@ class NoSuchStream(UsageError):
     """The log has no open stream of that id."""
 
 
+class NoSuchSegment(UsageError):
+    """A keyed log has no such segment."""
+
+
 class NameTaken(UsageError):
     """Something of that name exists."""
 
@@ -132,6 +137,10 @@ class ManifestLost(NoSuchLog):
     """The log's manifest is not there, and its records are."""
 
 
+class NoSuchCheckpoint(GoneError):
+    """A keyed log has no such checkpoint."""
+
+
 class NoSuchCursor(GoneError):
     """The log has no cursor of that name."""
 
@@ -142,6 +151,10 @@ class NoSuchPin(GoneError):
 
 class PositionCollected(GoneError):
     """The records asked for were collected; the message has the oldest that are left."""
+
+
+class SequenceRetired(GoneError):
+    """Records asked for were let go of; the message has the oldest sequence that is left."""
 
 
 class LogSealed(GoneError):
@@ -190,6 +203,23 @@ class BusyError(TidelogError):
     """A limit is reached: back off, then retry."""
 
     kind = "busy"
+
+
+class LogFull(BusyError):
+    """Too much waits to be written; ``records`` are what was given, to be appended later."""
+
+    records: Sequence[tuple[bytes, bytes]] = ()
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        records: Sequence[tuple[bytes, bytes]] = (),
+        outcome: Outcome = Outcome.NOT_APPLIED,
+        **facts: object,
+    ) -> None:
+        super().__init__(sentence, outcome=outcome, **facts)
+        self.records = records
 
 
 class HandleError(TidelogError):

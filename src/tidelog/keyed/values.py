@@ -1,0 +1,210 @@
+"""What keyed logs are told and tell: settings, segments, counts, checkpoints. Pure.
+
+Source: rfc-0001, "Count API"; design page 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidelog.arguments import quoted
+from tidelog.errors import UsageError
+
+KEY_BYTES_MAX: Final = 16_384
+SEQUENCE_MAX: Final = 2**63 - 1
+MEMORY: Final = "memory"
+DURABLE: Final = "durable"
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("key", pa.binary(), nullable=False),
+    pa.field("sequence", pa.int64(), nullable=False),
+    pa.field("timestamp_us", pa.int64(), nullable=False),
+    pa.field("value", pa.binary(), nullable=False),
+]
+KEYED_RECORDS: Final = pa.schema(_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealing:
+    """When a segment is sealed by itself: at a size, at an age, or (None, None) by call alone.
+
+    Units: ``bytes`` of keys and values that were appended since it began; ``age_us`` since its
+    first record. A segment is sealed between two appends, so it may be larger by one.
+    """
+
+    bytes: int | None = 1024 * 1024 * 1024
+    age_us: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "age_us"):
+            if getattr(self, name) is not None:
+                _check_from_one(getattr(self, name), name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept at least; of each that is set, older sealed segments go whole.
+
+    Units: records as young as ``age_us`` are kept, so a segment goes once the next one began so
+    long ago; the newest segments that have ``bytes`` stored together; the newest ``segments``.
+    The active segment never goes. A segment goes once any of the settings lets it go.
+    """
+
+    age_us: int | None = None
+    bytes: int | None = None
+    segments: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("age_us", "bytes", "segments"):
+            if getattr(self, name) is not None:
+                _check_from_one(getattr(self, name), name)
+
+    @property
+    def is_set(self) -> bool:
+        return (self.age_us, self.bytes, self.segments) != (None, None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A window of sequences over all keys, ``[start, limit)``; the active one has no ``limit``.
+
+    ``records`` and ``bytes`` are those of its runs: what is not compacted yet is not in them.
+    ``first_us`` is the least time of its records as far as they are compacted, else None.
+    """
+
+    id: int
+    start: int
+    limit: int | None
+    sealed_us: int | None
+    first_us: int | None
+    last_us: int | None
+    records: int
+    bytes: int
+    runs: int
+    is_compacted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """How many records there are: at least ``least``, at most ``most``; ``value`` lies between."""
+
+    value: int
+    least: int
+    most: int
+
+    @property
+    def is_exact(self) -> bool:
+        return self.least == self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """A named frontier, whose records stay readable: ``[oldest, next_sequence)``."""
+
+    name: str
+    oldest: int
+    next_sequence: int
+    made_us: int
+    fork: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedInfo:
+    """What there is to know of a keyed log.
+
+    Units: ``oldest`` is the first sequence that is readable, ``next_sequence`` the one to come,
+    ``compacted`` the one up to which all is in runs; ``bytes`` are those of runs and directories.
+    """
+
+    name: str
+    oldest: int
+    next_sequence: int
+    compacted: int
+    segments: int
+    runs: int
+    bytes: int
+    records_in_runs: int
+    loose_fragments: int
+    sealing: Sealing
+    retention: Retention
+    checkpoints: tuple[CheckpointInfo, ...]
+
+
+def _check_from_one(value: object, what: str) -> None:
+    if type(value) is not int or value < 1:
+        raise UsageError(f"{what} is a whole number (int) from 1 on, or None", found=quoted(value))
+
+
+def check_key(key: object) -> bytes:
+    """Return a key back, if it is one.
+
+    Raises:
+        UsageError: it is no bytes, or too long. The empty key is a key.
+    """
+    if isinstance(key, str):
+        raise UsageError("a key is bytes, never str: encode it first")
+    if not isinstance(key, bytes):
+        raise UsageError(f"a key is bytes, not {type(key).__name__}", key=quoted(key))
+    if len(key) > KEY_BYTES_MAX:
+        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=len(key))
+    return key
+
+
+def check_sequences(start: int, limit: int | None = None) -> None:
+    """Refuse what is no range of sequences ``[start, limit)``.
+
+    Raises:
+        UsageError: one is no whole number from 0 to 2^63-1, or the range goes the wrong way.
+    """
+    for name, value in (("start", start), ("limit", limit)):
+        if value is None and name == "limit":
+            continue
+        if type(value) is not int or not 0 <= value <= SEQUENCE_MAX:
+            raise UsageError(
+                f"{name} is a sequence: a whole number (int) from 0 to 2^63-1", given=quoted(value)
+            )
+    if limit is not None and limit < start:
+        raise UsageError("the range of sequences goes the wrong way", start=start, limit=limit)
+
+
+def check_keys(first: object, last: object | None) -> None:
+    """Refuse what is no range of keys ``[first, last)``.
+
+    Raises:
+        UsageError: one is no key, or the range goes the wrong way.
+    """
+    check_key(first)
+    if last is not None and check_key(last) < check_key(first):
+        raise UsageError(
+            "the range of keys goes the wrong way: the first is not before the last",
+            first=quoted(first),
+            last=quoted(last),
+        )
+
+
+def prefix_limit(prefix: bytes) -> bytes | None:
+    """Return the least key after all that begin with a prefix; None if there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
+def records_table(records: Sequence[tuple[bytes, bytes]]) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """Return the keys and the values of pairs, as arrays.
+
+    Raises:
+        UsageError: it is no list of pairs of bytes.
+    """
+    given: object = records
+    if isinstance(given, bytes | str) or not isinstance(given, Sequence):
+        raise UsageError("append takes a list of (key, value), both bytes")
+    try:
+        keys, values = zip(*records, strict=True) if records else ((), ())
+        return pa.array(keys, pa.binary()), pa.array(values, pa.binary())
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise UsageError(
+            "append takes a list of (key, value), both bytes: encode texts first", why=str(error)
+        ) from error
