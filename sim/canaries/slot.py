@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from tidelog.store.conditional import Occupied
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Work
+from tidelog.wal.append.work import Work
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.slot_protocol import chain as walk

@@ -25,7 +25,8 @@ from tidelog.errors import (
 )
 from tidelog.wal.append import queue as queues
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.append.queue import LOOKS, Queue, Work
+from tidelog.wal.append.queue import LOOKS, Queue
+from tidelog.wal.append.work import Work
 
 TEN = pa.array([b"x" * 6], pa.binary())  # Its offsets count, too: 14 bytes.
 

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.slot_object import SLOT_RECORDS
 
-Row = tuple[int, int, bytes | None, bytes]
+Row = tuple[int, int, bytes | None, bytes | None, bytes]
 INT64 = st.integers(-(2**63), 2**63 - 1)
+MAYBE = st.none() | st.binary(max_size=4)
 ROWS = st.lists(
-    st.tuples(INT64, INT64, st.none() | st.binary(max_size=4), st.binary(max_size=9)), max_size=12
-)
+    st.tuples(INT64, INT64, MAYBE, MAYBE, st.binary(max_size=9)), max_size=12
+) | st.lists(st.tuples(INT64, INT64, MAYBE, st.none(), st.binary(max_size=9)), max_size=12)
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    columns: list[Any] = [[row[at] for row in rows] for at in range(4)]
+    columns: list[Any] = [[row[at] for row in rows] for at in range(5)]
     return pa.table(columns, schema=SLOT_RECORDS)
 
 
@@ -32,7 +33,8 @@ def spelled(rows: list[Row]) -> bytes:
     found = struct.pack("<Q", len(rows))
     found += b"".join(struct.pack("<q", row[0]) for row in rows)
     found += b"".join(struct.pack("<q", row[1]) for row in rows)
-    for at in (2, 3):
+    has_keys = any(row[3] is not None for row in rows)
+    for at in (2, 3, 4) if has_keys else (2, 4):
         values = [row[at] for row in rows]
         assert all(value is None or isinstance(value, bytes) for value in values)
         found += b"".join(
@@ -45,12 +47,14 @@ def spelled(rows: list[Row]) -> bytes:
 def test_sums_are_stable() -> None:
     """They are stored, so a release that computed others would call every log damaged."""
     rows: list[Row] = [
-        (1, 1_700_000_000_000_000, None, b"one"),
-        (2, 7, b"", b""),
-        (3, 8, b"s", b"x"),
+        (1, 1_700_000_000_000_000, None, None, b"one"),
+        (2, 7, b"", None, b""),
+        (3, 8, b"s", None, b"x"),
     ]
 
     assert column_sum(table_of(rows)) == "39160b452916e0ce14c8534b2915ad31"
+    keyed: list[Row] = [*rows, (4, 9, None, b"", b""), (5, 9, None, b"k", b"y")]
+    assert column_sum(table_of(keyed)) == "ccbbd642eb869b6e7cb1474b824be658"
     assert column_sum(table_of([])) == xxhash.xxh3_128_hexdigest(bytes(8))
 
 
@@ -63,7 +67,7 @@ def test_the_sum_is_that_of_the_values_however_they_lie(
     cuts = data.draw(st.lists(st.integers(0, len(rows)), max_size=3), label="cuts")
     edges = [0, *sorted(cuts), len(rows)]
     # Each chunk is a slice from the middle of something else.
-    around: list[Row] = [(9, 9, b"around", b"around")]
+    around: list[Row] = [(9, 9, b"around", None, b"around")]
     pieces = [
         table_of([*around, *rows[start:limit], *around]).slice(1, limit - start)
         for start, limit in pairwise(edges)
@@ -80,27 +84,32 @@ def test_what_lies_under_a_null_does_not_count() -> None:
         2,
         [pa.py_buffer(b"\x02"), pa.py_buffer(struct.pack("<3i", 0, 3, 5)), pa.py_buffer(b"junkA")],
     )
-    table = table_of([(1, 1, None, b"x"), (2, 2, seen[1].as_py(), b"y")])
+    table = table_of([(1, 1, None, None, b"x"), (2, 2, seen[1].as_py(), None, b"y")])
     assert seen.to_pylist() == [None, b"kA"]
     with_junk = table.set_column(2, "stream", pa.chunked_array([seen]))
 
     assert column_sum(with_junk) == column_sum(table)
 
 
-BASE: list[Row] = [(1, 5, b"ab", b"cd"), (2, 5, None, b"ef"), (3, 6, b"", b"")]
+BASE: list[Row] = [(1, 5, b"ab", None, b"cd"), (2, 5, None, None, b"ef"), (3, 6, b"", None, b"")]
 OTHERS: list[list[Row]] = [
-    [(1, 5, b"ab", b"cd"), (2, 5, None, b"ef")],
-    [(1, 5, b"ab", b"cd"), (2, 5, None, b"ef"), (4, 6, b"", b"")],
-    [(1, 5, b"ab", b"cd"), (2, 6, None, b"ef"), (3, 6, b"", b"")],
-    [(5, 1, b"ab", b"cd"), (5, 2, None, b"ef"), (6, 3, b"", b"")],
-    [(1, 5, b"ab", b"cd"), (2, 5, b"", b"ef"), (3, 6, b"", b"")],
-    [(1, 5, b"ab", b"cd"), (2, 5, None, b"ef"), (3, 6, None, b"")],
-    [(1, 5, b"ab", b"cd"), (2, 5, b"", b"ef"), (3, 6, None, b"")],
-    [(1, 5, b"a", b"bcd"), (2, 5, None, b"ef"), (3, 6, b"", b"")],
-    [(1, 5, b"a", b"cd"), (2, 5, None, b"ef"), (3, 6, b"b", b"")],
-    [(1, 5, b"ab", b"c"), (2, 5, None, b"def"), (3, 6, b"", b"")],
-    [(1, 5, b"ab", b"cd"), (2, 5, None, b""), (3, 6, b"", b"ef")],
-    [(1, 5, b"ab", b"cd"), (2, 5, None, b"eg"), (3, 6, b"", b"")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, None, None, b"ef")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, None, None, b"ef"), (4, 6, b"", None, b"")],
+    [(1, 5, b"ab", None, b"cd"), (2, 6, None, None, b"ef"), (3, 6, b"", None, b"")],
+    [(5, 1, b"ab", None, b"cd"), (5, 2, None, None, b"ef"), (6, 3, b"", None, b"")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, b"", None, b"ef"), (3, 6, b"", None, b"")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, None, None, b"ef"), (3, 6, None, None, b"")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, b"", None, b"ef"), (3, 6, None, None, b"")],
+    [(1, 5, b"a", None, b"bcd"), (2, 5, None, None, b"ef"), (3, 6, b"", None, b"")],
+    [(1, 5, b"a", None, b"cd"), (2, 5, None, None, b"ef"), (3, 6, b"b", None, b"")],
+    [(1, 5, b"ab", None, b"c"), (2, 5, None, None, b"def"), (3, 6, b"", None, b"")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, None, None, b""), (3, 6, b"", None, b"ef")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, None, None, b"eg"), (3, 6, b"", None, b"")],
+    [(1, 5, b"ab", b"", b"cd"), (2, 5, None, None, b"ef"), (3, 6, b"", None, b"")],
+    [(1, 5, b"ab", b"c", b"d"), (2, 5, None, None, b"ef"), (3, 6, b"", None, b"")],
+    [(1, 5, b"a", b"b", b"cd"), (2, 5, None, None, b"ef"), (3, 6, b"", None, b"")],
+    [(1, 5, None, b"ab", b"cd"), (2, 5, None, None, b"ef"), (3, 6, b"", None, b"")],
+    [(1, 5, b"ab", None, b"cd"), (2, 5, None, None, b"ef"), (3, 6, None, b"", b"")],
 ]
 
 

@@ -472,7 +472,7 @@ async def test_logs_of_the_manifest_protocol_have_no_streams() -> None:
     await log.append([b"x"])
     await log.close()
     [fragment] = await log.fragments()
-    assert (fragment.last_us, fragment.streams) == (None, None)
+    assert (fragment.last_us, fragment.streams, fragment.keys) == (None, None, None)
 
 
 async def test_logs_from_before_there_were_streams_are_read() -> None:
@@ -483,7 +483,7 @@ async def test_logs_from_before_there_were_streams_are_read() -> None:
         await log.append([b"%d" % number], timestamp_us=number)
     await log.close()
     manifest = (await load_head(store)).manifest
-    old = [replace(one, last_us=None, streams=None) for one in manifest.fragments]
+    old = [replace(one, last_us=None, streams=None, keys=None) for one in manifest.fragments]
     bare = replace(
         manifest,
         snapshots=tuple(replace(one, last_us=None) for one in manifest.snapshots),

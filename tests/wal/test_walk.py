@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -199,10 +200,11 @@ def test_the_time_of_a_fence_has_passed_only_if_the_manifest_says_so() -> None:
 
 def test_streams_and_bodies_do_not_run_together() -> None:
     """The setsum tells a record's stream from its body."""
-    one = pa.table([[1], [1], [b"ab"], [b"c"]], schema=SLOT_RECORDS)
-    other = pa.table([[1], [1], [b"a"], [b"bc"]], schema=SLOT_RECORDS)
-    none = pa.table([[1], [1], [None], [b"abc"]], schema=SLOT_RECORDS)
-    mixed = pa.table([[1, 2], [1, 1], [b"a", None], [b"x", b"y"]], schema=SLOT_RECORDS)
+    one = pa.table([[1], [1], [b"ab"], [None], [b"c"]], schema=SLOT_RECORDS)
+    other = pa.table([[1], [1], [b"a"], [None], [b"bc"]], schema=SLOT_RECORDS)
+    none = pa.table([[1], [1], [None], [None], [b"abc"]], schema=SLOT_RECORDS)
+    columns: list[Any] = [[1, 2], [1, 1], [b"a", None], [None, b"k"], [b"x", b"y"]]
+    mixed = pa.table(columns, schema=SLOT_RECORDS)
 
     sums = {setsum_of_slot_records(table) for table in (one, other, none)}
     assert len(sums) == 3

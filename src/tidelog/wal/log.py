@@ -1,8 +1,8 @@
 """What a log of either protocol can do; see `tidelog.wal.logs`, which opens one.
 
 Shape: records are read as a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary,
-    null where there is none, empty in control records) and ``body`` (binary), in the order of
-    positions, from 1.
+    null where there is none, empty in control records), ``key`` (binary, null where there is none)
+    and ``body`` (binary), in the order of positions, from 1.
 Source: wal3 and wal3-draft, "Interface"; design page 3.
 """
 
@@ -55,17 +55,19 @@ class Log(Keeping):
         records: Sequence[bytes],
         *,
         stream: bytes | None = None,
+        key: bytes | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
         """Append records; return the position of the first once all are durable.
 
         The records of one call stand together, in their order, in one stream or in none. Their time
-        is now unless given.
+        is now unless given. ``key`` is bytes that they are found by; the empty key is one, too.
 
         Raises:
             UsageError: they are no list of bytes, there are none, one is over 64 MiB or all are
-            over 1 GiB, or the protocol has no such option. NoSuchStream: the stream is not open.
+            over 1 GiB, the key is over 16,384 bytes, or the protocol has no such option.
+            NoSuchStream: the stream is not open.
             BusyError: ``wait`` is False, and too much is waiting already.
             HandleError: the log is closed. Fenced: another writer took over. LogSealed: the log
             takes no more.
@@ -76,8 +78,9 @@ class Log(Keeping):
             `Batching.patience_us`. All but OutcomeUnknown are NOT_APPLIED, unless ``outcome`` says
             otherwise.
         """
-        bodies = array_of(records)
-        return await self.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
+        return await self.append_arrow(
+            array_of(records), stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
+        )
 
     @abc.abstractmethod
     async def append_arrow(
@@ -85,10 +88,14 @@ class Log(Keeping):
         bodies: pa.BinaryArray,
         *,
         stream: bytes | None = None,
+        key: bytes | pa.BinaryArray | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Append the values of an array, none of which is null; see `append`."""
+        """Append the values of an array, none of which is null; see `append`.
+
+        ``key`` may be an array, too, with the key of each record, or null where it has none.
+        """
 
     async def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
         """Open a stream, so that records can be appended to it; return the position where it opens.
@@ -131,11 +138,13 @@ class Log(Keeping):
         limit: int | None = None,
         limits: Limits | None = None,
         stream: bytes | None = None,
+        key: bytes | None = None,
         control: bool = False,
     ) -> AsyncGenerator[pa.Table, None]:
         """Yield the records of the positions ``[start, limit)`` that there are now.
 
-        Start 0 is the oldest that is left. ``stream`` asks for the records of one stream alone.
+        Start 0 is the oldest that is left. ``stream`` asks for the records of one stream alone, and
+        ``key`` for those with one key: what holds none of them is not read where that is known.
         Control records have positions, and are left out unless asked for.
 
         Raises:
@@ -146,7 +155,12 @@ class Log(Keeping):
 
     @abc.abstractmethod
     def follow(
-        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+        self,
+        start: int = 0,
+        *,
+        stream: bytes | None = None,
+        key: bytes | None = None,
+        control: bool = False,
     ) -> AsyncIterator[pa.Table]:
         """Yield records as `scan` does, and those to come as they come, until the log is sealed."""
 

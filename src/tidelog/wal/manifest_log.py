@@ -55,12 +55,12 @@ class ManifestLog(Log):
         bodies: pa.BinaryArray,
         *,
         stream: bytes | None = None,
+        key: bytes | pa.BinaryArray | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
         """Append the values of an array, none of which is null; see `append`."""
-        if stream is not None:
-            raise self._no_streams()
+        self._refuse(stream, key)
         if timestamp_us is not None:
             raise UsageError(
                 "in a log of the manifest protocol the time of a record is that of its writing: "
@@ -82,22 +82,26 @@ class ManifestLog(Log):
         limit: int | None = None,
         limits: Limits | None = None,
         stream: bytes | None = None,
+        key: bytes | None = None,
         control: bool = False,
     ) -> AsyncGenerator[pa.Table, None]:
-        """See `Log`; there are no streams, and no control records."""
+        """See `Log`; there are no streams, no keys and no control records."""
         check_range(start, limit)
         check_limits(limits)
-        if stream is not None:
-            raise self._no_streams()
+        self._refuse(stream, key)
         found = _all_as_log_records(self._reader.scan(start, limit=limit))
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
-        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+        self,
+        start: int = 0,
+        *,
+        stream: bytes | None = None,
+        key: bytes | None = None,
+        control: bool = False,
     ) -> AsyncIterator[pa.Table]:
-        """See `Log`; there are no streams, and no control records."""
-        if stream is not None:
-            raise self._no_streams()
+        """See `Log`; there are no streams, no keys and no control records."""
+        self._refuse(stream, key)
         check_range(start)
         return self._follow(start)
 
@@ -161,6 +165,19 @@ class ManifestLog(Log):
         """See `Log`."""
         await self._writer.close()
 
+    def _refuse(self, stream: bytes | None, key: object) -> None:
+        if stream is not None:
+            raise self._no_streams()
+        if key is not None:
+            raise self._no_keys()
+
+    def _no_keys(self) -> UsageError:
+        return UsageError(
+            "in a log of the manifest protocol records have no keys, for wal3's bytes have no "
+            "place for them: use a log of the slot protocol",
+            log=self.name,
+        )
+
     def _no_streams(self) -> UsageError:
         return UsageError(
             "a log of the manifest protocol has no streams, for wal3's bytes have no place for "
@@ -190,11 +207,12 @@ def as_log_records(records: pa.Table) -> pa.Table:
         UsageError: see `check_shown`.
     """
     check_shown(records)
-    streams: Any = pa.nulls(records.num_rows, pa.binary())
+    none: Any = pa.nulls(records.num_rows, pa.binary())
     columns = [
         records.column("position").cast(pa.int64()),
         records.column("timestamp_us").cast(pa.int64()),
-        streams,
+        none,
+        none,
         records.column("body"),
     ]
     return pa.table(columns, schema=LOG_RECORDS)

@@ -5,7 +5,7 @@ Source: wal3-draft, "Interface"; design page 3, "Slot commit".
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, TypeVar
@@ -19,6 +19,7 @@ from tidelog.errors import (
     NoSuchLog,
     ObjectNotFound,
 )
+from tidelog.wal.append.work import Placed
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.streams import Control, StreamInfo
@@ -63,13 +64,59 @@ class SlotLog(Log):
         bodies: pa.BinaryArray,
         *,
         stream: bytes | None = None,
+        key: bytes | pa.BinaryArray | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
         """Append the values of an array, none of which is null; see `append`."""
         return await self._written(
-            self._writer.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
+            self._writer.append_arrow(
+                bodies, stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
+            )
         )
+
+    async def place(
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        key: bytes | pa.BinaryArray | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
+    ) -> Placed:
+        """Append the values of an array, and return once they are ordered: not durable yet.
+
+        Until they are durable, the position that is told is no promise: see `Placed`.
+
+        Raises:
+            As `append`, where they came to nothing before they were ordered. What comes of them
+            after that is told by `Placed.durable`, by `flush` and by `close`.
+        """
+        return await self._written(
+            self._writer.place(bodies, key=key, timestamp_us=timestamp_us, wait=wait)
+        )
+
+    async def flush(self) -> int:
+        """Wait until all that was placed so far is durable; return what `durable_position` does.
+
+        Raises:
+            As `append`: so the first ended of what was placed since the last flush and is not in
+            the log, or not known to be. The next flush tells only of what comes after this one.
+        """
+        return await self._written(self._writer.flush())
+
+    def durable_position(self) -> int:
+        """Return the position below which all is durable, as far as this handle knows.
+
+        It never goes back. 1 says that this handle has not written, and knows nothing.
+        """
+        return self._writer.durable_position()
+
+    def on_durable(self, told: Callable[[int], object]) -> Callable[[], None]:
+        """Have a function called with each new `durable_position`; return what ends that.
+
+        It is called in the event loop, each time with a greater one than before.
+        """
+        return self._writer.on_durable(told)
 
     async def streams(self) -> list[StreamInfo]:
         """See `Log`."""
@@ -85,21 +132,27 @@ class SlotLog(Log):
         limit: int | None = None,
         limits: Limits | None = None,
         stream: bytes | None = None,
+        key: bytes | None = None,
         control: bool = False,
     ) -> AsyncGenerator[pa.Table, None]:
-        """See `Log`. What holds none of a stream's records is not read."""
+        """See `Log`."""
         check_range(start, limit)
         check_limits(limits)
-        selection = select(stream, control=control)
+        selection = select(stream, key, control=control)
         found = self._reader.scan(start, limit=limit, selection=selection)
         return self._in_range(found if limits is None else limited(found, limits), start)
 
     def follow(
-        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+        self,
+        start: int = 0,
+        *,
+        stream: bytes | None = None,
+        key: bytes | None = None,
+        control: bool = False,
     ) -> AsyncIterator[pa.Table]:
         """See `Log`."""
         check_range(start)
-        return self._reader.follow(start, selection=select(stream, control=control))
+        return self._reader.follow(start, selection=select(stream, key, control=control))
 
     async def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         """See `Log`; those past the manifest, too."""

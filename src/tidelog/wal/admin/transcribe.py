@@ -1,9 +1,9 @@
 """Transcribing a log: a copy of its records in a new log, of the same protocol or the other.
 
-Positions, times, streams and bodies stay. The new log knows nothing of what was collected before,
+Positions, times, streams, keys and bodies stay. The new log knows nothing of what was collected before,
 and has no cursors; from then on the two have nothing to do with each other. A log in wal3's form
-has one time a fragment, and no streams: so records are parted by their times, and a log with
-streams is refused.
+has one time a fragment, and neither streams nor keys: so records are parted by their times, and a
+log with any of these is refused.
 
 Invariants: until its manifest is written, the copy is no log. Of one that was broken off, what it
 has stored is left, and nothing names it: a slot log's next copy has another first epoch, whose id
@@ -145,7 +145,7 @@ class Transcriber:
         """Write a log in wal3's form; see `to_slots`.
 
         Raises:
-            UsageError: a record is in a stream.
+            UsageError: a record is in a stream, or has a key.
         """
         await demand_no_log(self.target)
         async for entry in self.target.list("log/"):
@@ -157,7 +157,7 @@ class Transcriber:
                     yield part
 
         def encode(manifest: Manifest, table: pa.Table) -> Encoded:
-            rows = table.drop_columns(["stream"]).cast(RECORDS)
+            rows = table.drop_columns(["stream", "key"]).cast(RECORDS)
             data = encode_fragment(rows, write_id=self.clock.unique())
             number = manifest.next_seq_no
             fragment = Fragment(
@@ -247,19 +247,20 @@ def _id_of_epoch(key: str) -> str:
 
 
 def runs_of_one_time(records: pa.Table) -> Iterator[pa.Table]:
-    """Part records of no stream wherever their time changes.
+    """Part records of no stream, and without keys, wherever their time changes.
 
     Raises:
-        UsageError: one is in a stream.
+        UsageError: one is in a stream, or has a key.
     """
-    streams: Any = records.column("stream")
-    if streams.null_count < len(streams):
-        first = pc.index(streams.is_valid(), pa.scalar(True)).as_py()
-        position = records.column("position")[first].as_py()
-        raise UsageError(
-            f"record {position} is in a stream, and wal3's form has none: only a log without "
-            "streams can be exported, or copied with --protocol manifest"
-        )
+    for name, has in (("stream", "is in a stream"), ("key", "has a key")):
+        column: Any = records.column(name)
+        if column.null_count < len(column):
+            first = pc.index(column.is_valid(), pa.scalar(True)).as_py()
+            position = records.column("position")[first].as_py()
+            raise UsageError(
+                f"record {position} {has}, and wal3's form has none: only a log without "
+                f"{name}s can be exported, or copied with --protocol manifest"
+            )
     times = records.column("timestamp_us").to_numpy()
     edges = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), records.num_rows]
     for begin, end in pairwise(edges):

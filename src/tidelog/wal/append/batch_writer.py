@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +23,7 @@ from tidelog.wal.append.closing import Closing
 from tidelog.wal.append.queue import LOOKS, Queue
 from tidelog.wal.append.telling import closed, copy_of, no_answer
 from tidelog.wal.append.token_bucket import TokenBucket, full, spend, wait_us
+from tidelog.wal.append.work import Placed, Work
 from tidelog.wal.format.streams import Control
 
 REST_US: Final = 100_000  # How often a writer that may not send yet looks what else there is.
@@ -84,23 +86,70 @@ class BatchWriter(Closing):
         *,
         timestamp_us: int | None = None,
         stream: bytes | None = None,
+        keys: bytes | pa.BinaryArray | None = None,
         control: Control | None = None,
         wait: bool = True,
     ) -> int:
         """Queue records, and wait for the position of the first; see `Queue.add`."""
         self._refuse_other_loop()
         work = self._queue.add(
-            bodies, timestamp_us=timestamp_us, stream=stream, control=control, wait=wait
+            bodies, timestamp_us=timestamp_us, stream=stream, keys=keys, control=control, wait=wait
         )
+        return await self._told(work, work.done)
+
+    async def _place(
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        timestamp_us: int | None,
+        keys: bytes | pa.BinaryArray | None,
+        wait: bool,
+    ) -> Placed:
+        """Queue records, and wait until they have a position; see `Queue.add`."""
+        self._refuse_other_loop()
+        work = self._queue.add(bodies, timestamp_us=timestamp_us, keys=keys, wait=wait, placed=True)
+        assert work.ordered is not None, "it is placed"
+        return Placed(await self._told(work, work.ordered), work)
+
+    async def _told(self, work: Work, waiter: asyncio.Future[int]) -> int:
+        """Serve what was queued, and return what whoever waits is told."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="wal writer")
             self._task.add_done_callback(_told_to_those_who_wait)
         self._look_later()
         try:
-            return await work.done
+            return await waiter
         except asyncio.CancelledError:
             self._queue.withdraw(work)
             raise
+
+    async def flush(self) -> int:
+        """Wait until all that was placed so far is durable; return what `durable_position` does.
+
+        Raises:
+            Whatever came of what was placed since the last flush and is not in the log, or not
+            known to be: the first of it, as `append` would. HandleError: another event loop writes
+            the log.
+        """
+        self._refuse_other_loop()
+        waiting = self._queue.placed()
+        if waiting:
+            await asyncio.wait(waiting)
+        loss = self._queue.take_loss()
+        failed = (one.exception() for one in waiting if not one.cancelled())
+        # Of two who flush at once the first takes the loss: the other saw it, too.
+        loss = loss or next(filter(None, failed), None)
+        if loss is not None:
+            raise copy_of(loss)
+        return self.durable_position()
+
+    def durable_position(self) -> int:
+        """Return the position below which all is durable, as far as this writer knows."""
+        return self._queue.durable.position
+
+    def on_durable(self, told: Callable[[int], object]) -> Callable[[], None]:
+        """Have a function called with each new `durable_position`; return what ends that."""
+        return self._queue.durable.subscribe(told)
 
     def _refuse_other_loop(self) -> None:
         """Refuse a call in another loop than that of the task: nothing there would be woken.
@@ -175,7 +224,7 @@ class BatchWriter(Closing):
         Raises:
             LocationError: there are such.
         """
-        sent, unsent = self._queue.unheard[True], self._queue.unheard[False]
+        sent, unsent = (self._queue.unheard[way] + self._queue.lost[way] for way in (True, False))
         if sent or unsent:
             raise LocationError(
                 "not all that was appended is known to be in the log: what was sent shows when the "

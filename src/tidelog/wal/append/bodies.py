@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.wal.format.key_set import KEY_BYTES_MAX, check_key
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -78,11 +79,43 @@ def checked(bodies: pa.BinaryArray, *, stream: bytes | None = None) -> pa.Binary
         raise UsageError("a record is bytes, never null")
     _check_size(bodies)
     _check_count(len(bodies), stream)
-    # A slice keeps the whole of what it was cut from: what waits is bounded by what it counts.
-    if bodies.get_total_buffer_size() > 2 * bodies.nbytes + _KEPT_BYTES_MAX:
-        copied: pa.BinaryArray = pa.concat_arrays([bodies])
-        return copied
-    return bodies
+    return _alone(bodies)
+
+
+def keys_of(keys: bytes | pa.BinaryArray | None, count: int) -> pa.BinaryArray | None:
+    """Return the keys of an append's records, null where one has none; None if none has any.
+
+    Raises:
+        UsageError: it is neither a key nor an array of type binary with one for each record, or one
+        is too large, or all of them are, beside what readers take from one object.
+    """
+    given: object = keys
+    if given is None:
+        return None
+    if not isinstance(given, pa.Array | pa.ChunkedArray):
+        check_key(given)
+        assert isinstance(keys, bytes)
+        _check_key_bytes(count * len(keys), count)
+        repeated: pa.BinaryArray = pa.repeat(pa.scalar(keys, pa.binary()), count)
+        return repeated
+    assert not isinstance(keys, bytes | None), "it is an array"
+    if isinstance(given, pa.ChunkedArray) or keys.type != pa.binary():
+        kind = "a chunked array" if isinstance(given, pa.ChunkedArray) else str(keys.type)
+        raise UsageError(
+            f"keys are one array of type binary, not {kind}: cast it first, with "
+            "array.cast(pyarrow.binary()), and join chunks with combine_chunks()"
+        )
+    if len(keys) != count:
+        raise UsageError(
+            "an array of keys has one for each record, or null", keys=len(keys), records=count
+        )
+    if keys.null_count == count:
+        return None
+    lengths = pc.binary_length(keys)
+    if (largest := pc.max(lengths).as_py()) > KEY_BYTES_MAX:
+        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=largest)
+    _check_key_bytes(pc.sum(lengths.cast(pa.int64())).as_py(), count)
+    return _alone(keys)
 
 
 def joined(arrays: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
@@ -108,9 +141,21 @@ def _check_size(bodies: pa.BinaryArray) -> None:
             raise _too_large(size_bytes)
 
 
-def size_of(bodies: pa.BinaryArray, stream: bytes | None) -> int:
-    """Return what an append counts for: its stream's id stands beside each record."""
-    return bodies.nbytes + len(bodies) * len(stream or b"")
+def size_of(
+    bodies: pa.BinaryArray, stream: bytes | None, keys: pa.BinaryArray | None = None
+) -> int:
+    """Return what an append counts for: its stream's id, and a key, stand beside each record."""
+    beside = len(bodies) * len(stream or b"")
+    return bodies.nbytes + beside + (0 if keys is None else keys.nbytes)
+
+
+def _alone(values: pa.BinaryArray) -> pa.BinaryArray:
+    """Return values in an array that keeps no more than them: what waits is bounded by its size."""
+    # A slice keeps the whole of what it was cut from.
+    if values.get_total_buffer_size() > 2 * values.nbytes + _KEPT_BYTES_MAX:
+        copied: pa.BinaryArray = pa.concat_arrays([values])
+        return copied
+    return values
 
 
 def _check_count(count: int, stream: bytes | None) -> None:
@@ -124,6 +169,16 @@ def _check_count(count: int, stream: bytes | None) -> None:
             f"the id of the stream, once for each record, comes to over {BYTES_MIN} bytes: make "
             "several appends of it, or take a shorter id",
             records=count,
+        )
+
+
+def _check_key_bytes(size_bytes: int, count: int) -> None:
+    if size_bytes > BYTES_MIN:
+        raise UsageError(
+            f"the keys of one append, once for each record, come to over {BYTES_MIN} bytes: make "
+            "several appends of it",
+            records=count,
+            size_bytes=size_bytes,
         )
 
 

@@ -18,43 +18,22 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from tidelog.errors import BusyError, LocationError, Outcome, TidelogError
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, size_of
+from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, keys_of, size_of
 from tidelog.wal.append.signal import Signal
 from tidelog.wal.append.telling import closed, copy_of, no_answer, refusal, told_sent, told_unsent
+from tidelog.wal.append.watermark import Watermark
+from tidelog.wal.append.work import Work
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
 
 SHARE_BYTES: Final = 1024 * 1024  # Below that, a batch more costs more than it gains.
 LOOKS: Final = 8  # In so many steps patience runs out.
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """Records that wait, and who waits for their position.
-
-    All are in one stream, or in none; ``control`` is what the one record says that is a control
-    record. ``since`` is the look at which they came.
-    """
-
-    bodies: pa.BinaryArray
-    size: int
-    timestamp_us: int | None
-    done: asyncio.Future[int]
-    stream: bytes | None = None
-    control: Control | None = None
-    since: int = 0
-    is_sent: bool = False
-
-    @property
-    def is_told(self) -> bool:
-        """Say whether whoever waited has an answer; whoever stopped waiting has none."""
-        return self.done.done() and not self.done.cancelled()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +43,8 @@ class Queue:
     ``trouble`` is what the writer met last that keeps it from going on, for those who ask why;
     ``heard`` is what the store said last of a put that is sent again.
     ``is_resting``: the writer may not send yet, by `Batching`, and waits for nothing else.
-    ``unheard`` counts, by whether they were sent, what came to nothing when nobody waited.
+    ``unheard`` counts, by whether they were sent, what came to nothing when nobody waited; ``lost``
+    so what was placed, and ``loss`` is why the first of that is not in the log, for the next flush.
     """
 
     batching: Batching
@@ -76,6 +56,9 @@ class Queue:
     heard: LocationError | None = None
     headway: int = 0  # Batches that were acknowledged.
     unheard: Counter[bool] = field(default_factory=Counter)
+    lost: Counter[bool] = field(default_factory=Counter)
+    loss: BaseException | None = None
+    durable: Watermark = field(default_factory=Watermark)
     _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     _waiting: deque[Work] = field(default_factory=deque)
     _unsettled: dict[Work, None] = field(default_factory=dict)
@@ -107,24 +90,28 @@ class Queue:
         *,
         timestamp_us: int | None = None,
         stream: bytes | None = None,
+        keys: bytes | pa.BinaryArray | None = None,
         control: Control | None = None,
         wait: bool = True,
+        placed: bool = False,
     ) -> Work:
-        """Add records, or put them in line for when there is room.
+        """Add records, or put them in line for when there is room; ``placed``: see `Work.ordered`.
 
         Raises:
             UsageError: they are no append. BusyError: ``wait`` is False, and there is no room.
             HandleError: the queue is closed. Whatever ended it, if something did.
         """
         bodies = checked(bodies, stream=stream)
-        size = size_of(bodies, stream)
+        column = keys_of(keys, len(bodies))
+        size = size_of(bodies, stream, column)
         if self.is_closing:
             raise self._ended()
         is_full = bool(self._in_line) or self._is_full(size)
         if is_full and not wait:
             raise BusyError("too much is waiting to be appended: back off, then retry")
-        done = asyncio.get_running_loop().create_future()
-        work = Work(bodies, size, timestamp_us, done, stream, control, self._looks)
+        loop = asyncio.get_running_loop()
+        work = Work(bodies, size, timestamp_us, loop.create_future(), stream, control, self._looks)
+        work.keys, work.ordered = column, loop.create_future() if placed else None
         if is_full:
             self._in_line[work] = None
         else:
@@ -133,7 +120,9 @@ class Queue:
 
     def withdraw(self, work: Work) -> None:
         """Take out what is still in line; whoever waited for it has gone."""
-        self._in_line.pop(work, None)
+        if work in self._in_line:
+            del self._in_line[work]
+            work.done.cancel()
 
     def take(self, *, shares: int = 1) -> list[Work]:
         """Take what makes the next batch: at least one, and more while it is not full.
@@ -171,6 +160,7 @@ class Queue:
             if not work.done.done():
                 work.done.set_result(position)
             position += len(work.bodies)
+        self.durable.advance(position)
         self.headway += 1
         self.trouble = self.heard = None
         self._forget(batch)
@@ -217,9 +207,21 @@ class Queue:
 
     def count_waiting(self) -> tuple[int, int]:
         """Return how many still wait for an answer and were sent, and how many were not."""
-        waiting = [work for work in self._unsettled if not work.done.done()]
+        waiting = [work for work in self._unsettled if not work.done.done() and not work.is_adrift]
         sent = sum(work.is_sent for work in waiting)
         return sent, len(waiting) - sent + len(self._in_line)
+
+    def placed(self) -> list[asyncio.Future[int]]:
+        """Return what will be told what became of what was placed."""
+        waiting = (*self._unsettled, *self._in_line)
+        placed = [work.done for work in waiting if work.ordered is not None]
+        return [done for done in placed if not done.done()]
+
+    def take_loss(self) -> BaseException | None:
+        """Return why something that was placed is not in the log, and forget it: it is told."""
+        loss, self.loss = self.loss, None
+        self.lost.clear()
+        return loss
 
     def look(self) -> None:
         """Note that a share of the patience has passed, and answer whoever has none left."""
@@ -237,7 +239,9 @@ class Queue:
         if self._quiet_since <= late - LOOKS:
             for work in self._unsettled:
                 if work.is_sent and work.since <= late - LOOKS:
-                    _tell(work, told_sent(self.trouble or no_answer(self.batching, self.heard)))
+                    self._tell(
+                        work, told_sent(self.trouble or no_answer(self.batching, self.heard))
+                    )
 
     def _refuse(self, late: list[Work]) -> None:
         gone = set(late)
@@ -252,9 +256,27 @@ class Queue:
         """Tell what became of a batch; where somebody stopped waiting, whoever closes is told."""
         ended = list(batch)
         for work in ended:
-            _tell(work, told())
+            self._tell(work, told())
             self.unheard[is_sent] += work.done.cancelled() and work in self._unsettled
         self._forget(ended)
+
+    def _tell(self, work: Work, error: BaseException) -> None:
+        if work.done.done():
+            return
+        _raise_in(work.done, error)
+        if work.ordered is None:
+            return
+        if not work.ordered.done():
+            _raise_in(work.ordered, copy_of(error))
+            return
+        self.loss = self.loss or error
+        if not work.is_awaited:
+            is_sent = work.is_sent
+            self.lost[is_sent] += 1
+            work.heard = partial(self._hear_of_loss, is_sent)
+
+    def _hear_of_loss(self, is_sent: bool) -> None:
+        self.lost[is_sent] = max(0, self.lost[is_sent] - 1)
 
     def _ended(self) -> BaseException:
         return closed() if self.ended_by is None else copy_of(self.ended_by)
@@ -288,12 +310,22 @@ class Queue:
         self.changed.notify()
 
 
-def _tell(work: Work, error: BaseException) -> None:
-    if not work.done.done():
-        work.done.set_exception(error)
-        work.done.exception()  # Whoever stopped waiting is not to be told at the end.
+def _raise_in(waiter: asyncio.Future[int], error: BaseException) -> None:
+    waiter.set_exception(error)
+    waiter.exception()  # Whoever stopped waiting is not to be told at the end.
 
 
 def bodies_of(batch: Sequence[Work]) -> pa.BinaryArray:
     """Return the bodies of a batch, one after the other."""
     return joined([work.bodies for work in batch])
+
+
+def keys_in(batch: Sequence[Work]) -> pa.BinaryArray | None:
+    """Return the keys of a batch, null for records without one; None if no record has any."""
+    if all(work.keys is None for work in batch):
+        return None
+    columns: list[Any] = [
+        pa.nulls(len(work.bodies), pa.binary()) if work.keys is None else work.keys
+        for work in batch
+    ]
+    return joined(columns)

@@ -5,8 +5,9 @@ and what lies under a null make no difference. It finds what damage there can be
 memory. It holds nobody off who means to deceive: that is for setsums.
 
 Shape: what is hashed, all numbers little endian: the number of records (8 bytes); all positions,
-    all times (8 bytes each); of streams and then of bodies all lengths (4 bytes each, -1 for null),
-    then all bytes. So no two tables run together as the same bytes.
+    all times (8 bytes each); of streams, then of keys if any record has one, and then of bodies all
+    lengths (4 bytes each, -1 for null), then all bytes. So no two tables run together as the same
+    bytes: where keys stand in the place of bodies, more follows.
 Invariants: stable for ever, for sums are stored.
 """
 
@@ -27,7 +28,9 @@ def column_sum(records: pa.Table) -> str:
     for name in ("position", "timestamp_us"):
         for chunk in records.column(name).chunks:
             state.update(chunk.to_numpy().astype("<i8", copy=False).data)
-    for name in ("stream", "body"):
+    keys = records.column("key")
+    has_keys = keys.null_count < len(keys)
+    for name in ("stream", *(("key",) if has_keys else ()), "body"):
         chunks: list[Any] = records.column(name).chunks
         for chunk in chunks:
             state.update(_lengths(chunk).data)

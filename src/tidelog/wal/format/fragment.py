@@ -14,6 +14,7 @@ from tidelog.setsum import Setsum
 from tidelog.store.within import BESIDE
 from tidelog.wal.format.epoch import place_of
 from tidelog.wal.format.json import Fields, position
+from tidelog.wal.format.key_set import KeySet, encode_key_set, key_set_in
 from tidelog.wal.format.paths import path_in
 from tidelog.wal.format.stream_set import StreamSet, encode_stream_set, stream_set_in
 
@@ -26,8 +27,9 @@ TIME_MAX_US: Final = 2**63 - 1
 class Fragment:
     """An immutable file of the records ``[start, limit)``; size in bytes.
 
-    ``last_us`` is the greatest time of its records, and ``streams`` which streams it holds: both
-    are known in logs of slot commits only, and None elsewhere.
+    ``last_us`` is the greatest time of its records, ``streams`` which streams it holds, and
+    ``keys`` which keys: known in logs of slot commits only, and None elsewhere. Of keys nothing
+    may be recorded there, either, which is None, too.
     """
 
     path: str
@@ -38,6 +40,7 @@ class Fragment:
     setsum: Setsum
     last_us: int | None = None
     streams: StreamSet | None = None
+    keys: KeySet = None
 
 
 def fragment_path(seq_no: int) -> str:
@@ -66,8 +69,9 @@ def decode_fragment(found: Fields) -> Fragment:
         num_bytes=found.whole("num_bytes"),
         setsum=found.setsum("setsum"),
         last_us=last_us,
-        # Where the time is known the streams are, and most fragments hold none.
+        # Where the time is known the streams and the keys are, and most fragments hold none.
         streams=None if last_us is None else stream_set_in(found, "streams"),
+        keys=None if last_us is None else key_set_in(found, "keys"),
     )
 
 
@@ -85,6 +89,8 @@ def encode_fragment(fragment: Fragment) -> dict[str, Any]:
         fields["last_us"] = fragment.last_us
         if fragment.streams:
             fields["streams"] = encode_stream_set(fragment.streams)
+        if fragment.keys != ():
+            fields["keys"] = encode_key_set(fragment.keys)
     return fields
 
 

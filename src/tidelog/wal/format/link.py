@@ -13,6 +13,7 @@ from tidelog.setsum import Setsum
 from tidelog.wal.format.epoch import Epoch, decode_epoch, encode_epoch
 from tidelog.wal.format.fragment import TIME_MAX_US, Fragment
 from tidelog.wal.format.json import Fields
+from tidelog.wal.format.key_set import KeySet, encode_key_set, key_set_in
 from tidelog.wal.format.stream_set import StreamSet, encode_stream_set, stream_set_in
 from tidelog.wal.format.streams import Controls, Streams, decode_controls, encode_controls
 
@@ -24,8 +25,9 @@ class DataLink:
     ``setsum`` is theirs, ``log_setsum`` that of all records up to them, ``column_sum`` what reads
     compare their columns with; ``log_bytes`` counts the
     bytes of all fragments before this one. ``first_us`` and ``last_us`` are their least and
-    greatest time, ``streams`` says which streams they are in, and ``controls`` what those of them
-    say that are in the control stream, so that who walks needs only links.
+    greatest time, ``streams`` says which streams they are in, ``keys`` which keys they have, and
+    ``controls`` what those of them say that are in the control stream, so that who walks needs only
+    links.
     """
 
     epoch: str
@@ -40,6 +42,7 @@ class DataLink:
     log_setsum: Setsum
     log_bytes: int
     streams: StreamSet = ()
+    keys: KeySet = ()
     controls: Controls = ()
 
 
@@ -106,6 +109,7 @@ def fragment_of(link: DataLink, path: str, size_bytes: int) -> Fragment:
         setsum=link.setsum,
         last_us=link.last_us,
         streams=link.streams,
+        keys=link.keys,
     )
     if not link.controls:
         return fragment
@@ -138,6 +142,7 @@ def link_fields(link: Link) -> dict[str, Any]:
         "log_setsum": link.log_setsum.hex(),
         "log_bytes": link.log_bytes,
         **({"streams": encode_stream_set(link.streams)} if link.streams else {}),
+        **({} if link.keys == () else {"keys": encode_key_set(link.keys)}),
         **({"controls": encode_controls(link.controls)} if link.controls else {}),
     }
 
@@ -178,5 +183,6 @@ def link_of(found: Fields) -> Link:
         log_setsum=found.setsum("log_setsum"),
         log_bytes=found.whole("log_bytes"),
         streams=stream_set_in(found, "streams"),
+        keys=key_set_in(found, "keys"),
         controls=decode_controls(found.children("controls")) if found.has("controls") else (),
     )

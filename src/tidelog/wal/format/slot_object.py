@@ -4,7 +4,8 @@ Both are Parquet files with the same columns; a fence has no rows. The link stan
 metadata, with a checksum of its own, and names the slot: an object that changed places is told.
 
 Shape: records are a table of ``position`` and ``timestamp_us`` (int64), ``stream`` (binary, null
-    where there is none, empty in control records) and ``body`` (binary), in the order of positions.
+    where there is none, empty in control records), ``key`` (binary, null where there is none) and
+    ``body`` (binary), in the order of positions. A file has no column ``key`` if no record has one.
 Invariants: bytes of different writes differ, for the link names an epoch, or an id,
     that is its writer's own.
 Source: wal3-draft, "Fragments"; design page 3, "Slot commit".
@@ -27,6 +28,7 @@ from tidelog.setsum import SHA_256, Setsum, setsum_of
 from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import parse, render
+from tidelog.wal.format.key_set import key_set_of, repeats
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, RecordFile, open_records
 from tidelog.wal.format.record_items import has_positions, items_of, positions_from
@@ -35,7 +37,9 @@ from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
-CONTROL_MARK: Final = 0xFFFF  # No id is that long.
+# No id is that long.
+CONTROL_MARK: Final = 0xFFFF
+KEY_MARK: Final = 0xFFFE
 _WHAT: Final = "a slot's object"
 LINK: Final = b"tidelog.link"
 CHECK: Final = b"tidelog.check"
@@ -43,31 +47,46 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("position", pa.int64(), nullable=False),
     pa.field("timestamp_us", pa.int64(), nullable=False),
     pa.field("stream", pa.binary()),
+    pa.field("key", pa.binary()),
     pa.field("body", pa.binary(), nullable=False),
 ]
 SLOT_RECORDS: Final = pa.schema(_FIELDS)
+_KEYLESS: Final = pa.schema([field for field in _FIELDS if field.name != "key"])
 # Places are a few bytes as they are encoded.
 _COMPRESSION: Final[dict[str, Any]] = {
     "position": "none",
     "timestamp_us": "none",
     "stream": "snappy",
+    "key": "snappy",
     "body": "snappy",
 }
 _ENCODINGS: Final = dict.fromkeys(("position", "timestamp_us"), "DELTA_BINARY_PACKED")
 _HEAD: Final = np.dtype([("position", ">u8"), ("time", ">u8"), ("stream", ">u2")])
+_KEYED_HEAD: Final = np.dtype([*_HEAD.descr, ("in_stream", ">u2"), ("key_bytes", ">u4")])
 
 
 def place_slot_records(
-    bodies: pa.BinaryArray, *, start: int, times: Times, streams: pa.BinaryArray | None = None
+    bodies: pa.BinaryArray,
+    *,
+    start: int,
+    times: Times,
+    streams: pa.BinaryArray | None = None,
+    keys: pa.BinaryArray | None = None,
 ) -> pa.Table:
-    """Return bodies as records that follow each other, each with its time, and in its stream.
+    """Return bodies as records that follow each other, each with its time, stream and key.
 
     Raises:
         UsageError: see `positions_from`.
     """
     positions = pa.array(positions_from(start, len(bodies)))
-    in_none: Any = pa.nulls(len(bodies), pa.binary())
-    columns = [positions, pa.array(times), in_none if streams is None else streams, bodies]
+    none: Any = pa.nulls(len(bodies), pa.binary())
+    columns = [
+        positions,
+        pa.array(times),
+        none if streams is None else streams,
+        none if keys is None else keys,
+        bodies,
+    ]
     return pa.table(columns, schema=SLOT_RECORDS)
 
 
@@ -89,6 +108,7 @@ def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink
         log_setsum=tail.setsum + setsum,
         log_bytes=tail.log_bytes,
         streams=held,
+        keys=key_set_of(records.column("key")),
         controls=controls,
     )
     return link, _encode(records, link)
@@ -116,7 +136,12 @@ def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
             than its link says, or promises more than an object of its size may have.
     """
     file = open_records(data, path=path, what=_WHAT)
-    return _link_in(file), file.read(SLOT_RECORDS.names, SLOT_RECORDS)
+    link = _link_in(file)
+    if any(leaf.name == "key" for leaf in file.footer.leaves):
+        return link, file.read(SLOT_RECORDS.names, SLOT_RECORDS)
+    found = file.read(_KEYLESS.names, _KEYLESS)
+    none: Any = pa.nulls(found.num_rows, pa.binary())
+    return link, found.add_column(SLOT_RECORDS.get_field_index("key"), "key", none)
 
 
 def problems_of_data(
@@ -136,6 +161,7 @@ def problems_of_data(
     if _least_and_greatest(records) != (link.first_us, link.last_us):
         problems.append("its times are not those that its link says")
     problems += _problems_of_streams(records, link, fragment)
+    problems += _problems_of_keys(records, link, fragment)
     if column_sum(records) != link.column_sum:
         problems.append("the sum of its columns is not that of its records")
     if with_setsum and setsum_of_slot_records(records) != link.setsum:
@@ -158,21 +184,43 @@ def controls_of(data: bytes, fragment: Fragment) -> Controls:
 
 
 def setsum_of_slot_records(records: pa.Table) -> Setsum:
-    """Return the setsum of records: of place, time, stream and body, each told from the others."""
+    """Return the setsum of records, of which place, time, stream, key and body count.
+
+    Shape: the item of a record is its position and time (8 bytes each) and the mark of its stream
+        (2 bytes: the length of its id, 0 for none, 0xFFFF for the control stream's), all big
+        endian, then the id and the body. That of one with a key has 0xFFFE for the mark, then the
+        mark and the length of the key (4 bytes), then the id, the key and the body.
+    """
     return setsum_of(chain.from_iterable(_items(records)), item_hash=SHA_256)
 
 
 def _items(records: pa.Table) -> Iterator[list[bytes]]:
     for batch in records.to_batches():
-        positions, times, streams, bodies = batch.columns
-        heads = np.empty(batch.num_rows, dtype=_HEAD)
-        heads["position"], heads["time"] = positions.to_numpy(), times.to_numpy()
-        heads["stream"] = _marks(streams)
-        if streams.null_count == len(streams):
-            yield from items_of(heads, bodies)
-        else:
-            ids: Any = streams
-            yield from items_of(heads, pc.fill_null(ids, CONTROL), bodies)
+        keys: Any = batch.column("key")
+        if keys.null_count in (0, len(keys)):
+            yield from _items_of(batch)
+        else:  # Sums are free of order.
+            yield from _items_of(batch.filter(pc.is_valid(keys)))
+            yield from _items_of(batch.filter(pc.is_null(keys)))
+
+
+def _items_of(batch: pa.RecordBatch) -> Iterator[list[bytes]]:
+    """Yield the items of records of which all have a key, or none has."""
+    positions, times, streams, bodies = (batch.column(name) for name in _KEYLESS.names)
+    keys: Any = batch.column("key")
+    has_keys = keys.null_count < len(keys)
+    heads = np.empty(batch.num_rows, dtype=_KEYED_HEAD if has_keys else _HEAD)
+    heads["position"], heads["time"] = positions.to_numpy(), times.to_numpy()
+    heads["in_stream" if has_keys else "stream"] = _marks(streams)
+    parts: list[Any] = []
+    if streams.null_count < len(streams):
+        ids: Any = streams
+        parts.append(pc.fill_null(ids, CONTROL))
+    if has_keys:
+        heads["stream"] = KEY_MARK
+        heads["key_bytes"] = pc.binary_length(keys).to_numpy()
+        parts.append(keys)
+    yield from items_of(heads, *parts, bodies)
 
 
 def _marks(streams: Any) -> Any:
@@ -212,6 +260,13 @@ def _problems_of_streams(records: pa.Table, link: DataLink, fragment: Fragment) 
             yield "its streams are not those that its link says"
     except CorruptionError as error:
         yield f"a control record cannot be read: {error}"
+
+
+def _problems_of_keys(records: pa.Table, link: DataLink, fragment: Fragment) -> Iterator[str]:
+    if fragment.last_us is not None and fragment.keys != link.keys:
+        yield "its keys are not what the log says"
+    if key_set_of(records.column("key")) != link.keys:
+        yield "its keys are not those that its link says"
 
 
 def _link_in(file: RecordFile) -> Link:
@@ -255,13 +310,19 @@ def _problems_of_place(link: DataLink, size_bytes: int, fragment: Fragment) -> I
 def _encode(records: pa.Table, link: Link) -> bytes:
     text = render(link_fields(link))
     sink = pa.BufferOutputStream()
-    has_streams = records.column("stream").null_count < records.num_rows
+    keys = records.column("key")
+    if keys.null_count == len(keys):
+        records = records.drop_columns(["key"])
+    shared = [
+        *(["stream"] if records.column("stream").null_count < records.num_rows else []),
+        *(["key"] if "key" in records.column_names and repeats(keys) else []),
+    ]
     with pq.ParquetWriter(
         sink,
-        SLOT_RECORDS,
-        compression=_COMPRESSION,
+        records.schema,
+        compression={name: _COMPRESSION[name] for name in records.column_names},
         column_encoding=_ENCODINGS,
-        use_dictionary=["stream"] if has_streams else False,  # type: ignore[arg-type]
+        use_dictionary=shared or False,  # type: ignore[arg-type]
         # What would repeat bodies, or the schema that every reader knows. Pages have no checksums:
         # reading them took as long as decoding, and the sum of the columns finds what they find.
         write_statistics=False,

@@ -17,7 +17,8 @@ import pyarrow as pa
 from tidelog.errors import ContentionError, OutcomeUnknown, TidelogError
 from tidelog.wal.append.batch_writer import BatchWriter
 from tidelog.wal.append.bodies import array_of
-from tidelog.wal.append.queue import Work, bodies_of
+from tidelog.wal.append.queue import bodies_of
+from tidelog.wal.append.work import Work
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.manifest_protocol.committer import Committer
 

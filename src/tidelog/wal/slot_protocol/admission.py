@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.errors import UsageError
-from tidelog.wal.append.queue import Work
+from tidelog.wal.append.work import Work
 from tidelog.wal.format.streams import Streams, enact, no_such_stream, refusal
 
 

@@ -18,8 +18,9 @@ from tidelog.clock import Clock, wall_us
 from tidelog.errors import CorruptionError, LocationError, Outcome, TidelogError
 from tidelog.store.conditional import Resend, create_or_read
 from tidelog.store.port import Store
-from tidelog.wal.append.queue import Work, bodies_of
+from tidelog.wal.append.queue import bodies_of, keys_in
 from tidelog.wal.append.telling import not_encoded
+from tidelog.wal.append.work import Work
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
@@ -119,8 +120,11 @@ class Pipeline:
         self._sent[tail.slot] = Sent(batch, fragment, data, tail)
         self._window = launch(self._window)
         self._puts += 1
+        position = tail.position
         for one in batch:
             one.is_sent = True
+            one.order(position)
+            position += len(one.bodies)
         return tail.slot
 
     async def put(self, slot: int) -> None:
@@ -221,6 +225,7 @@ def _encode(batch: Sequence[Work], tail: Tail, now_us: int, writer: str) -> tupl
         start=tail.position,
         times=np.repeat(np.array(times, dtype=np.int64), counts),
         streams=_streams_of(batch, counts),
+        keys=keys_in(batch),
     )
     return encode_data(records, tail, writer=writer)
 

@@ -31,8 +31,8 @@ from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
 from tidelog.wal.append.batch_writer import BatchWriter
 from tidelog.wal.append.bodies import array_of
-from tidelog.wal.append.queue import Work
 from tidelog.wal.append.telling import out_of_reach
+from tidelog.wal.append.work import Placed, Work
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
 from tidelog.wal.read.limits import check_time_us
@@ -83,6 +83,7 @@ class SlotWriter(BatchWriter):
         records: Sequence[bytes],
         *,
         stream: bytes | None = None,
+        key: bytes | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
@@ -92,7 +93,7 @@ class SlotWriter(BatchWriter):
 
         Raises:
             UsageError: they are no list of bytes, there are none, one is over 64 MiB or all are
-            over 1 GiB, the time is not from 0 on, or the stream has no such id. NOT_APPLIED.
+            over 1 GiB, the time is not from 0 on, or the stream or the key is none. NOT_APPLIED.
             NoSuchStream: the stream is not open. NOT_APPLIED.
             BusyError: ``wait`` is False, and too much is waiting already. NOT_APPLIED.
             HandleError: the writer is closed. Fenced: another writer took over. NOT_APPLIED.
@@ -102,14 +103,16 @@ class SlotWriter(BatchWriter):
             LocationError: the store refused it, or the log cannot be opened, or nothing was
             acknowledged for `Batching.patience_us`. NOT_APPLIED.
         """
-        bodies = array_of(records)
-        return await self.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
+        return await self.append_arrow(
+            array_of(records), stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
+        )
 
     async def append_arrow(
         self,
         bodies: pa.BinaryArray,
         *,
         stream: bytes | None = None,
+        key: bytes | pa.BinaryArray | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
@@ -118,7 +121,26 @@ class SlotWriter(BatchWriter):
             check_time_us(timestamp_us)
         if stream is not None:
             check_stream(stream)
-        return await self._submit(bodies, timestamp_us=timestamp_us, stream=stream, wait=wait)
+        return await self._submit(
+            bodies, timestamp_us=timestamp_us, stream=stream, keys=key, wait=wait
+        )
+
+    async def place(
+        self,
+        bodies: pa.BinaryArray,
+        *,
+        key: bytes | pa.BinaryArray | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
+    ) -> Placed:
+        """Append the values of an array, and return once they are ordered; see `Placed`.
+
+        Raises:
+            As `append`, where they came to nothing before that.
+        """
+        if timestamp_us is not None:
+            check_time_us(timestamp_us)
+        return await self._place(bodies, timestamp_us=timestamp_us, keys=key, wait=wait)
 
     async def control(self, control: Control) -> int:
         """Append a control record; return its position once it is durable.
@@ -186,6 +208,8 @@ class SlotWriter(BatchWriter):
 
     async def _fill(self, pipeline: Pipeline) -> None:
         """Send batches until the epoch is over, or closed and all are settled."""
+        if pipeline.is_idle:
+            self._queue.durable.advance(pipeline.tail.position)
         async with asyncio.TaskGroup() as group:
             keeping = group.create_task(self._keeper.run())
             while await self._is_to_send(pipeline):

@@ -1,0 +1,85 @@
+"""One append that waits, and what whoever placed it without waiting for the store holds of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelog.wal.format.streams import Control
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """Records that wait, and who waits for their position.
+
+    All are in one stream, or in none; ``control`` is what the one record says that is a control
+    record; ``keys`` are theirs, if any has one. ``since`` is the look at which they came.
+    ``ordered`` is told the position that they are given first, for those who wait for no more;
+    ``heard`` is to be called by whoever begins to wait for more when they came to nothing already.
+    """
+
+    bodies: pa.BinaryArray
+    size: int
+    timestamp_us: int | None
+    done: asyncio.Future[int]
+    stream: bytes | None = None
+    control: Control | None = None
+    since: int = 0
+    is_sent: bool = False
+    keys: pa.BinaryArray | None = None
+    ordered: asyncio.Future[int] | None = None
+    is_awaited: bool = False
+    heard: Callable[[], None] | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Say whether whoever waited has an answer; whoever stopped waiting has none."""
+        return self.done.done() and not self.done.cancelled()
+
+    @property
+    def is_adrift(self) -> bool:
+        """Say whether it was placed, and nobody waits for what becomes of it."""
+        return self.ordered is not None and self.ordered.done() and not self.is_awaited
+
+    def order(self, position: int) -> None:
+        """Tell the position that they were given; once, though they may be given another."""
+        if self.ordered is not None and not self.ordered.done():
+            self.ordered.set_result(position)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Records that have a place in the log, and may not be durable yet.
+
+    ``position`` is that of the first as they were ordered. Until they are durable it is no promise:
+    where the store refuses a batch, or the log is taken over, positions from there on are given to
+    other records.
+    """
+
+    position: int
+    _work: Work
+
+    @property
+    def durable(self) -> asyncio.Future[int]:
+        """Return what is told the position at which the records really are, once they are durable.
+
+        That is another one than ``position`` if they were placed again. It raises what `append`
+        would. To cancel it is to stop waiting. Nobody has to await it: `flush` and `close` tell,
+        too, of what came to nothing.
+        """
+        work = self._work
+        work.is_awaited = True
+        if work.heard is not None:
+            work.heard()
+            work.heard = None
+        shown = asyncio.shield(work.done)
+        shown.add_done_callback(_noticed)
+        return shown
+
+
+def _noticed(shown: asyncio.Future[int]) -> None:
+    if not shown.cancelled():
+        shown.exception()  # Whoever does not await it is not to be told at the end.
