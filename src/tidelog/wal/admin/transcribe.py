@@ -1,9 +1,9 @@
 """Transcribing a log: a copy of its records in a new log, of the same protocol or the other.
 
-Positions, times, streams, keys and bodies stay. The new log knows nothing of what was collected before,
-and has no cursors; from then on the two have nothing to do with each other. A log in wal3's form
-has one time a fragment, and neither streams nor keys: so records are parted by their times, and a
-log with any of these is refused.
+Positions, times, streams, keys and bodies stay. The new log knows nothing of what was collected
+before, and has no cursors; from then on the two have nothing to do with each other. A log in wal3's
+form has one time a fragment, and neither streams nor keys: so records are parted by their times,
+and a log with any of these is refused.
 
 Invariants: until its manifest is written, the copy is no log. Of one that was broken off, what it
 has stored is left, and nothing names it: a slot log's next copy has another first epoch, whose id

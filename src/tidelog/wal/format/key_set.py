@@ -90,12 +90,6 @@ def key_set_of(keys: Any) -> KeySet:
     return _filter_of(unique)
 
 
-def repeats(keys: Any) -> bool:
-    """Say whether a column of keys is better written with a dictionary of them."""
-    distinct: int = pc.count_distinct(keys).as_py()
-    return len(keys) - keys.null_count >= REPEATS * distinct
-
-
 def encode_key_set(held: KeySet) -> Any:
     """Return plain values."""
     if held is None:

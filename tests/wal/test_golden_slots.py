@@ -1,0 +1,66 @@
+"""Slot objects that were stored: they are read as they are, and written to the byte as they were.
+
+That without keys was written before records could have any.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kit.golden_slots import KEYS, encoded, records_of, tail
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.key_set import KeyBloom, KeySet, keys_may_hold
+from tidelog.wal.format.link import DataLink
+from tidelog.wal.format.slot_object import decode_data, problems_of_data
+from tidelog.wal.slot_protocol.chain import step
+
+FOLDER = Path(__file__).resolve().parents[1] / "golden" / "slots"
+EVERY = pytest.mark.parametrize("name", list(KEYS))
+
+
+def stored(name: str) -> bytes:
+    return (FOLDER / f"{name}.parquet").read_bytes()
+
+
+@EVERY
+def test_what_was_stored_is_read(name: str) -> None:
+    """Records, sums and links; and nothing is found wrong with it."""
+    data = stored(name)
+    link, records = decode_data(data, path=tail().path)
+    fragment = step(tail(), link, len(data))[1]
+
+    assert records == records_of(name)
+    assert isinstance(fragment, Fragment)
+    assert problems_of_data(records, link, len(data), fragment, with_setsum=True) == []
+
+
+@EVERY
+def test_it_is_written_as_it_was(name: str) -> None:
+    """All that is of tidelog's choice; and to the byte, by the library that wrote it then."""
+    data, (link, again) = stored(name), encoded(name)
+    was, now = (pq.read_metadata(pa.BufferReader(one)) for one in (data, again))
+
+    assert decode_data(data, path="p")[0] == link
+    assert was.schema.names == now.schema.names
+    assert was.metadata == now.metadata
+    if was.created_by == now.created_by:
+        assert again == data
+
+
+def test_what_is_recorded_of_keys_is_pinned() -> None:
+    """None, a list, a filter, and nothing where a filter would skip nothing."""
+    found: dict[str, KeySet] = {}
+    for name in KEYS:
+        link, _ = decode_data(stored(name), path="p")
+        assert isinstance(link, DataLink)
+        found[name] = link.keys
+        assert all(keys_may_hold(link.keys, key) for key in KEYS[name] if key is not None)
+    held = found.pop("filtered")
+
+    assert found == {"keyless": (), "listed": (b"", b"a", b"\xff\x00"), "repeated": None}
+    assert isinstance(held, KeyBloom)
+    assert (len(held.bits), held.hashes, held.bits[:4].hex()) == (124, 7, "2d3b428a")
