@@ -26,6 +26,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
 from tidelog.wal.append.queue import Queue
+from tidelog.wal.append.watermark import Watermark
 from tidelog.wal.append.work import Placed
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
@@ -253,13 +254,14 @@ async def test_nobody_has_to_await_what_becomes_of_it() -> None:
     assert placed is not None
     waiting = asyncio.ensure_future(placed.durable)
     waiting.cancel()
-    seen = placed.durable
+    seen, unseen = placed.durable, placed.durable
     gate.open.set()
     with pytest.raises(LocationError):
         await writer.flush()
     await writer.close()
     assert isinstance(seen.exception(), LocationError)
-    del placed, waiting, seen
+    assert unseen.done()
+    del placed, waiting, seen, unseen
     gc.collect()
     await asyncio.sleep(0)
     assert complaints == []
@@ -285,6 +287,33 @@ async def test_what_a_listener_raises_is_not_the_writer_s_trouble() -> None:
     assert [str(one["exception"]) for one in complaints] == ["a listener's own"]
     assert told == [3, 4]
     assert len(await contents(SLOTS, inner)) == 3
+
+
+async def test_who_has_stopped_listening_is_told_no_more() -> None:
+    """Not even of what was on its way; and each is told once of each position."""
+    mark = Watermark()
+    told: dict[str, list[int]] = {"one": [], "two": []}
+    stop = mark.subscribe(told["one"].append)
+    mark.subscribe(told["two"].append)
+    for position in (3, 2, 3, 5):
+        mark.advance(position)
+    stop()
+    stop()
+    await asyncio.sleep(0)
+    assert told == {"one": [], "two": [3, 5]}
+    assert mark.position == 5
+
+
+async def test_what_was_there_is_known_to_be_durable_once_the_log_is_opened() -> None:
+    """Before that a handle knows nothing; nothing need be acknowledged for it to know."""
+    writer, gate, inner = await gated()
+    await writer.close()
+    again = slot_writer(Interposed(inner, before=gate), name="again")
+    assert (again.durable_position(), await again.flush()) == (1, 1)
+    assert (await again.place(of(b"second"))).position == 2
+    assert again.durable_position() == 2
+    assert await again.flush() == 3
+    await again.close()
 
 
 async def test_there_is_room_for_as_much_as_for_appends() -> None:
