@@ -70,11 +70,14 @@ class Log(Blocking[aio_log.Log]):
         records: Sequence[bytes],
         *,
         stream: bytes | None = None,
+        key: bytes | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
         return self._portal.run(
-            self._inner.append(records, stream=stream, timestamp_us=timestamp_us, wait=wait)
+            self._inner.append(
+                records, stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
+            )
         )
 
     def append_arrow(
@@ -82,11 +85,14 @@ class Log(Blocking[aio_log.Log]):
         bodies: pa.BinaryArray,
         *,
         stream: bytes | None = None,
+        key: bytes | pa.BinaryArray | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
         return self._portal.run(
-            self._inner.append_arrow(bodies, stream=stream, timestamp_us=timestamp_us, wait=wait)
+            self._inner.append_arrow(
+                bodies, stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
+            )
         )
 
     def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
@@ -108,15 +114,24 @@ class Log(Blocking[aio_log.Log]):
         limit: int | None = None,
         limits: Limits | None = None,
         stream: bytes | None = None,
+        key: bytes | None = None,
         control: bool = False,
     ) -> Iterator[pa.Table]:
-        found = self._inner.scan(start, limit=limit, limits=limits, stream=stream, control=control)
+        found = self._inner.scan(
+            start, limit=limit, limits=limits, stream=stream, key=key, control=control
+        )
         return self._portal.iterate(found)
 
     def follow(
-        self, start: int = 0, *, stream: bytes | None = None, control: bool = False
+        self,
+        start: int = 0,
+        *,
+        stream: bytes | None = None,
+        key: bytes | None = None,
+        control: bool = False,
     ) -> Iterator[pa.Table]:
-        return self._portal.iterate(self._inner.follow(start, stream=stream, control=control))
+        found = self._inner.follow(start, stream=stream, key=key, control=control)
+        return self._portal.iterate(found)
 
     def fragments(self, start: int = 0, *, limit: int | None = None) -> list[Fragment]:
         return self._portal.run(self._inner.fragments(start, limit=limit))
@@ -164,9 +179,15 @@ class Log(Blocking[aio_log.Log]):
         return self._portal.run(self._inner.pins())
 
     def scan_pin(
-        self, name: str, *, stream: bytes | None = None, control: bool = False
+        self,
+        name: str,
+        *,
+        stream: bytes | None = None,
+        key: bytes | None = None,
+        control: bool = False,
     ) -> Iterator[pa.Table]:
-        return self._portal.iterate(self._inner.scan_pin(name, stream=stream, control=control))
+        found = self._inner.scan_pin(name, stream=stream, key=key, control=control)
+        return self._portal.iterate(found)
 
     def collect(
         self,

@@ -206,6 +206,27 @@ async def test_fragments_without_the_key_are_not_read(rolled_up: bool) -> None:
         await log.close()
 
 
+async def test_a_pin_is_read_by_key() -> None:
+    """What holds none of its records is not fetched; and what is no key is refused at once."""
+    inner = MemoryStore()
+    log = await created(inner)
+    for number in range(6):
+        await log.append([b"%d" % number], key=b"key-%d" % (number % 3))
+    await log.create_pin("held")
+    await log.close()
+    costs = []
+    for key, bodies in ((b"key-1", [b"1", b"4"]), (b"nobody's", [])):
+        store = Metered(inner, clock=CLOCK)
+        again = await open_log(store, name="x", clock=CLOCK, writer="again")
+        before = store.usage()
+        tables = [table async for table in again.scan_pin("held", key=key)]
+        assert [body for table in tables for body in table.column("body").to_pylist()] == bodies
+        costs.append((store.usage() - before).get_count)
+    assert costs[0] - costs[1] == 2
+    with pytest.raises(UsageError, match="never str"):
+        await anext(log.scan_pin("none", key="text"))  # type: ignore[arg-type]
+
+
 async def test_a_follower_of_a_key_gets_what_comes() -> None:
     """And passes over all else, in whatever fragment."""
     async with await created() as log:

@@ -140,20 +140,25 @@ class Keeping(Closing):
         return found
 
     async def scan_pin(
-        self, name: str, *, stream: bytes | None = None, control: bool = False
+        self,
+        name: str,
+        *,
+        stream: bytes | None = None,
+        key: bytes | None = None,
+        control: bool = False,
     ) -> AsyncIterator[pa.Table]:
         """Yield the records that a pin holds, in order, whatever was collected since.
 
-        ``stream`` asks for those of one stream alone; control records are left out unless asked
-        for.
+        ``stream`` asks for those of one stream alone, ``key`` for those with one key; control
+        records are left out unless asked for.
 
         Raises:
-            UsageError: no stream can have the id. NoSuchPin: there is none of the name. BusyError:
-            the pin is being made, or whoever made it died before it was sure. CorruptionError: an
-            object is missing, or is not what was written.
+            UsageError: no stream can have the id, or no record the key. NoSuchPin: there is none of
+            the name. BusyError: the pin is being made, or whoever made it died before it was sure.
+            CorruptionError: an object is missing, or is not what was written.
         """
+        selection = select(stream, key, control=control)
         pin = (await self._pins().load(name)).pin
-        selection = select(stream, control=control)
         async for records in scan_pinned(self.store, self.clock, pin, selection=selection):
             yield records
 

@@ -278,7 +278,7 @@ async def scan_pinned(
     reader = SlotReader(store=store, clock=clock)
     begun = await reader.manifest()
     held = replace(begun, snapshots=pin.snapshots, fragments=pin.fragments, initial_offset=None)
-    found = reader.records.scan(held, pin.start, limit=pin.limit)
+    found = reader.records.scan(held, pin.start, limit=pin.limit, wanted=selection.may_be_in)
     async with aclosing(found):
         async for _, records in found:
             if (selected := selection.of(records)).num_rows:
