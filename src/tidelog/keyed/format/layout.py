@@ -1,0 +1,170 @@
+"""Where the rows of a part lie in its file: row groups, and pages of its columns. Pure.
+
+The page reader asks for a few pages by their bytes, and the group reader for whole row groups; both
+know from here where they are, and neither reads the file's own footer to learn it.
+
+Invariants: within a row group, each page but the last has `page_rows` rows, in every column.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tidelog.keyed.format.records import SEQUENCE, TIMESTAMP, VALUE, Numbers
+
+PAGED: Final = (TIMESTAMP, SEQUENCE, VALUE)  # As they follow each other in a row group.
+_LEVEL: Final = 6
+
+
+class Span(NamedTuple):
+    """Bytes ``[start, limit)`` of a file."""
+
+    start: int
+    limit: int
+
+
+class PagePlace(NamedTuple):
+    """A page: its bytes, the row of the part that is its first, and how many rows it has."""
+
+    span: Span
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """Where row groups and pages are.
+
+    Shape: of n row groups, ``group_rows`` has n + 1 rows: where each begins, and where all end;
+        ``group_places`` the same of bytes; ``group_sizes`` the bytes of each, decoded;
+        ``group_xxh3`` the checksum of 64 bits of each. ``chunk_places`` has for each of `PAGED`
+        where its pages begin in each row group, and ``page_bytes`` the bytes of each of its pages,
+        header and all. ``first_sequences`` has the sequence of each page's first row where that
+        one's key has more rows than a page, else 0.
+    """
+
+    page_rows: int
+    group_rows: Numbers
+    group_places: Numbers
+    group_sizes: Numbers
+    group_xxh3: np.ndarray[Any, np.dtype[np.uint64]]
+    chunk_places: tuple[Numbers, ...]
+    page_bytes: tuple[Numbers, ...]
+    first_sequences: Numbers
+
+    @property
+    def rows(self) -> int:
+        return int(self.group_rows[-1])
+
+    @property
+    def groups(self) -> int:
+        return len(self.group_sizes)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return 8 * (4 * self.groups + 3 * self.groups + 8 * len(self.first_sequences))
+
+    @cached_property
+    def first_pages(self) -> Numbers:
+        """Of each row group the number of its first page, and last how many pages there are."""
+        return first_pages_of(self.group_rows, self.page_rows)
+
+    @cached_property
+    def _page_places(self) -> tuple[Numbers, ...]:
+        """Where each page begins, of each of `PAGED`."""
+        groups = np.repeat(np.arange(self.groups), np.diff(self.first_pages))
+        found = []
+        for places, sizes in zip(self.chunk_places, self.page_bytes, strict=True):
+            before = np.cumsum(sizes) - sizes
+            found.append(before - before[self.first_pages[groups]] + places[groups])
+        return tuple(found)
+
+    def group_of(self, row: int) -> int:
+        """Return which row group has a row."""
+        return int(np.searchsorted(self.group_rows, row, side="right")) - 1
+
+    def page_of(self, row: int) -> int:
+        """Return which page has a row."""
+        group = self.group_of(row)
+        return int(self.first_pages[group]) + (row - int(self.group_rows[group])) // self.page_rows
+
+    def first_row_of(self, page: int) -> int:
+        """Return the first row of a page; of the one after the last, the number of rows."""
+        group = int(np.searchsorted(self.first_pages, page, side="right")) - 1
+        if group >= self.groups:
+            return self.rows
+        return int(self.group_rows[group]) + (page - int(self.first_pages[group])) * self.page_rows
+
+    def page(self, column: int, page: int) -> PagePlace:
+        """Return where a page of a column is; columns are numbered as in `PAGED`."""
+        start = int(self._page_places[column][page])
+        first_row = self.first_row_of(page)
+        return PagePlace(
+            Span(start, start + int(self.page_bytes[column][page])),
+            first_row,
+            self.first_row_of(page + 1) - first_row,
+        )
+
+    def group_span(self, first: int, limit: int) -> Span:
+        """Return the bytes of row groups that follow each other."""
+        return Span(int(self.group_places[first]), int(self.group_places[limit]))
+
+
+def first_pages_of(group_rows: Numbers, page_rows: int) -> Numbers:
+    """Return the number of each row group's first page, and the number of all pages."""
+    pages = -(-np.diff(group_rows) // page_rows)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(pages)]).astype(np.int64)
+
+
+def encode_layout(layout: PartLayout) -> list[bytes]:
+    """Return a layout as it is stored: each list of numbers packed."""
+    lists = [
+        np.array([layout.page_rows]),
+        np.diff(layout.group_rows),
+        np.diff(layout.group_places, prepend=0),
+        layout.group_sizes,
+        layout.group_xxh3.view(np.int64),
+        # From the row group's own place: small numbers that are much alike.
+        *(places - layout.group_places[:-1] for places in layout.chunk_places),
+        *layout.page_bytes,
+        layout.first_sequences,
+    ]
+    return [pack(numbers) for numbers in lists]
+
+
+def decode_layout(packed: list[bytes]) -> PartLayout:
+    """Return a layout that was stored. Raises: ValueError: it is none."""
+    page_rows, rows, places, sizes, sums, *others = (unpack(one) for one in packed)
+    group_places = np.cumsum(places)
+    group_rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows)])
+    return PartLayout(
+        page_rows=int(page_rows[0]),
+        group_rows=group_rows,
+        group_places=group_places,
+        group_sizes=sizes,
+        group_xxh3=sums.view(np.uint64),
+        chunk_places=tuple(one + group_places[:-1] for one in others[: len(PAGED)]),
+        page_bytes=tuple(others[len(PAGED) : 2 * len(PAGED)]),
+        first_sequences=others[2 * len(PAGED)],
+    )
+
+
+def pack(numbers: np.ndarray[Any, np.dtype[Any]]) -> bytes:
+    """Return numbers as few bytes: their first bytes stand together, then their second ones."""
+    spelled = numbers.astype("<i8").view(np.uint8).reshape(-1, 8)
+    return zlib.compress(spelled.T.tobytes(), _LEVEL)
+
+
+def unpack(packed: bytes) -> Numbers:
+    """Return the numbers of `pack`. Raises: ValueError: they are none."""
+    try:
+        spelled = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(8, -1)
+    except zlib.error as error:
+        raise ValueError("packed numbers are cut off, or others") from error
+    return np.ascontiguousarray(spelled.T).view("<i8").reshape(-1).astype(np.int64)

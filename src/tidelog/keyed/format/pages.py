@@ -1,0 +1,76 @@
+"""Pages of Parquet, one by one: from their bytes as stored to the values in them. Pure.
+
+Arrow reads whole columns of row groups; a key of a hundred records has a page of each. Only pages
+as our writer makes them are read: required columns, PLAIN, zstd, each with a checksum.
+
+Invariants: of a header, all that decides what is read is checked against what it must be; the
+checksum is that of the bytes as stored.
+Source: the Parquet format, parquet.thrift and "Data Pages".
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.keyed.format.records import Numbers
+from tidelog.wal.format.parquet_meta import PLAIN
+from tidelog.wal.format.thrift import I32, Shape, read_struct
+
+SIZE_MAX: Final = 128 * 1024 * 1024  # A row group of many records has 8 MiB, a value 64.
+_DATA_PAGE: Final = 0
+_PAGE: Final[Shape] = {1: I32, 2: I32, 3: I32, 4: I32, 5: {1: I32, 2: I32}}
+_ZSTD: Final = pa.Codec("zstd")
+
+
+def decode_page(stored: bytes | memoryview, rows: int) -> bytes:
+    """Return what is in a page, decompressed; ``stored`` is all of it, with its header.
+
+    Raises:
+        ValueError: it is not the page that was written.
+    """
+    data = bytes(stored)
+    header, start = read_struct(data, 0, _PAGE)
+    own = header.get(5, {})
+    body = data[start:]
+    if header.get(1) != _DATA_PAGE or own.get(1) != rows or own.get(2) != PLAIN:
+        raise ValueError("a page is not of the kind that it must be")
+    if header.get(3) != len(body) or header.get(4, 0) & 0xFFFFFFFF != zlib.crc32(body):
+        raise ValueError("a page is not as long as it must be, or its checksum is another")
+    size = header.get(2, -1)
+    if not 0 <= size <= SIZE_MAX:
+        raise ValueError("a page is far too large")
+    try:
+        plain: Any = _ZSTD.decompress(body, size, asbytes=True)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError("a page cannot be decompressed") from error
+    if len(plain) != size:
+        raise ValueError("a page is of another size than it says")
+    return bytes(plain)
+
+
+def integers_of(plain: bytes, rows: int) -> Numbers:
+    """Return the values of a page of int64. Raises: ValueError: they are not as many."""
+    if len(plain) != 8 * rows:
+        raise ValueError("a page of numbers has others than it says")
+    return np.frombuffer(plain, "<i8").astype(np.int64, copy=False)
+
+
+def values_of(plain: bytes, start: int, limit: int) -> list[bytes]:
+    """Return the values ``[start, limit)`` of a page of byte arrays.
+
+    Raises:
+        ValueError: there are not as many.
+    """
+    at, found = 0, list[bytes]()
+    for row in range(limit):
+        begin = at + 4
+        at = begin + int.from_bytes(plain[at:begin], "little")
+        if row >= start:
+            found.append(plain[begin:at])
+    if at > len(plain) or (limit and begin > len(plain)):
+        raise ValueError("a page of values has others than it says")
+    return found

@@ -1,0 +1,336 @@
+"""Writing parts: sorted records become Parquet, with a key directory beside it. Pure.
+
+Shape: Parquet of `PART_RECORDS`, zstd; row groups of at most `GROUP_ROWS` rows and about
+    `GROUP_BYTES`, which end where a key does, unless it has half as many records; a page index,
+    page checksums, statistics of key and sequence alone (those of values would be five times as
+    large as all else in the index); numbers and values are PLAIN, so that a page is read by a few
+    lines. Times and sequences stand side by side, since each read needs both.
+Invariants: all pages of a part but the last of each row group have the same number of rows. A page
+    of values has about `PAGE_BYTES` before compression: 256 rows where values have 128 to 255
+    bytes, 1,024 where they are small, fewer where they are large.
+Source: rfc-0001, "Physical organization"; design page 5, "Run".
+"""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from tidelog.errors import require
+from tidelog.keyed.format.directory import DIRECTORY, DirectoryWriter
+from tidelog.keyed.format.layout import PartLayout, first_pages_of
+from tidelog.keyed.format.page_index import read_page_index
+from tidelog.keyed.format.part import EncodedPart, RunPart, directory_path
+from tidelog.keyed.format.records import (
+    KEY,
+    KEYED_RECORDS,
+    SEQUENCE,
+    TIMESTAMP,
+    VALUE,
+    Numbers,
+    in_order,
+    int64_array,
+    int64_of,
+    key_starts,
+    lengths_of,
+    one_chunk,
+)
+from tidelog.wal.format.parquet_meta import footer_bytes
+
+GROUP_ROWS: Final = 8_192
+GROUP_BYTES: Final = 8 * 1024 * 1024  # Of keys and values, before compression.
+GROUPS_MAX: Final = 4_096  # 33 million rows: a footer beyond that is too large to be read.
+PAGE_BYTES: Final = 64 * 1024
+PAGE_ROWS_MAX: Final = 1_024
+PAGE_ROWS_MIN: Final = 8
+PIECE_ROWS: Final = 65_536
+PART_RECORDS: Final = pa.schema(
+    [KEYED_RECORDS.field(name) for name in (KEY, TIMESTAMP, SEQUENCE, VALUE)]
+)
+
+
+def encode_part(records: pa.Table, *, path: str, directory: str | None = None) -> EncodedPart:
+    """Return the part that holds a table of `KEYED_RECORDS`, which is in order and not empty."""
+    writer = RunPartWriter(path, directory=directory)
+    writer.write(records)
+    return writer.finish()
+
+
+def page_rows_for(records: pa.Table) -> int:
+    """Return how many rows a page is to have where values are as large as these."""
+    size = int(lengths_of(one_chunk(records.column(VALUE))).sum())
+    most = PAGE_BYTES * records.num_rows // max(size, 1)
+    return min(max(1 << max(most.bit_length() - 1, 0), PAGE_ROWS_MIN), PAGE_ROWS_MAX)
+
+
+class RunPartWriter:
+    """Writes a part as sorted tables come; holds its bytes, and little more than a row group.
+
+    ``page_rows`` is chosen by the first table's values unless it is given.
+    """
+
+    def __init__(
+        self, path: str, *, directory: str | None = None, page_rows: int | None = None
+    ) -> None:
+        self._path = path
+        self._directory_path = directory_path(path) if directory is None else directory
+        self._page_rows = page_rows
+        self._sink = io.BytesIO()
+        self._writer: pq.ParquetWriter | None = None
+        self._pending = KEYED_RECORDS.empty_table()
+        self._keys = _KeysSoFar()
+        self._group_rows = [0]
+        self._places: list[int] = []
+        self._sums: list[int] = []
+        self._page_firsts: list[Numbers] = []
+        self._us: tuple[int, int] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many records were written to it."""
+        return self._group_rows[-1] + self._pending.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes it has so far; what waits to fill a row group is not in it."""
+        return self._sink.tell()
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether more records belong into another part."""
+        return len(self._group_rows) > GROUPS_MAX - PIECE_ROWS // GROUP_ROWS
+
+    def write(self, records: pa.Table) -> None:
+        """Add records in order, all of them after those before; see `sort_records`."""
+        require(records.schema.names == KEYED_RECORDS.names, "records have other columns")
+        for start in range(0, records.num_rows, PIECE_ROWS):
+            self._add(records.slice(start, PIECE_ROWS))
+
+    def finish(self) -> EncodedPart:
+        """Return the part; it has one record at least."""
+        self._write_groups(is_last=True)
+        require(self._writer is not None, "a part has a record at least")
+        assert self._writer is not None
+        self._writer.close()
+        data = self._sink.getvalue()
+        self._keys.finish()
+        layout = self._layout(data)
+        footer = data[-footer_bytes(data) :]
+        directory, tail_bytes = self._keys.writer.finish(
+            path=self._path, num_bytes=len(data), part_footer=footer, layout=layout
+        )
+        first_us, last_us = self._us or (0, 0)
+        part = RunPart(
+            path=self._path,
+            directory=self._directory_path,
+            rows=layout.rows,
+            keys=self._keys.count,
+            num_bytes=len(data),
+            directory_bytes=len(directory),
+            first_key=self._keys.first_key,
+            last_key=self._keys.last_key,
+            min_sequence=self._keys.min_sequence,
+            max_sequence=self._keys.max_sequence,
+            first_us=first_us,
+            last_us=last_us,
+            tail_bytes=tail_bytes,
+            directory_xxh3=xxhash.xxh3_128_digest(directory),
+            tail_xxh3=xxhash.xxh3_128_digest(directory[-tail_bytes:]),
+        )
+        return EncodedPart(part=part, data=data, directory=directory)
+
+    def _add(self, records: pa.Table) -> None:
+        if self._page_rows is None:
+            self._page_rows = page_rows_for(records)
+        self._keys.add(records, self._page_rows)
+        times = int64_of(records.column(TIMESTAMP))
+        low, high = int(times.min()), int(times.max())
+        self._us = (
+            (low, high) if self._us is None else (min(self._us[0], low), max(self._us[1], high))
+        )
+        self._pending = pa.concat_tables([self._pending, records])
+        self._write_groups(is_last=False)
+
+    def _write_groups(self, *, is_last: bool) -> None:
+        """Write the row groups that are sure: the one to come may end at the next key."""
+        pending = self._pending
+        if not pending.num_rows:
+            return
+        starts = key_starts(one_chunk(pending.column(KEY)))
+        sizes = np.concatenate([_sizes_of(pending, KEY), _sizes_of(pending, VALUE)])
+        ends = np.cumsum(sizes.reshape(2, -1).sum(axis=0))
+        at, before = 0, 0
+        while at < pending.num_rows:
+            by_bytes = int(np.searchsorted(ends, before + GROUP_BYTES, side="right"))
+            most = max(min(at + GROUP_ROWS, by_bytes), at + 1)
+            if most >= pending.num_rows and not is_last:
+                break
+            limit = _cut(starts, at, min(most, pending.num_rows), pending.num_rows)
+            self._write(pending.slice(at, limit - at))
+            at, before = limit, int(ends[limit - 1])
+        self._pending = pending.slice(at)
+
+    def _write(self, group: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = _writer_of(self._sink, self._page_rows or PAGE_ROWS_MAX)
+            self._places.append(self._sink.tell())
+        require(len(self._group_rows) <= GROUPS_MAX, "a part has too many row groups")
+        # In one chunk: where another begins there begins a page.
+        whole = group.select(PART_RECORDS.names).cast(PART_RECORDS).combine_chunks()
+        self._page_firsts.append(int64_of(whole.column(SEQUENCE))[:: self._page_rows])
+        self._writer.write_table(whole, row_group_size=whole.num_rows)
+        self._group_rows.append(self._group_rows[-1] + whole.num_rows)
+        self._places.append(self._sink.tell())
+        with self._sink.getbuffer() as written:
+            self._sums.append(xxhash.xxh3_64_intdigest(written[self._places[-2] :]))
+
+    def _layout(self, data: bytes) -> PartLayout:
+        page_rows = self._page_rows or PAGE_ROWS_MAX
+        groups = read_page_index(data)
+        group_rows = np.array(self._group_rows, np.int64)
+        pages = np.diff(first_pages_of(group_rows, page_rows)).tolist()
+        for group, pages_count in zip(groups, pages, strict=True):
+            counts = {len(chunk.page_bytes) for chunk in group.columns[1:]}
+            require(counts == {pages_count}, "Arrow made other pages than it was told")
+        columns = list(zip(*(group.columns[1:] for group in groups), strict=True))
+        return PartLayout(
+            page_rows=page_rows,
+            group_rows=group_rows,
+            group_places=np.array(self._places, np.int64),
+            group_sizes=np.array([group.size_bytes for group in groups], np.int64),
+            group_xxh3=np.array(self._sums, np.uint64),
+            chunk_places=tuple(np.array([one.start for one in each], np.int64) for each in columns),
+            page_bytes=tuple(np.concatenate([one.page_bytes for one in each]) for each in columns),
+            first_sequences=self._first_sequences(group_rows, page_rows),
+        )
+
+    def _first_sequences(self, group_rows: Numbers, page_rows: int) -> Numbers:
+        firsts = np.concatenate(self._page_firsts)
+        rows = np.concatenate(
+            [np.arange(one, other, page_rows) for one, other in pairwise(group_rows)]
+        )
+        return np.where(self._keys.has_large(rows), firsts, 0)
+
+
+def _cut(starts: Numbers, at: int, most: int, rows: int) -> int:
+    """Return where a row group ends that begins at a row, and has none from ``most`` on."""
+    if most == rows:
+        return most
+    begin = int(starts[np.searchsorted(starts, most, side="right") - 1])
+    # A key that is read has all its pages in one row group, where that takes no more than this.
+    return begin if begin >= at + (most - at + 1) // 2 and begin > at else most
+
+
+def _sizes_of(records: pa.Table, name: str) -> Numbers:
+    chunks = records.column(name).chunks
+    return np.concatenate([np.empty(0, np.int64), *(lengths_of(chunk) for chunk in chunks)])
+
+
+def _writer_of(sink: io.BytesIO, page_rows: int) -> pq.ParquetWriter:
+    coded: Any = [KEY]  # Columns; the types of Arrow's writers know of a bool alone.
+    return pq.ParquetWriter(
+        sink,
+        PART_RECORDS,
+        compression="zstd",
+        use_dictionary=coded,
+        column_encoding=dict.fromkeys((TIMESTAMP, SEQUENCE, VALUE), "PLAIN"),
+        write_statistics=[KEY, SEQUENCE],
+        write_page_index=True,
+        write_page_checksum=True,
+        # A page is ended once it has a byte, which is looked at after each so many rows.
+        write_batch_size=page_rows,
+        data_page_size=1,
+        store_schema=False,
+        sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(2)],
+    )
+
+
+class _KeysSoFar:
+    """The keys of a part as its records come; the last one may have more to come."""
+
+    def __init__(self) -> None:
+        self.writer = DirectoryWriter()
+        self.count = 0
+        self.first_key = b""
+        self.last_key = b""
+        self.min_sequence = 2**63 - 1
+        self.max_sequence = -1
+        self._rows = 0
+        self._open: pa.Table = DIRECTORY.empty_table()
+        self._large: list[tuple[Numbers, Numbers]] = []
+        self._page_rows = 1
+
+    def add(self, records: pa.Table, page_rows: int) -> None:
+        """Add records that come after all before."""
+        require(in_order(records), "records are not in the order of (key, sequence)")
+        self._page_rows = page_rows
+        found = self._look(records)
+        first, low = found.column(KEY)[0].as_py(), found.column("min_sequence")[0].as_py()
+        if not self._rows:
+            self.first_key = first
+        elif first == self.last_key:
+            require(low > self._open.column("max_sequence")[0].as_py(), "a sequence comes twice")
+            found = _joined(self._open, found)
+            self._open = DIRECTORY.empty_table()
+        require(not self._rows or first >= self.last_key, "keys are not in order")
+        self._rows += records.num_rows
+        self.last_key = found.column(KEY)[found.num_rows - 1].as_py()
+        done = pa.concat_tables([self._open, found])
+        self._open = done.slice(done.num_rows - 1)
+        self._keep(done.slice(0, done.num_rows - 1))
+
+    def finish(self) -> None:
+        self._keep(self._open)
+
+    def has_large(self, rows: Numbers) -> Numbers:
+        """Say of each row, in order, whether its key has more rows than a page."""
+        if not self._large:
+            return np.zeros(len(rows), np.int64)
+        firsts = np.concatenate([one for one, _ in self._large])
+        limits = np.concatenate([one for _, one in self._large])
+        place = np.searchsorted(firsts, rows, side="right") - 1
+        return ((place >= 0) & (rows < limits[place])).astype(np.int64)
+
+    def _look(self, records: pa.Table) -> pa.Table:
+        keys, sequences = one_chunk(records.column(KEY)), int64_of(records.column(SEQUENCE))
+        starts = key_starts(keys)
+        limits = np.append(starts[1:], records.num_rows)
+        self.min_sequence = min(self.min_sequence, int(sequences.min()))
+        self.max_sequence = max(self.max_sequence, int(sequences.max()))
+        columns = [starts + self._rows, limits - starts, sequences[starts], sequences[limits - 1]]
+        return pa.Table.from_arrays(
+            [pc.take(keys, int64_array(starts)), *map(int64_array, columns)], schema=DIRECTORY
+        )
+
+    def _keep(self, keys: pa.Table) -> None:
+        self.count += keys.num_rows
+        first_rows, rows = int64_of(keys.column("first_row")), int64_of(keys.column("rows"))
+        if (is_large := rows > self._page_rows).any():
+            self._large.append((first_rows[is_large], (first_rows + rows)[is_large]))
+        self.writer.add(keys)
+
+
+def _joined(open_key: pa.Table, found: pa.Table) -> pa.Table:
+    """Return keys of which the first is one that was open."""
+    both = {
+        name: [open_key.column(name)[0].as_py(), found.column(name)[0].as_py()]
+        for name in DIRECTORY.names
+    }
+    one = pa.table(
+        {
+            KEY: [both[KEY][0]],
+            "first_row": [both["first_row"][0]],
+            "rows": [sum(both["rows"])],
+            "min_sequence": [both["min_sequence"][0]],
+            "max_sequence": [both["max_sequence"][1]],
+        },
+        schema=DIRECTORY,
+    )
+    return pa.concat_tables([one, found.slice(1)])

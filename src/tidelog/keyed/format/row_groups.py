@@ -1,0 +1,61 @@
+"""Row groups of a Parquet file whose footer is known, from their bytes alone. Pure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.keyed.format.layout import Span
+
+
+def read_metadata(tail: bytes) -> pq.FileMetaData:
+    """Read the footer of a file, from the bytes at its end. Raises: what Arrow raises of others."""
+    return pq.read_metadata(pa.BufferReader(tail))
+
+
+def decode_groups(
+    metadata: pq.FileMetaData, span: Span, data: bytes, groups: Sequence[int]
+) -> pa.Table:
+    """Return row groups that lie in ``span`` of a file, of which ``data`` is what is there.
+
+    Raises:
+        whatever Arrow raises of bytes that are others; so they are to be checked before.
+    """
+    source = pa.PythonFile(_Window(span, data), mode="r")
+    file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False)
+    return file.read_row_groups(list(groups), use_threads=False)
+
+
+class _Window(io.RawIOBase):
+    """A file of which some bytes are known; Arrow asks for no others."""
+
+    def __init__(self, span: Span, data: bytes) -> None:
+        super().__init__()
+        self._span = span
+        self._data = memoryview(data)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        # A file's size is asked for by its end; nothing is read there.
+        self._at = offset + (self._at if whence == 1 else self._span.limit if whence == 2 else 0)
+        return self._at
+
+    def read(self, size: int = -1) -> Any:
+        start = self._at - self._span.start
+        if start < 0 or size < 0 or start + size > len(self._data):
+            raise ValueError("a row group lies outside of what was read")
+        self._at += size
+        return bytes(self._data[start : start + size])

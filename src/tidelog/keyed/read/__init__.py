@@ -1,0 +1,1 @@
+"""How the records of a keyed log are read: runs, loose fragments, and views over both."""

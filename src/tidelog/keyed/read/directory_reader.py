@@ -1,0 +1,225 @@
+"""Reading key directories, and keeping them: small ones whole, of large ones the pieces asked for.
+
+Invariants: what is kept was checked, and has at most so many bytes; what leaves is what was not
+used for longest. Many who ask for one piece at once send one request.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import pyarrow.parquet as pq
+import xxhash
+
+from tidelog.clock import Clock
+from tidelog.errors import CorruptionError
+from tidelog.keyed.format.directory import (
+    DirectoryHead,
+    KeyPiece,
+    decode_directory,
+    fitted,
+    read_head,
+)
+from tidelog.keyed.format.layout import PartLayout, Span
+from tidelog.keyed.format.part import KeyRows, RunPart
+from tidelog.keyed.format.row_groups import decode_groups, read_metadata
+from tidelog.keyed.read.ranges import check_sum, get_checked, told_as_damage
+from tidelog.lookahead import in_order
+from tidelog.store.port import Store
+from tidelog.store.wrappers.flights import SharedCalls
+
+WHOLE_BYTES_MAX: Final = 1024 * 1024  # Of a directory: some 100,000 keys.
+CACHE_BYTES: Final = 256 * 1024 * 1024
+ENTRY_BYTES: Final = 512
+METADATA_RATIO: Final = 6  # About how many times as large a footer is once it is decoded.
+_WHAT: Final = "a key directory"
+_AHEAD: Final = 4
+
+
+class _Kept(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+V = TypeVar("V", bound=_Kept)
+
+
+class DirectoryCache:
+    """What was read of directories and footers, up to a bound in bytes; several readers share it.
+
+    Whoever is in one loop may share one.
+    """
+
+    def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
+        self._used_bytes = 0
+        self._calls: SharedCalls[tuple[str, int], Any] = SharedCalls()
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    async def get(self, path: str, piece: int, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        """Return a piece of an object, which is loaded if it is not kept.
+
+        Raises:
+            what ``load`` raises.
+        """
+        name = (path, piece)
+        kept = self._kept.get(name)
+        if kept is not None:
+            self._kept.move_to_end(name)
+            return cast("V", kept)
+        found: V = await self._calls.wait(name, self._calls.join(name, load))
+        self._keep(name, found)
+        return found
+
+    def forget(self, path: str) -> None:
+        """Let go of all that is of an object."""
+        for name in [name for name in self._kept if name[0] == path]:
+            self._used_bytes -= _cost(self._kept.pop(name))
+
+    def _keep(self, name: tuple[str, int], found: _Kept) -> None:
+        if name in self._kept or _cost(found) > self._bytes_max:
+            return
+        self._kept[name] = found
+        self._used_bytes += _cost(found)
+        while self._used_bytes > self._bytes_max:
+            _, oldest = self._kept.popitem(last=False)
+            self._used_bytes -= _cost(oldest)
+
+
+def _cost(found: _Kept) -> int:
+    return found.nbytes + ENTRY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDirectory:
+    """A directory of which the head was read, and either all keys or the footer."""
+
+    head: DirectoryHead
+    whole: KeyPiece | None
+    metadata: pq.FileMetaData | None
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        footer = 0 if self.metadata is None else METADATA_RATIO * self.metadata.serialized_size
+        return self.head.nbytes + footer + (0 if self.whole is None else self.whole.nbytes)
+
+
+class DirectoryReader:
+    """Answers from directories; see `DirectoryCache`."""
+
+    def __init__(self, store: Store, clock: Clock, cache: DirectoryCache) -> None:
+        self._store = store
+        self._clock = clock
+        self._cache = cache
+
+    async def layout(self, part: RunPart) -> PartLayout:
+        """Return where the rows of a part lie. Raises: see `find`."""
+        return (await self.open(part)).head.layout
+
+    async def find(self, part: RunPart, key: bytes) -> KeyRows | None:
+        """Return where a key's rows are in a part; None if it has none.
+
+        Raises:
+            ObjectNotFound: the directory is not there. CorruptionError: it is not that of the
+            part. LocationError: the store failed.
+        """
+        if not part.first_key <= key <= part.last_key:
+            return None
+        return (await self._piece_with(part, key)).find(key)
+
+    async def rows_from(self, part: RunPart, key: bytes | None) -> int:
+        """Return the first row of the keys from a key on; with None, the number of rows."""
+        if key is None or key > part.last_key:
+            return part.rows
+        if key <= part.first_key:
+            return 0
+        return (await self._piece_with(part, key)).first_row_from(key)
+
+    async def pieces(
+        self, part: RunPart, first: bytes, last: bytes | None
+    ) -> AsyncGenerator[KeyPiece, None]:
+        """Yield pieces of the directory that have all keys ``[first, last)``, in order."""
+        opened = await self.open(part)
+        if opened.whole is not None:
+            yield opened.whole
+            return
+        limit = opened.head.groups if last is None else opened.head.group_of(last) + 1
+
+        async def numbers() -> AsyncGenerator[int, None]:
+            for group in range(opened.head.group_of(first), limit):
+                yield group
+
+        # What goes by is not kept: a listing of all keys would drive out all that is asked for.
+        load = partial(self._load_piece, part, opened)
+        ahead = in_order(numbers(), load, size_of=lambda _: 0, at_once=_AHEAD)
+        async with aclosing(ahead) as pieces:
+            async for _, piece in pieces:
+                yield piece
+
+    async def open(self, part: RunPart) -> OpenDirectory:
+        """Return the directory of a part, with all its keys if it is small. Raises: see `find`."""
+        opened = await self._cache.get(part.directory, -1, partial(self._load, part))
+        if opened.head.path != part.path or opened.head.num_bytes != part.num_bytes:
+            raise CorruptionError(
+                "a key directory is that of another part", path=part.directory, of=opened.head.path
+            )
+        return opened
+
+    async def _piece_with(self, part: RunPart, key: bytes) -> KeyPiece:
+        opened = await self.open(part)
+        if opened.whole is not None:
+            return opened.whole
+        group = opened.head.group_of(key)
+        load = partial(self._load_piece, part, opened, group)
+        return await self._cache.get(part.directory, group, load)
+
+    async def _load(self, part: RunPart) -> OpenDirectory:
+        is_small = part.directory_bytes <= WHOLE_BYTES_MAX
+        size = part.directory_bytes if is_small else part.tail_bytes
+        span = Span(part.directory_bytes - size, part.directory_bytes)
+        decode = _whole if is_small else _tail
+
+        async def check(data: bytes) -> OpenDirectory:
+            return await self._clock.offload(partial(decode, part, data))
+
+        return await get_checked(self._store, part.directory, span, check)
+
+    async def _load_piece(self, part: RunPart, opened: OpenDirectory, group: int) -> KeyPiece:
+        async def check(data: bytes) -> KeyPiece:
+            return await self._clock.offload(partial(_piece, part, opened, group, data))
+
+        span = opened.head.group_span(group)
+        return await get_checked(self._store, part.directory, span, check)
+
+
+def _whole(part: RunPart, data: bytes) -> OpenDirectory:
+    check_sum(part.directory_xxh3, xxhash.xxh3_128_digest(data), part.directory, _WHAT)
+    with told_as_damage(part.directory, _WHAT):
+        head, piece = decode_directory(data)
+        return OpenDirectory(head, piece, None)
+
+
+def _tail(part: RunPart, data: bytes) -> OpenDirectory:
+    check_sum(part.tail_xxh3, xxhash.xxh3_128_digest(data), part.directory, _WHAT)
+    with told_as_damage(part.directory, _WHAT):
+        metadata = read_metadata(data)
+        return OpenDirectory(read_head(metadata), None, metadata)
+
+
+def _piece(part: RunPart, opened: OpenDirectory, group: int, data: bytes) -> KeyPiece:
+    found = xxhash.xxh3_64_intdigest(data)
+    check_sum(int(opened.head.group_xxh3[group]), found, part.directory, _WHAT)
+    assert opened.metadata is not None, "it is not whole"
+    with told_as_damage(part.directory, _WHAT):
+        span = opened.head.group_span(group)
+        return KeyPiece(fitted(decode_groups(opened.metadata, span, data, [group])))

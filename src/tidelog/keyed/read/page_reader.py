@@ -1,0 +1,153 @@
+"""Reading a few rows of a part, page by page: two requests for a key of a hundred records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.errors import CorruptionError
+from tidelog.keyed.format.key_plan import PartRows
+from tidelog.keyed.format.layout import PAGED, PagePlace, PartLayout, Span
+from tidelog.keyed.format.pages import decode_page, integers_of, values_of
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.format.records import (
+    KEY,
+    KEYED_RECORDS,
+    SEQUENCE,
+    TIMESTAMP,
+    VALUE,
+    Numbers,
+    int64_array,
+    repeated,
+)
+from tidelog.keyed.read.ranges import get_spans, told_as_damage
+from tidelog.store.port import Store
+from tidelog.store.wrappers.cached import Cached
+
+T = TypeVar("T")
+
+_WHAT: Final = "a page of a run"
+_INLINE_BYTES: Final = 128 * 1024  # Decoded sooner than a thread has begun.
+_TIMESTAMPS, _SEQUENCES, _VALUES = (PAGED.index(name) for name in (TIMESTAMP, SEQUENCE, VALUE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """Bytes of a part, by where they are."""
+
+    spans: Sequence[tuple[Span, bytes]]
+
+    def page(self, place: PagePlace) -> bytes:
+        """Return what is in a page, decompressed."""
+        for span, data in self.spans:
+            if span.start <= place.span.start and place.span.limit <= span.limit:
+                at = place.span.start - span.start
+                stored = memoryview(data)[at : place.span.limit - span.start]
+                return decode_page(stored, place.rows)
+        raise ValueError("a page was not fetched")
+
+
+class PageReader:
+    """Reads pages of parts, each checked by its header and its checksum."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def read(self, part: RunPart, layout: PartLayout, rows: PartRows, key: bytes) -> pa.Table:
+        """Return rows of a part that are all of one key.
+
+        Raises:
+            ObjectNotFound: the part is not there. CorruptionError: a page is not what was written.
+            LocationError: the store failed.
+        """
+        decode = partial(_records, layout=layout, rows=rows, key=key)
+        return await self._with_pages(part, layout, rows, range(len(PAGED)), decode)
+
+    async def sequences(self, part: RunPart, layout: PartLayout, rows: PartRows) -> Numbers:
+        """Return the sequences of rows of a part. Raises: see `read`."""
+
+        def decode(fetched: _Fetched) -> Numbers:
+            return _integers(fetched, _SEQUENCES, layout, rows)
+
+        return await self._with_pages(part, layout, rows, [_SEQUENCES], decode)
+
+    async def times(
+        self, part: RunPart, layout: PartLayout, rows: PartRows
+    ) -> tuple[Numbers, Numbers]:
+        """Return the timestamps and the sequences of rows of a part. Raises: see `read`."""
+
+        def decode(fetched: _Fetched) -> tuple[Numbers, Numbers]:
+            return (
+                _integers(fetched, _TIMESTAMPS, layout, rows),
+                _integers(fetched, _SEQUENCES, layout, rows),
+            )
+
+        return await self._with_pages(part, layout, rows, [_TIMESTAMPS, _SEQUENCES], decode)
+
+    async def _with_pages(
+        self,
+        part: RunPart,
+        layout: PartLayout,
+        rows: PartRows,
+        columns: Sequence[int],
+        decode: Callable[[_Fetched], T],
+    ) -> T:
+        """Return what ``decode`` makes of pages, read again if a copy was damaged."""
+        spans = [place.span for column in columns for place in _places(layout, column, rows)]
+        try:
+            return await self._tried(part, spans, decode)
+        except CorruptionError:
+            if not isinstance(self._store, Cached):
+                raise
+            await self._store.forget([part.path])
+            return await self._tried(part, spans, decode)
+
+    async def _tried(
+        self, part: RunPart, spans: Sequence[Span], decode: Callable[[_Fetched], T]
+    ) -> T:
+        fetched = _Fetched(await get_spans(self._store, part.path, spans))
+
+        def work() -> T:
+            with told_as_damage(part.path, _WHAT):
+                return decode(fetched)
+
+        if sum(len(data) for _, data in fetched.spans) <= _INLINE_BYTES:
+            return work()
+        return await self._clock.offload(work)
+
+
+def _places(layout: PartLayout, column: int, rows: PartRows) -> Iterator[PagePlace]:
+    """Yield the pages of a column that have some of the rows."""
+    if rows.rows:
+        for page in range(layout.page_of(rows.first), layout.page_of(rows.limit - 1) + 1):
+            yield layout.page(column, page)
+
+
+def _records(fetched: _Fetched, *, layout: PartLayout, rows: PartRows, key: bytes) -> pa.Table:
+    values: list[bytes] = []
+    for place in _places(layout, _VALUES, rows):
+        start = max(rows.first - place.first_row, 0)
+        limit = min(rows.limit - place.first_row, place.rows)
+        values += values_of(fetched.page(place), start, limit)
+    columns = {
+        SEQUENCE: int64_array(_integers(fetched, _SEQUENCES, layout, rows)),
+        TIMESTAMP: int64_array(_integers(fetched, _TIMESTAMPS, layout, rows)),
+        VALUE: pa.array(values, pa.binary()),
+    }
+    return pa.table({KEY: repeated(key, rows.rows), **columns}, schema=KEYED_RECORDS)
+
+
+def _integers(fetched: _Fetched, column: int, layout: PartLayout, rows: PartRows) -> Numbers:
+    found = [np.empty(0, np.int64)]
+    for place in _places(layout, column, rows):
+        start = max(rows.first - place.first_row, 0)
+        limit = min(rows.limit - place.first_row, place.rows)
+        found.append(integers_of(fetched.page(place), place.rows)[start:limit])
+    return np.concatenate(found)

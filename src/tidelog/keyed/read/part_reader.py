@@ -1,0 +1,242 @@
+"""The face of runs to those who read keyed logs: what one part holds of keys and sequences.
+
+A few rows are read by their pages, many by their row groups: with the same result.
+
+Invariants: nothing is answered from bytes that were not checked; records come in the order of
+(key, sequence), and newest first in the reverse of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.errors import CorruptionError
+from tidelog.keyed.format.directory import (
+    GROUP_KEYS,
+    MAX_SEQUENCE,
+    MIN_SEQUENCE,
+    ROWS,
+    KeyPiece,
+)
+from tidelog.keyed.format.key_plan import Edges, PartRows, edges_of, rows_to_read
+from tidelog.keyed.format.layout import PartLayout
+from tidelog.keyed.format.part import KeyRows, RunPart
+from tidelog.keyed.format.records import (
+    KEY,
+    KEYED_RECORDS,
+    SEQUENCE,
+    Numbers,
+    int64_array,
+    int64_of,
+)
+from tidelog.keyed.read.directory_reader import DirectoryCache, DirectoryReader
+from tidelog.keyed.read.group_reader import GroupReader
+from tidelog.keyed.read.page_reader import PageReader
+from tidelog.lookahead import in_order
+from tidelog.store.port import Store
+
+ReaderChoice = Literal["auto", "pages", "groups"]
+
+PAGED_ROWS_MAX: Final = 2_048  # Of more rows, a row group is decoded sooner than its pages.
+_TIMES_AHEAD: Final = 8
+
+
+class RunPartReader:
+    """Reads parts of runs; see `RunPart`. What it learns of directories is kept in the cache.
+
+    Raises: of all that read:
+        ObjectNotFound: an object is not there. CorruptionError: one is not what was written.
+        LocationError: the store failed.
+    """
+
+    def __init__(self, store: Store, clock: Clock, cache: DirectoryCache) -> None:
+        self._directories = DirectoryReader(store, clock, cache)
+        self._pages = PageReader(store, clock)
+        self._groups = GroupReader(store, clock, cache)
+
+    async def find(self, part: RunPart, key: bytes) -> KeyRows | None:
+        """Return where a key's records are in a part; None if it has none."""
+        return await self._directories.find(part, key)
+
+    async def read_key(
+        self,
+        part: RunPart,
+        key: bytes,
+        start: int,
+        limit: int,
+        *,
+        rows_max: int | None = None,
+        newest_first: bool = False,
+        reader: ReaderChoice = "auto",
+    ) -> pa.Table:
+        """Return a key's records of the sequences ``[start, limit)``; of many, the first ones.
+
+        Shape: `KEYED_RECORDS`, in the order of sequences, or with ``newest_first`` in the reverse.
+        """
+        found = await self._found(part, key, start, limit)
+        if found is None or rows_max == 0:
+            return KEYED_RECORDS.empty_table()
+        head = (await self._directories.open(part)).head
+        rows = rows_to_read(
+            head.layout, found, start, limit, rows_max=rows_max, newest_first=newest_first
+        )
+        if reader == "pages" or (reader == "auto" and rows.rows <= PAGED_ROWS_MAX):
+            table = await self._pages.read(part, head.layout, rows, key)
+        else:
+            async with aclosing(self._groups.read(part, head, rows)) as tables:
+                pieces = [piece async for piece in tables]
+            table = pa.concat_tables([KEYED_RECORDS.empty_table(), *pieces])
+            _check_keys(table, key, part)
+        table = _of_sequences(table, start, limit)
+        if newest_first:
+            table = table.take(int64_array(np.arange(table.num_rows - 1, -1, -1)))
+        return table if rows_max is None else table.slice(0, rows_max)
+
+    async def scan_keys(
+        self, part: RunPart, first: bytes, last: bytes | None, start: int, limit: int
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield the records of the keys ``[first, last)`` and the sequences ``[start, limit)``.
+
+        Units: a table has at most 65,536 rows, and about 8 MiB, or it is one row group.
+        """
+        if not part.may_hold(start, limit) or (last is not None and last <= part.first_key):
+            return
+        begin = await self._directories.rows_from(part, first)
+        end = await self._directories.rows_from(part, last)
+        if end <= begin:
+            return
+        head = (await self._directories.open(part)).head
+        is_whole = start <= part.min_sequence and part.max_sequence < limit
+        async with aclosing(self._groups.read(part, head, PartRows(begin, end))) as tables:
+            async for table in tables:
+                found = table if is_whole else _filtered(table, start, limit)
+                if found.num_rows:
+                    yield found
+
+    async def count_key(self, part: RunPart, key: bytes, start: int, limit: int) -> int:
+        """Return how many records a key has of the sequences ``[start, limit)``.
+
+        Where they are all of the key's records, nothing of the part is read; else, of the column
+        of sequences, one page at each end.
+        """
+        found = await self._found(part, key, start, limit)
+        if found is None:
+            return 0
+        layout = await self._directories.layout(part)
+        edges = edges_of(layout, found, start, limit)
+        first = await self._exact(part, layout, edges.first_least, edges.first_most, start)
+        last = await self._exact(part, layout, edges.limit_least, edges.limit_most, limit)
+        return max(last - first, 0)
+
+    async def bound_key(self, part: RunPart, key: bytes, start: int, limit: int) -> tuple[int, int]:
+        """Return at least and at most how many records those are; by the directory alone."""
+        found = await self._found(part, key, start, limit)
+        if found is None:
+            return 0, 0
+        edges = edges_of(await self._directories.layout(part), found, start, limit)
+        return _bounds(edges, found, start, limit)
+
+    async def first_at(self, part: RunPart, time_us: int) -> int | None:
+        """Return the least sequence whose record has a time or a later one; None if none has.
+
+        The two columns are read whole, unless the part's times tell it.
+        """
+        if time_us > part.last_us:
+            return None
+        if time_us <= part.first_us:
+            return part.min_sequence
+        layout = await self._directories.layout(part)
+
+        async def groups() -> AsyncGenerator[PartRows, None]:
+            for group in range(layout.groups):
+                yield PartRows(int(layout.group_rows[group]), int(layout.group_rows[group + 1]))
+
+        async def least(rows: PartRows) -> int | None:
+            times, sequences = await self._pages.times(part, layout, rows)
+            later = sequences[times >= time_us]
+            return int(later.min()) if len(later) else None
+
+        ahead = in_order(groups(), least, size_of=lambda _: 0, at_once=_TIMES_AHEAD)
+        async with aclosing(ahead) as results:
+            return min([found async for _, found in results if found is not None], default=None)
+
+    async def keys(
+        self, part: RunPart, first: bytes, last: bytes | None, *, after: bytes | None = None
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield the keys ``[first, last)``, and after ``after``, in order, by the directory alone.
+
+        Shape: ``key`` (binary), ``rows``, ``min_sequence``, ``max_sequence`` (int64).
+        """
+        if after is not None and after >= first:
+            first = after + b"\0"  # The next key that there can be.
+        if first > part.last_key or (last is not None and last <= max(first, part.first_key)):
+            return
+        async with aclosing(self._directories.pieces(part, first, last)) as pieces:
+            async for piece in pieces:
+                for table in _listed(piece, first, last):
+                    yield table
+
+    async def _found(self, part: RunPart, key: bytes, start: int, limit: int) -> KeyRows | None:
+        """Return where a key's rows are, if some may be of the sequences ``[start, limit)``."""
+        if not part.may_hold(start, limit):
+            return None
+        found = await self._directories.find(part, key)
+        if found is None or found.max_sequence < start or limit <= found.min_sequence:
+            return None
+        return found
+
+    async def _exact(
+        self, part: RunPart, layout: PartLayout, least: int, most: int, sequence: int
+    ) -> int:
+        """Return the first row from a sequence on, which is one from ``least`` to ``most``."""
+        if least == most:
+            return least
+        found = await self._pages.sequences(part, layout, PartRows(least, most))
+        _check_rising(found, part)
+        return least + int(np.searchsorted(found, sequence, side="left"))
+
+
+def _bounds(edges: Edges, found: KeyRows, start: int, limit: int) -> tuple[int, int]:
+    # Its first record is one of them, or its last is: the directory has their sequences.
+    known = {found.min_sequence, found.max_sequence}
+    least = max(edges.limit_least - edges.first_most, sum(start <= one < limit for one in known))
+    most = min(edges.limit_most - edges.first_least, limit - start)
+    return least, max(most, least)
+
+
+def _listed(piece: KeyPiece, first: bytes, last: bytes | None) -> list[pa.Table]:
+    begin = piece.index_of(first)
+    limit = len(piece) if last is None else piece.index_of(last)
+    table = piece.table.select([KEY, ROWS, MIN_SEQUENCE, MAX_SEQUENCE])
+    return [table.slice(at, min(GROUP_KEYS, limit - at)) for at in range(begin, limit, GROUP_KEYS)]
+
+
+def _of_sequences(table: pa.Table, start: int, limit: int) -> pa.Table:
+    """Return what records of one key are of the sequences ``[start, limit)``."""
+    first, end = np.searchsorted(int64_of(table.column(SEQUENCE)), [start, limit]).tolist()
+    return table.slice(first, max(end - first, 0))
+
+
+def _filtered(table: pa.Table, start: int, limit: int) -> pa.Table:
+    sequences = int64_of(table.column(SEQUENCE))
+    wanted = (sequences >= start) & (sequences < limit)
+    return table if wanted.all() else table.filter(pa.array(wanted))
+
+
+def _check_keys(table: pa.Table, key: bytes, part: RunPart) -> None:
+    """Check that the part has the key's records where its directory says so."""
+    if table.num_rows and {table.column(KEY)[row].as_py() for row in (0, -1)} != {key}:
+        raise CorruptionError(
+            "a part has other keys than its directory says: restore both", path=part.path
+        )
+
+
+def _check_rising(sequences: Numbers, part: RunPart) -> None:
+    if not (np.diff(sequences) > 0).all():
+        raise CorruptionError("a key's sequences do not rise: restore the object", path=part.path)
