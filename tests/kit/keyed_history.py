@@ -1,0 +1,219 @@
+"""What a keyed log has stored, as a list of records: the oracle of all that reads and writes it.
+
+Plain Python that knows nothing of the engine: no runs, no slots, no objects. Sequences may have
+gaps, so that a test can tell the oracle which ones the engine gave (`KeyedHistory.place`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.errors import NameTaken, NoSuchCheckpoint, SequenceRetired
+from tidelog.keyed.values import CheckpointInfo, Retention, Sealing
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRecord:
+    """A record as it is read."""
+
+    key: bytes
+    sequence: int
+    timestamp_us: int
+    value: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.key) + len(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """A segment that has ended: its id, where it begins and ends, and when it was sealed."""
+
+    id: int
+    start: int
+    limit: int
+    sealed_us: int
+
+
+@dataclass
+class KeyedHistory:
+    """All records that were ordered, by key; what of them is durable, sealed, retired.
+
+    ``next`` is the sequence to come; below ``durable``, ``compacted`` and from ``oldest`` on, what
+    the words say. ``epoch`` is the turn of the handle that wrote last.
+    """
+
+    sealing: Sealing = field(default_factory=Sealing)
+    retention: Retention = field(default_factory=Retention)
+    by_key: dict[bytes, list[KeyedRecord]] = field(default_factory=lambda: defaultdict(list))
+    next: int = 1
+    durable: int = 1
+    oldest: int = 1
+    compacted: int = 1
+    sealed: list[SealedSegment] = field(default_factory=list)
+    first_segment: int = 0
+    checkpoints: dict[str, CheckpointInfo] = field(default_factory=dict)
+    epoch: int = 0
+    told: list[Callable[[], None]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def place(
+        self, records: Sequence[tuple[bytes, bytes]], timestamp_us: int, first: int | None = None
+    ) -> int:
+        """Order records, at the sequences from ``first`` on; return the first of them."""
+        start = self.next if first is None else first
+        assert start >= self.next, "a sequence is given twice"
+        for sequence, (key, value) in enumerate(records, start=start):
+            self.by_key[key].append(KeyedRecord(key, sequence, timestamp_us, value))
+        self.next = start + len(records)
+        self.wake()
+        return start
+
+    def make_durable(self) -> None:
+        """Keep all that was ordered, whatever happens."""
+        if self.durable < self.next:
+            self.durable = self.next
+            for tell in list(self.told):
+                tell()
+            self.wake()
+
+    def crash(self) -> int:
+        """Lose what was not durable, as when a process dies; return how many records that was."""
+        lost = self.records(self.durable, self.next)
+        for key in {record.key for record in lost}:
+            self.by_key[key] = [one for one in self.by_key[key] if one.sequence < self.durable]
+        self.next = self.durable
+        self.wake()
+        return len(lost)
+
+    def wake(self) -> None:
+        """Let those look who wait for something new."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def records(
+        self, start: int, limit: int, wanted: Callable[[bytes], bool] = lambda _: True
+    ) -> list[KeyedRecord]:
+        """Return the records of some keys and of a range of sequences, in order of sequences."""
+        start = max(start, self.oldest)
+        found = [
+            one
+            for key, ones in self.by_key.items()
+            if wanted(key)
+            for one in ones
+            if start <= one.sequence < limit
+        ]
+        return sorted(found, key=lambda one: one.sequence)
+
+    def check_start(self, start: int, oldest: int) -> None:
+        """Refuse to read from where records were retired; 0 is the oldest that is left."""
+        if 0 < start < oldest:
+            raise SequenceRetired(
+                "records from there on were let go of: start at the oldest that is left, or at 0",
+                start=start,
+                oldest=oldest,
+            )
+
+    @property
+    def active_start(self) -> int:
+        return self.sealed[-1].limit if self.sealed else self.oldest
+
+    @property
+    def active_id(self) -> int:
+        return self.sealed[-1].id + 1 if self.sealed else self.first_segment
+
+    def seal(self, now_us: int) -> SealedSegment | None:
+        """End the active segment; None if it is empty."""
+        if not self.records(self.active_start, self.next):
+            return None
+        made = SealedSegment(self.active_id, self.active_start, self.next, now_us)
+        self.sealed.append(made)
+        return made
+
+    def seal_if_due(self, now_us: int) -> None:
+        """End the active segment if it is as large, or as old, as one may become."""
+        active = self.records(self.active_start, self.next)
+        if not active:
+            return
+        bytes_max, age_us = self.sealing.bytes, self.sealing.age_us
+        is_large = bytes_max is not None and sum(one.size for one in active) >= bytes_max
+        is_old = age_us is not None and now_us - active[0].timestamp_us >= age_us
+        if is_large or is_old:
+            self.seal(now_us)
+
+    def compact(self) -> int:
+        """Call all that is durable compacted; return how many segments had any of it."""
+        starts = [one.start for one in self.sealed] + [self.active_start]
+        limits = [one.limit for one in self.sealed] + [self.next]
+        touched = sum(
+            bool(self.records(max(start, self.compacted), min(limit, self.durable)))
+            for start, limit in zip(starts, limits, strict=True)
+        )
+        self.compacted = self.durable
+        return touched
+
+    def retire(self, retention: Retention, now_us: int) -> int:
+        """Let go of the oldest sealed segments that are not kept; return how many went."""
+        going = 0
+        while going < len(self.sealed) and self._goes(going, retention, now_us):
+            going += 1
+        if going:
+            self.compact()
+            self.oldest = self.sealed[going - 1].limit
+            self.first_segment = self.sealed[going - 1].id + 1
+            del self.sealed[:going]
+            for key, ones in list(self.by_key.items()):
+                self.by_key[key] = [one for one in ones if one.sequence >= self.oldest]
+        return going
+
+    def _goes(self, number: int, retention: Retention, now_us: int) -> bool:
+        """Say whether a sealed segment goes, by any of the settings."""
+        segment = self.sealed[number]
+        after = self.records(segment.limit, self.next)
+        following = len(self.sealed) - number  # The active one is one of them.
+        by_age = (
+            retention.age_us is not None
+            and bool(after)
+            and after[0].timestamp_us <= now_us - retention.age_us
+        )
+        by_bytes = retention.bytes is not None and sum(one.size for one in after) >= retention.bytes
+        by_number = retention.segments is not None and following >= retention.segments
+        return by_age or by_bytes or by_number
+
+    def checkpoint(self, name: str, now_us: int) -> CheckpointInfo:
+        """Name what is readable."""
+        if name in self.checkpoints:
+            raise NameTaken(f"there is a checkpoint {name!r} already: drop it, or choose another")
+        self.make_durable()
+        self.compact()
+        made = CheckpointInfo(
+            name=name, oldest=self.oldest, next_sequence=self.next, made_us=now_us
+        )
+        self.checkpoints[name] = made
+        return made
+
+    def drop_checkpoint(self, name: str) -> None:
+        """Forget a name."""
+        if name not in self.checkpoints:
+            raise NoSuchCheckpoint(f"there is no checkpoint {name!r}: list those that there are")
+        del self.checkpoints[name]
+
+    def fork(self) -> KeyedHistory:
+        """Return a log that begins with what is durable, and goes its own way."""
+        made = KeyedHistory(
+            sealing=self.sealing,
+            retention=self.retention,
+            next=self.durable,
+            durable=self.durable,
+            oldest=self.oldest,
+            compacted=min(self.compacted, self.durable),
+            sealed=[one for one in self.sealed if one.limit <= self.durable],
+            first_segment=self.first_segment,
+        )
+        for one in self.records(0, self.durable):
+            made.by_key[one.key].append(one)
+        return made

@@ -1,0 +1,493 @@
+"""A keyed log in memory, behind the same faces as the engine's; see `kit.keyed_history`.
+
+Strict where the port is: what the port leaves open (in which order the records of different keys
+come, how large a page is) it does in one way, of which tests must not make much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+import pyarrow as pa
+
+from kit.keyed_history import KeyedHistory, KeyedRecord, SealedSegment
+from kit.keyed_reading import ModelScan, pages_of_keys
+from tidelog.clock import Clock, SystemClock, micros_of, wall_us
+from tidelog.errors import (
+    Fenced,
+    HandleError,
+    LogFull,
+    NameTaken,
+    NoSuchLog,
+    NoSuchSegment,
+    UsageError,
+)
+from tidelog.keyed.port import KeyedReads, KeyedScan, KeyedWrites
+from tidelog.keyed.values import (
+    DURABLE,
+    MEMORY,
+    CheckpointInfo,
+    Count,
+    KeyedInfo,
+    Retention,
+    Sealing,
+    Segment,
+    check_key,
+    check_keys,
+    check_sequences,
+    prefix_limit,
+)
+
+VALUE_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass
+class Weather:
+    """What may go wrong with appends: no room, or an error before or after the records landed."""
+
+    is_full: bool = False
+    errors: list[tuple[Exception, bool]] = field(default_factory=list)
+
+
+class ModelReads(KeyedReads):
+    """A handle that reads; it shows what was durable when it was refreshed last."""
+
+    def __init__(self, name: str, history: KeyedHistory, clock: Clock | None = None) -> None:
+        self.name = name
+        self.history = history
+        self.clock = clock or SystemClock()
+        self.page_rows = 1_000
+        self.is_closed = False
+        self._oldest, self._next = history.oldest, history.durable
+
+    @property
+    def oldest(self) -> int:
+        return max(self._oldest, self.history.oldest)
+
+    @property
+    def frontier(self) -> int:
+        """Return the sequence below which this handle shows what there is."""
+        return self._next
+
+    def scan(
+        self,
+        key: bytes,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        rows: int | None = None,
+        newest_first: bool = False,
+    ) -> KeyedScan:
+        check_key(key)
+        return self._scan(lambda one: one == key, start, limit, rows, newest_first)
+
+    def scan_prefix(
+        self,
+        prefix: bytes,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        rows: int | None = None,
+        newest_first: bool = False,
+    ) -> KeyedScan:
+        check_key(prefix)
+        return self._scan(lambda one: one.startswith(prefix), start, limit, rows, newest_first)
+
+    def scan_range(
+        self,
+        first: bytes,
+        last: bytes | None,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        rows: int | None = None,
+        newest_first: bool = False,
+    ) -> KeyedScan:
+        check_keys(first, last)
+        wanted = partial(_is_within, first, last)
+        return self._scan(wanted, start, limit, rows, newest_first)
+
+    def _scan(
+        self,
+        wanted: Callable[[bytes], bool],
+        start: int,
+        limit: int | None,
+        rows: int | None,
+        newest_first: bool,
+    ) -> KeyedScan:
+        check_sequences(start, limit)
+        if rows is not None and (type(rows) is not int or rows < 1):
+            raise UsageError("rows is a whole number (int) from 1 on, or None", rows=rows)
+        self._check_open()
+        return ModelScan(
+            self, wanted, start=start, limit=limit, rows=rows, newest_first=newest_first
+        )
+
+    def follow(
+        self,
+        key: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        start: int | None = None,
+    ) -> KeyedScan:
+        if key is not None and prefix is not None:
+            raise UsageError("a key and a prefix exclude each other: give one")
+        check_key(key or prefix or b"")
+        check_sequences(start or 0)
+        self._check_open()
+        wanted = partial(_is_followed, key, prefix)
+        start = self.frontier if start is None else start
+        return ModelScan(self, wanted, start=start, limit=None, is_endless=True)
+
+    async def count(self, key: bytes, start: int = 0, limit: int | None = None) -> int:
+        check_key(key)
+        check_sequences(start, limit)
+        self._check_open()
+        self.history.check_start(start, self.oldest)
+        upper = self.frontier if limit is None else min(limit, self.frontier)
+        return len(self.history.records(start, upper, lambda one: one == key))
+
+    async def count_approximate(
+        self, key: bytes, start: int = 0, limit: int | None = None
+    ) -> Count:
+        found = await self.count(key, start, limit)
+        return Count(value=found, least=found, most=found)
+
+    def keys(
+        self,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        segments: tuple[int, int | None] | None = None,
+    ) -> AsyncIterator[pa.Table]:
+        check_key(prefix)
+        check_key(after or b"")
+        start, limit = (0, None) if segments is None else self._window_of(*segments)
+        self._check_open()
+        wanted = partial(_is_listed, prefix, after)
+        return pages_of_keys(self, wanted, start=start, limit=limit)
+
+    def _window_of(self, first: int, last: int | None) -> tuple[int, int | None]:
+        """Return the sequences of the segments ``[first, last)``."""
+        for number in (first, last):
+            if number is not None and (type(number) is not int or number < 0):
+                raise UsageError("a segment's id is a whole number (int) from 0 on", id=number)
+        if last is not None and last < first:
+            raise UsageError("the range of segments goes the wrong way", first=first, last=last)
+        found = [one for one in self._segments() if first <= one.id < (last or one.id + 1)]
+        if not found and last != first:
+            raise NoSuchSegment("there is no such segment: list those that there are", id=first)
+        if not found:
+            return 0, 0
+        return found[0].start, found[-1].limit
+
+    async def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
+        check_sequences(start, limit)
+        self._check_open()
+        self.history.check_start(start, self.oldest)
+        upper = self.frontier if limit is None else limit
+        return [
+            one
+            for one in self._segments()
+            if one.start < upper and (one.limit is None or one.limit > start)
+        ]
+
+    def _segments(self) -> list[Segment]:
+        history = self.history
+        sealed = [one for one in history.sealed if one.limit <= self.frontier]
+        active = SealedSegment(history.active_id, history.active_start, history.next, 0)
+        if sealed != history.sealed:  # Others have sealed what this handle does not know of yet.
+            active = next(one for one in history.sealed if one not in sealed)
+        has_active = bool(history.records(active.start, self.frontier))
+        return [*map(self._segment, sealed), *([self._segment(active, True)] if has_active else [])]
+
+    def _segment(self, one: SealedSegment, is_active: bool = False) -> Segment:
+        limit = min(one.limit, self.history.compacted)
+        found = self.history.records(one.start, limit)
+        return Segment(
+            id=one.id,
+            start=one.start,
+            limit=None if is_active else one.limit,
+            sealed_us=None if is_active else one.sealed_us,
+            first_us=min((record.timestamp_us for record in found), default=None),
+            last_us=max((record.timestamp_us for record in found), default=None),
+            records=len(found),
+            bytes=sum(record.size for record in found),
+            runs=int(bool(found)),
+            is_compacted=not is_active and one.limit <= self.history.compacted,
+        )
+
+    async def sequence_at(self, when: int | datetime) -> int:
+        self._check_open()
+        if isinstance(when, bool) or not isinstance(when, int | datetime):
+            raise UsageError("a time is microseconds since 1970 (int), or a datetime", when=when)
+        when_us = micros_of(when) if isinstance(when, datetime) else when
+        for record in self.history.records(0, self.frontier):
+            if record.timestamp_us >= when_us:
+                return record.sequence
+        return self.frontier
+
+    async def next_sequence(self) -> int:
+        self._check_open()
+        return self.frontier
+
+    async def refresh(self) -> int:
+        self._check_open()
+        self._oldest, self._next = self.history.oldest, self.history.durable
+        return self.frontier
+
+    async def checkpoints(self) -> list[CheckpointInfo]:
+        self._check_open()
+        return [one for _, one in sorted(self.history.checkpoints.items())]
+
+    async def describe(self) -> KeyedInfo:
+        self._check_open()
+        history = self.history
+        runs = history.records(0, min(history.compacted, self.frontier))
+        return KeyedInfo(
+            name=self.name,
+            oldest=self.oldest,
+            next_sequence=self.frontier,
+            compacted=min(history.compacted, self.frontier),
+            segments=len(self._segments()),
+            runs=sum(one.runs for one in self._segments()),
+            bytes=sum(one.size for one in runs),
+            records_in_runs=len(runs),
+            loose_fragments=int(history.compacted < self.frontier),
+            sealing=history.sealing,
+            retention=history.retention,
+            checkpoints=tuple(await self.checkpoints()),
+        )
+
+    async def close(self) -> None:
+        self.is_closed = True
+        self.history.wake()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise HandleError("the handle is closed: open another", log=self.name)
+
+
+class MemoryKeyed(ModelReads, KeyedWrites):
+    """A handle that writes, too: the one that was opened last may append."""
+
+    def __init__(
+        self,
+        name: str = "log",
+        history: KeyedHistory | None = None,
+        clock: Clock | None = None,
+        visibility: str = MEMORY,
+    ) -> None:
+        super().__init__(name, history or KeyedHistory(), clock)
+        self.visibility = visibility
+        self.weather = Weather()
+        self.history.epoch += 1
+        self._epoch = self.history.epoch
+
+    @property
+    def frontier(self) -> int:
+        history = self.history
+        return history.durable if self.visibility == DURABLE else history.next
+
+    @property
+    def is_fenced(self) -> bool:
+        return self._epoch != self.history.epoch
+
+    async def append(
+        self,
+        records: Sequence[tuple[bytes, bytes]],
+        *,
+        durable: bool = True,
+        timestamp_us: int | None = None,
+        timeout_us: int | None = None,
+    ) -> int:
+        found = _checked(records)
+        until_us = None if timeout_us is None else self.clock.monotonic_us() + timeout_us
+        while self.weather.is_full:
+            if until_us is not None and self.clock.monotonic_us() >= until_us:
+                raise _full(found)
+            await asyncio.sleep(0.001)
+        return self._append(found, durable, timestamp_us)
+
+    async def append_arrow(
+        self,
+        records: pa.Table | pa.RecordBatch,
+        *,
+        durable: bool = True,
+        timestamp_us: int | None = None,
+        timeout_us: int | None = None,
+    ) -> int:
+        rows = records.select(["key", "value"]).to_pylist()
+        pairs = [(row["key"], row["value"]) for row in rows]
+        return await self.append(
+            pairs, durable=durable, timestamp_us=timestamp_us, timeout_us=timeout_us
+        )
+
+    async def try_append(
+        self,
+        records: Sequence[tuple[bytes, bytes]],
+        *,
+        durable: bool = True,
+        timestamp_us: int | None = None,
+    ) -> int:
+        found = _checked(records)
+        if self.weather.is_full:
+            raise _full(records)
+        return self._append(found, durable, timestamp_us)
+
+    def _append(
+        self, records: Sequence[tuple[bytes, bytes]], durable: bool, timestamp_us: int | None
+    ) -> int:
+        self._check_writer()
+        error, lands = self.weather.errors.pop(0) if self.weather.errors else (None, True)
+        first = self.history.next
+        if lands:
+            now_us = wall_us(self.clock)
+            self.history.seal_if_due(now_us)
+            self.history.place(records, now_us if timestamp_us is None else timestamp_us)
+            if durable:
+                self.history.make_durable()
+        if error is not None:
+            raise error
+        return first
+
+    async def flush(self) -> int:
+        self._check_writer()
+        self.history.make_durable()
+        return self.history.durable
+
+    async def durable_sequence(self) -> int:
+        self._check_open()
+        return self.history.durable
+
+    def on_durable(self, told: Callable[[int], None]) -> Callable[[], None]:
+        def tell() -> None:
+            told(self.history.durable)
+
+        self.history.told.append(tell)
+        return lambda: self.history.told.remove(tell) if tell in self.history.told else None
+
+    async def seal(self) -> Segment | None:
+        self._check_writer()
+        self.history.make_durable()
+        made = self.history.seal(wall_us(self.clock))
+        return None if made is None else self._segment(made)
+
+    async def compact(self, *, everything: bool = False) -> int:
+        self._check_open()
+        return self.history.compact()
+
+    async def retire(self, retention: Retention | None = None) -> int:
+        self._check_open()
+        return self.history.retire(retention or self.history.retention, wall_us(self.clock))
+
+    async def configure(
+        self, *, sealing: Sealing | None = None, retention: Retention | None = None
+    ) -> None:
+        self._check_open()
+        self.history.sealing = sealing or self.history.sealing
+        self.history.retention = retention or self.history.retention
+
+    async def collect(self) -> int:
+        self._check_open()
+        return 0
+
+    async def checkpoint(self, name: str) -> CheckpointInfo:
+        self._check_open()
+        return self.history.checkpoint(name, wall_us(self.clock))
+
+    async def drop_checkpoint(self, name: str) -> None:
+        self._check_open()
+        self.history.drop_checkpoint(name)
+
+    def _check_writer(self) -> None:
+        self._check_open()
+        if self.is_fenced:
+            raise Fenced("another process took over: open the log again", log=self.name)
+
+
+class MemoryLake:
+    """Keyed logs by name, with the methods that a location has for them."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.histories: dict[str, KeyedHistory] = {}
+
+    async def create_keyed(
+        self, name: str, sealing: Sealing | None = None, retention: Retention | None = None
+    ) -> MemoryKeyed:
+        self._check_free(name)
+        self.histories[name] = KeyedHistory(sealing or Sealing(), retention or Retention())
+        return MemoryKeyed(name, self.histories[name], self.clock)
+
+    async def keyed(
+        self, name: str, visibility: str = MEMORY, batching: object = None
+    ) -> MemoryKeyed:
+        if visibility not in (MEMORY, DURABLE):
+            raise UsageError("a visibility is 'memory' or 'durable'", given=visibility)
+        return MemoryKeyed(name, self._history(name), self.clock, visibility)
+
+    async def keyed_reader(self, name: str, refresh_us: int = 1_000_000) -> ModelReads:
+        return ModelReads(name, self._history(name), self.clock)
+
+    async def keyed_logs(self) -> list[str]:
+        return sorted(self.histories)
+
+    async def fork_keyed(self, source: str, name: str) -> MemoryKeyed:
+        history = self._history(source)
+        self._check_free(name)
+        self.histories[name] = history.fork()
+        return MemoryKeyed(name, self.histories[name], self.clock)
+
+    async def drop_keyed(self, name: str) -> None:
+        self._history(name)
+        del self.histories[name]
+
+    def _history(self, name: str) -> KeyedHistory:
+        if name not in self.histories:
+            raise NoSuchLog(f"there is no keyed log {name!r}: list those that there are")
+        return self.histories[name]
+
+    def _check_free(self, name: str) -> None:
+        if name in self.histories:
+            raise NameTaken(f"there is a keyed log {name!r} already")
+
+
+def _checked(records: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    given: object = records
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
+        raise UsageError("append takes a list of (key, value), and at least one")
+    for pair in given:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or type(pair[1]) is not bytes:
+            raise UsageError("append takes a list of (key, value), both bytes: encode texts first")
+        check_key(pair[0])
+        if len(pair[1]) > VALUE_BYTES_MAX:
+            raise UsageError("a value has at most 64 MiB", size_bytes=len(pair[1]))
+    return [(key, value) for key, value in records]
+
+
+def _full(records: Sequence[tuple[bytes, bytes]]) -> LogFull:
+    return LogFull("too much waits to be written: append it again later", records=records)
+
+
+def _is_within(first: bytes, last: bytes | None, key: bytes) -> bool:
+    return first <= key and (last is None or key < last)
+
+
+def _is_followed(key: bytes | None, prefix: bytes | None, one: bytes) -> bool:
+    return one == key if key is not None else one.startswith(prefix or b"")
+
+
+def _is_listed(prefix: bytes, after: bytes | None, key: bytes) -> bool:
+    limit = prefix_limit(prefix)
+    is_there = key >= prefix and (limit is None or key < limit)
+    return is_there and (after is None or key > after)
+
+
+def table_of(records: Sequence[KeyedRecord]) -> list[tuple[bytes, int, int, bytes]]:
+    """Return records as plain tuples, as tests compare them."""
+    return [(one.key, one.sequence, one.timestamp_us, one.value) for one in records]
