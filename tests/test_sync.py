@@ -50,6 +50,8 @@ INNER: dict[str, set[str]] = {
                    "resolve_between", "snapshots", "contents", "changes_of"},
     "Location": {"add_source", "controller", "ingester", "source"},
     "Log": set(),
+    "KeyedLog": set(),
+    "KeyedReader": set(),
     "Transactions": {
         "applied", "catch_up", "forget_id", "raise_epoch", "refresh", "seen", "shard",
     },
@@ -61,7 +63,9 @@ def updates(*rows: tuple[str, int, int, int]) -> pa.Table:
     return pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-@pytest.mark.parametrize("name", ["Shard", "Collection", "Location", "Log", "Transactions"])
+@pytest.mark.parametrize(
+    "name", ["Shard", "Collection", "Location", "Log", "Transactions", "KeyedLog", "KeyedReader"]
+)
 def test_the_sync_face_has_the_methods_and_parameters_of_the_awaited_one(name: str) -> None:
     """Who knows one face knows the other."""
     theirs, ours = getattr(aio, name), getattr(tidelog, name)
@@ -81,7 +85,7 @@ def test_help_says_something_of_every_method_of_a_log() -> None:
     assert [name for name, method in methods if name[0] != "_" and not method.__doc__] == []
 
 
-@pytest.mark.parametrize("name", ["Location", "Log"])
+@pytest.mark.parametrize("name", ["Location", "Log", "KeyedLog", "KeyedReader"])
 def test_help_says_of_a_blocking_call_what_it_says_of_the_awaited_one(name: str) -> None:
     """Most programs are written against the blocking face: errors and units are told there too."""
     awaited, blocking = getattr(aio, name), getattr(tidelog, name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.keyed.values import Retention, Sealing
     from tidelog.persist.format.codec import (
         Moments,
         RecordCodec,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     )
     from tidelog.persist.states.transition import Verdict
     from tidelog.sync import Collection, Location, connect
+    from tidelog.sync_keyed import KeyedLog, KeyedReader
     from tidelog.sync_log import Log
     from tidelog.sync_shard import Shard
     from tidelog.sync_transactions import Transactions
@@ -37,6 +39,8 @@ __all__ = [
     "Collection",
     "CsvOptions",
     "Keep",
+    "KeyedLog",
+    "KeyedReader",
     "Limits",
     "Location",
     "Log",
@@ -44,6 +48,8 @@ __all__ = [
     "Pace",
     "RecordCodec",
     "RecordUpdate",
+    "Retention",
+    "Sealing",
     "Shape",
     "Shard",
     "SourceSpec",
@@ -67,6 +73,10 @@ _HOMES = {
     "SourceSpec": "tidelog.collection.create",
     "Batching": "tidelog.wal.append.batching",
     "Keep": "tidelog.wal.gc.plan",
+    "KeyedLog": "tidelog.sync_keyed",
+    "KeyedReader": "tidelog.sync_keyed",
+    "Retention": "tidelog.keyed.values",
+    "Sealing": "tidelog.keyed.values",
     "Limits": "tidelog.wal.read.limits",
     "Pace": "tidelog.wal.gc.deletion",
     "RecordCodec": "tidelog.persist.format.codec",

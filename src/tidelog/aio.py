@@ -11,6 +11,9 @@ from tidelog.clock import Clock
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.csv.guess import CsvOptions
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.reader import KeyedReader
+from tidelog.keyed.values import Retention, Sealing
 from tidelog.location import Location, open_location
 from tidelog.persist.format.codec import (
     Moments,
@@ -36,6 +39,8 @@ __all__ = [
     "Collection",
     "CsvOptions",
     "Keep",
+    "KeyedLog",
+    "KeyedReader",
     "Limits",
     "Location",
     "Log",
@@ -43,6 +48,8 @@ __all__ = [
     "Pace",
     "RecordCodec",
     "RecordUpdate",
+    "Retention",
+    "Sealing",
     "Shape",
     "Shard",
     "SourceSpec",

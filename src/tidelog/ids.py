@@ -48,11 +48,19 @@ class Named(enum.Enum):
 
     SHARD = "user"
     TRANSACTIONS = "txn"
+    KEYED = "keyed"
 
     @property
     def prefix(self) -> str:
         """Return what ids of this kind begin with, and no others."""
         return f"{self.value}."
+
+
+_KINDS: Final = {
+    Named.SHARD: "shard",
+    Named.TRANSACTIONS: "transaction shard",
+    Named.KEYED: "keyed log",
+}
 
 
 def named_id(kind: Named, name: str) -> ShardId:
@@ -61,8 +69,7 @@ def named_id(kind: Named, name: str) -> ShardId:
     Raises:
         UsageError: nothing may be called so.
     """
-    what = "shard" if kind is Named.SHARD else "transaction shard"
-    return ShardId(kind.prefix + check_name(name, of=f"name of a {what}"))
+    return ShardId(kind.prefix + check_name(name, of=f"name of a {_KINDS[kind]}"))
 
 
 def name_of(kind: Named, key: str) -> str | None:

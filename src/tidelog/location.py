@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +35,7 @@ from tidelog.mark import MARK, make_mark, read_mark
 from tidelog.moving import MarkMoves, Moved, move_consensus
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
+from tidelog.shelves import Shelves
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, url_text
@@ -57,11 +57,6 @@ if TYPE_CHECKING:
     from tidelog.collection.ingest.ingest import Ingester
     from tidelog.collection.maintenance import Maintenance
     from tidelog.persist.transactions.transactions import Transactions
-    from tidelog.wal.admin.destroy import Destroyed
-    from tidelog.wal.append.batching import Batching
-    from tidelog.wal.log import Log
-    from tidelog.wal.logs import Logs
-    from tidelog.wal.slot_protocol.shape import Shape
 
 # What only a location has: states of any kind of consensus, or its `WITNESS`; parts and rollups.
 _STATES: Final = "consensus"
@@ -69,7 +64,7 @@ _OBJECT: Final = re.compile(r"shard/[^/]+/(part/[0-9a-f]{8}|rollup)/")
 
 
 @dataclass(slots=True, kw_only=True)
-class Location:
+class Location(Shelves):
     """A location that was opened: its store, its consensus, and handles on what lies in it.
 
     ``url`` says where it is, and not how it is read: see `told_url`.
@@ -145,109 +140,6 @@ class Location:
         keys = self.consensus.list_keys(Named.SHARD.prefix)
         found = [name_of(Named.SHARD, key) async for key in keys]
         return sorted(name for name in found if name is not None)
-
-    @property
-    def shelf(self) -> Logs:
-        """Return the logs of this location, to be made, copied or destroyed."""
-        from tidelog.wal.logs import Logs
-
-        return Logs(store=self.store, clock=self.clock, writer=writer_name())
-
-    async def log(
-        self, name: str, *, shape: Shape | None = None, batching: Batching | None = None
-    ) -> Log:
-        """Open a log; ``shape`` and ``batching`` are how it is written, if it is.
-
-        Raises:
-            UsageError: the name will not do. NoSuchLog: there is none of that name.
-        """
-        return await self.shelf.open(name, shape=shape, batching=batching)
-
-    async def create_log(
-        self,
-        name: str,
-        *,
-        protocol: str = "slot",
-        shape: Shape | None = None,
-        batching: Batching | None = None,
-    ) -> Log:
-        """Make a log, and open it; see `log`.
-
-        Raises:
-            UsageError: the name or the protocol will not do. NameTaken: there is one already.
-        """
-        return await self.shelf.create(name, protocol=protocol, shape=shape, batching=batching)
-
-    async def logs(self, *, lost: bool = False) -> list[str]:
-        """Return the names of all logs, in order, also of such as were destroyed.
-
-        ``lost`` asks for those alone that have records and no manifest.
-        """
-        return await self.shelf.names(lost=lost)
-
-    async def fork_log(self, source: str, name: str, *, start: int = 0) -> Log:
-        """Make a log that begins as another, from ``start`` on, and shares what it has stored.
-
-        Raises:
-            UsageError: the source has no such position, or is of the manifest protocol, or the name
-            is not of letters, digits and _. NameTaken: there is such a log, or a fork of the name
-            was not finished. NoSuchLog: there is no source. PositionCollected: ``start`` was
-            collected. ContentionError: others changed the source meanwhile.
-        """
-        return await self.shelf.fork(source, name, start=start)
-
-    async def copy_log(
-        self, source: str, name: str, *, protocol: str | None = None, start: int = 0
-    ) -> Log:
-        """Copy a log, from ``start`` on, to one of its own protocol or another; positions stay.
-
-        Hold the source meanwhile, by a cursor or a pin.
-
-        Raises:
-            UsageError: there is no such protocol, or no such position yet; or the source has
-            streams, which the manifest protocol has not. NameTaken: there is a log of the name.
-            NoSuchLog: there is no source. PositionCollected: ``start`` was collected.
-        """
-        return await self.shelf.copy(source, name, protocol=protocol, start=start)
-
-    async def destroy_log(self, name: str, *, grace_us: int | None = None) -> Destroyed:
-        """Destroy a log, ``grace_us`` microseconds after it was closed to all readers and writers.
-
-        Units: ``grace_us`` is a minute unless told.
-
-        Raises:
-            NoSuchLog: there is none, or its manifest is lost: rebuild it first. UsageError: it has
-            forks, or there are other objects beside it. ContentionError: others were first each
-            time.
-        """
-        from tidelog.wal.gc.collector import GRACE_US
-
-        grace_us = GRACE_US if grace_us is None else grace_us
-        return await self.shelf.destroy(name, grace_us=grace_us)
-
-    async def rebuild_log(self, name: str, *, start: int | None = None) -> Log:
-        """Make the lost manifest of a log of the slot protocol again, from its records.
-
-        ``start`` is a position from which on the log is known to be whole, if it is not all.
-
-        Raises:
-            NameTaken: there is a manifest. UsageError: there are no records of such a log, or none
-            begins at ``start``. CorruptionError: they do not make a log; nothing was written.
-        """
-        return await self.shelf.rebuild(name, start=start)
-
-    async def adopt_log(self, url: str | os.PathLike[str], name: str) -> Log:
-        """Copy a log that Chroma's wal3 wrote somewhere else, and its cursors.
-
-        Raises:
-            NoSuchLog: there is none. UsageError: it is no log in wal3's form. NameTaken: there is a
-            log of the name.
-        """
-        return await self.shelf.adopt(open_store(url, clock=self.clock), name)
-
-    async def export_log(self, name: str, url: str | os.PathLike[str], *, start: int = 0) -> None:
-        """Copy a log to another place as Chroma's wal3 reads it; see `copy_log`."""
-        await self.shelf.export(name, open_store(url, clock=self.clock), start=start)
 
     async def collection(self, name: str) -> Collection:
         """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
@@ -502,8 +394,3 @@ async def _look_again(store: Store) -> bytes | None:
             f"{MARK} is gone from {store.url}, though {found.key} is there: restore that object "
             "(from a backup, or an older version of it); the location is not made anew"
         ) from None
-
-
-def writer_name() -> str:
-    """Return what people see of this process in what it writes to logs."""
-    return f"{socket.gethostname()}:{os.getpid()}"

@@ -22,9 +22,11 @@ from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress as IngestProgress
 from tidelog.collection.ingest.summary import Summary
 from tidelog.frontier import Frontier
+from tidelog.keyed.values import Retention, Sealing
 from tidelog.moving import Moved
 from tidelog.persist.read.selection import RowSelection, repeated
 from tidelog.portal import Blocking, Portal
+from tidelog.sync_keyed import KeyedLog, KeyedReader
 from tidelog.sync_log import Log, documented_as
 from tidelog.sync_shard import Shard
 from tidelog.sync_transactions import Transactions
@@ -208,6 +210,38 @@ class Location(Blocking[aio_location.Location]):
 
     def logs(self, *, lost: bool = False) -> list[str]:
         return self._portal.run(self._inner.logs(lost=lost))
+
+    def create_keyed(
+        self, name: str, *, sealing: Sealing | None = None, retention: Retention | None = None
+    ) -> KeyedLog:
+        made = self._inner.create_keyed(name, sealing=sealing, retention=retention)
+        return KeyedLog(self._portal, self._portal.run(made))
+
+    def keyed(
+        self,
+        name: str,
+        *,
+        visibility: str = "memory",
+        batching: Batching | None = None,
+        upkeep: bool = True,
+    ) -> KeyedLog:
+        opened = self._inner.keyed(name, visibility=visibility, batching=batching, upkeep=upkeep)
+        return KeyedLog(self._portal, self._portal.run(opened))
+
+    def keyed_reader(
+        self, name: str, *, refresh_us: int = 1_000_000, checkpoint: str | None = None
+    ) -> KeyedReader:
+        opened = self._inner.keyed_reader(name, refresh_us=refresh_us, checkpoint=checkpoint)
+        return KeyedReader(self._portal, self._portal.run(opened))
+
+    def keyed_logs(self) -> list[str]:
+        return self._portal.run(self._inner.keyed_logs())
+
+    def fork_keyed(self, source: str, name: str) -> KeyedLog:
+        return KeyedLog(self._portal, self._portal.run(self._inner.fork_keyed(source, name)))
+
+    def drop_keyed(self, name: str) -> None:
+        self._portal.run(self._inner.drop_keyed(name))
 
     def collection(self, name: str) -> Collection:
         return Collection(self._portal, self._portal.run(self._inner.collection(name)))

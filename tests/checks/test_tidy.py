@@ -37,8 +37,10 @@ ROOMS = (
     ("collection",),
     ("mark",),
     ("moving",),
+    ("shelves",),
     ("location",),
     ("sync_log",),
+    ("sync_keyed",),
     ("sync_shard",),
     ("sync_transactions",),
     ("sync", "aio"),
@@ -66,10 +68,26 @@ FOLDERS = {
         ("write",),
         ("handle", "upkeep", "transactions"),
     ),
+    "keyed": (
+        ("format",),
+        ("values",),
+        ("port",),
+        ("states",),
+        ("read",),
+        ("write",),
+        ("upkeep",),
+    ),
     "collection": (("formats",), ("catalog",), ("source",), ("ingest",)),
 }
 PURE_FOLDERS = frozenset(
-    {("wal", "format"), ("persist", "format"), ("persist", "states"), ("collection", "formats")}
+    {
+        ("wal", "format"),
+        ("persist", "format"),
+        ("persist", "states"),
+        ("keyed", "format"),
+        ("keyed", "states"),
+        ("collection", "formats"),
+    }
 )
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 EDGES = frozenset(room for rooms in ROOMS[-2:] for room in rooms)
@@ -288,7 +306,13 @@ def a_class_name_means_one_thing(root: Path) -> Iterator[str]:
         for node in module.tree.body:
             if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
                 continue
-            if module.path.stem in {"sync", "sync_log", "sync_shard", "sync_transactions"}:
+            if module.path.stem in {
+                "sync",
+                "sync_keyed",
+                "sync_log",
+                "sync_shard",
+                "sync_transactions",
+            }:
                 continue
             if (other := seen.setdefault(node.name, module.path)) != module.path:
                 yield f"{module.path}:{node.lineno}: {other} has another {node.name}"

@@ -7,33 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from tidelog.arguments import quoted
 from tidelog.errors import UsageError
+from tidelog.keyed.format.records import KEYED_RECORDS as _RECORDS
+from tidelog.wal.format.key_set import check_key as key_checked
 
-KEY_BYTES_MAX: Final = 16_384
 SEQUENCE_MAX: Final = 2**63 - 1
 MEMORY: Final = "memory"
 DURABLE: Final = "durable"
-
-_FIELDS: list[pa.Field[Any]] = [
-    pa.field("key", pa.binary(), nullable=False),
-    pa.field("sequence", pa.int64(), nullable=False),
-    pa.field("timestamp_us", pa.int64(), nullable=False),
-    pa.field("value", pa.binary(), nullable=False),
-]
-KEYED_RECORDS: Final = pa.schema(_FIELDS)
+KEYED_RECORDS: Final = _RECORDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealing:
     """When a segment is sealed by itself: at a size, at an age, or (None, None) by call alone.
 
-    Units: ``bytes`` of keys and values that were appended since it began; ``age_us`` since its
-    first record. A segment is sealed between two appends, so it may be larger by one.
+    Units: ``bytes`` that it has stored; ``age_us`` since its oldest record. It is sealed by what
+    compacts the log: the upkeep of whoever writes, once some appends have come, or `compact`.
     """
 
     bytes: int | None = 1024 * 1024 * 1024
@@ -49,9 +43,10 @@ class Sealing:
 class Retention:
     """What is kept at least; of each that is set, older sealed segments go whole.
 
-    Units: records as young as ``age_us`` are kept, so a segment goes once the next one began so
-    long ago; the newest segments that have ``bytes`` stored together; the newest ``segments``.
-    The active segment never goes. A segment goes once any of the settings lets it go.
+    Units: records as young as ``age_us`` are kept, so a segment goes once it was sealed so long
+    ago; the newest segments that have ``bytes`` stored together; the newest ``segments``, the
+    active one among them. The active segment never goes. A segment goes once any of the settings
+    lets it go, when the log is retired: by `retire`, or by the upkeep of whoever writes.
     """
 
     age_us: int | None = None
@@ -145,12 +140,8 @@ def check_key(key: object) -> bytes:
     Raises:
         UsageError: it is no bytes, or too long. The empty key is a key.
     """
-    if isinstance(key, str):
-        raise UsageError("a key is bytes, never str: encode it first")
-    if not isinstance(key, bytes):
-        raise UsageError(f"a key is bytes, not {type(key).__name__}", key=quoted(key))
-    if len(key) > KEY_BYTES_MAX:
-        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=len(key))
+    key_checked(key)
+    assert isinstance(key, bytes)
     return key
 
 
@@ -169,6 +160,16 @@ def check_sequences(start: int, limit: int | None = None) -> None:
             )
     if limit is not None and limit < start:
         raise UsageError("the range of sequences goes the wrong way", start=start, limit=limit)
+
+
+def check_rows(rows: int | None) -> None:
+    """Refuse what is no number of records.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if rows is not None:
+        _check_from_one(rows, "rows")
 
 
 def check_keys(first: object, last: object | None) -> None:

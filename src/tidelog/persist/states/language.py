@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from tidelog.errors import CorruptionError, UsageError
+from tidelog.errors import UsageError
+from tidelog.machine.fields import decoders_of, fields_of, made_of
 from tidelog.machine.lost import state_of_another
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.claim import Claim
@@ -65,10 +66,8 @@ _DIFF: Final[dict[str, Any]] = {
     "claims": tuple[Claim, ...] | None,
     "registered": Registered | None,
 }
-_Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
-_STATE_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _STATE.items()}
-_DIFF_FIELDS: Final[_Decoders] = {n: msgspec.msgpack.Decoder(t) for n, t in _DIFF.items()}
-_MAP: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_STATE_FIELDS: Final = decoders_of(_STATE)
+_DIFF_FIELDS: Final = decoders_of(_DIFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +120,3 @@ class ShardLanguage:
 
 
 _ABSENT: Final[dict[str, Any]] = {name: getattr(Diff(), name) for name in _DIFF}
-_T = TypeVar("_T")
-
-
-def fields_of(data: bytes, known: _Decoders) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields that this version knows, and the others."""
-    try:
-        raw = _MAP.decode(data)
-        found = {name: known[name].decode(raw[name]) for name in raw if name in known}
-        extra = {name: msgspec.msgpack.decode(raw[name]) for name in raw if name not in known}
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError("a shard's state cannot be read") from error
-    return found, extra
-
-
-def made_of(kind: type[_T], fields: dict[str, Any]) -> _T:
-    try:
-        return kind(**fields)
-    except TypeError as error:
-        raise CorruptionError("a shard's state cannot be read", why=error) from error

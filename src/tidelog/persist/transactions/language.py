@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.errors import UsageError
-from tidelog.persist.states.language import fields_of, made_of
+from tidelog.machine.fields import decoders_of, fields_of, made_of
 from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.state import (
     Committed,
@@ -44,8 +44,8 @@ _DIFF: Final[dict[str, Any]] = {
     "forgotten": dict[str, Forgotten],
     "applied": dict[str, int],
 }
-_STATE_FIELDS: Final = {n: msgspec.msgpack.Decoder(t) for n, t in _STATE.items()}
-_DIFF_FIELDS: Final = {n: msgspec.msgpack.Decoder(t) for n, t in _DIFF.items()}
+_STATE_FIELDS: Final = decoders_of(_STATE)
+_DIFF_FIELDS: Final = decoders_of(_DIFF)
 _ABSENT: Final[dict[str, Any]] = {name: getattr(TransactionDiff(), name) for name in _DIFF}
 
 

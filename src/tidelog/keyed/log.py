@@ -1,0 +1,353 @@
+"""A keyed log that is written: appends go to its wal, and are read from memory at once.
+
+One process writes at a time, and the newest that does ends the turn of the one before; any may
+read, compact and collect meanwhile.
+Source: rfc-0001, "Write API"; design page 5, "Calls".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.clock import backoff_us, wall_us
+from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, UsageError
+from tidelog.ids import check_name
+from tidelog.keyed.port import KeyedWrites
+from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.reader import KeyedReader
+from tidelog.keyed.states.describing import checkpoint_infos, segments_of
+from tidelog.keyed.states.transition import (
+    decide_checkpoint,
+    decide_checkpoint_dropped,
+    decide_configured,
+    decide_retired,
+    decide_sealed,
+)
+from tidelog.keyed.upkeep.collecting import AFTER_US, KeyedCollector
+from tidelog.keyed.upkeep.compactor import HERE, Compactor, RunMerger
+from tidelog.keyed.upkeep.plan import LOOSE_MAX, retired_by
+from tidelog.keyed.values import (
+    DURABLE,
+    MEMORY,
+    CheckpointInfo,
+    Retention,
+    Sealing,
+    Segment,
+    records_table,
+)
+from tidelog.keyed.write.pending import Ordered, PendingAppends
+from tidelog.wal.format.key_set import KEY_BYTES_MAX
+from tidelog.wal.slot_log import SlotLog
+
+BATCH_BYTES: Final = 8 * 1024 * 1024
+TRIES: Final = 100
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class KeyedLog(KeyedReader, KeyedWrites):
+    """A handle for writing, and for reading.
+
+    ``visibility`` says whether reads show what is ordered (``memory``), or what is ``durable``.
+    While it writes, it compacts beside, as that becomes due, unless ``upkeep`` is False.
+    """
+
+    wal: SlotLog
+    visibility: str = MEMORY
+    upkeep: bool = True
+    refresh_us: int = 0
+    merger: RunMerger = field(default_factory=lambda: HERE)
+    _pending: PendingAppends = field(init=False)
+    _wrote: bool = False
+    _loose: int = 0  # Appends since the last upkeep: at most so many fragments.
+    _tending: asyncio.Task[int] | None = None
+
+    def __post_init__(self) -> None:
+        KeyedReader.__post_init__(self)
+        if self.visibility not in (MEMORY, DURABLE):
+            raise UsageError(f"visibility is {MEMORY!r} or {DURABLE!r}", found=self.visibility)
+        self._pending = PendingAppends(settled=self._settled, failed=self._failed)
+
+    async def append(
+        self,
+        records: Sequence[tuple[bytes, bytes]],
+        *,
+        durable: bool = True,
+        timestamp_us: int | None = None,
+        timeout_us: int | None = None,
+    ) -> int:
+        keys, values = records_table(records)
+        try:
+            return await self._append(keys, values, durable, timestamp_us, timeout_us)
+        except BusyError as error:
+            raise _full(error, records) from error
+
+    async def append_arrow(
+        self,
+        records: pa.Table | pa.RecordBatch,
+        *,
+        durable: bool = True,
+        timestamp_us: int | None = None,
+        timeout_us: int | None = None,
+    ) -> int:
+        found = columns_of(records)
+        batches = [*_batches(*found)]
+        first: int | None = None
+        placed: list[Ordered] = []
+        for keys, values in batches:
+            one = await self._place(keys, values, durable, timestamp_us, timeout_us)
+            first = one.placed.position if first is None else first
+            placed.append(one)
+        assert first is not None
+        if durable:
+            positions = [await asyncio.shield(one.durable) for one in placed]
+            first = positions[0]
+        return first
+
+    async def try_append(
+        self,
+        records: Sequence[tuple[bytes, bytes]],
+        *,
+        durable: bool = True,
+        timestamp_us: int | None = None,
+    ) -> int:
+        keys, values = records_table(records)
+        try:
+            return await self._append(keys, values, durable, timestamp_us, 0)
+        except BusyError as error:
+            raise _full(error, records) from error
+
+    async def flush(self) -> int:
+        await self._pending.flush()
+        return await self.durable_sequence()
+
+    async def durable_sequence(self) -> int:
+        if not self._wrote:
+            return (await self._look_now(False)).next
+        return max(self.wal.durable_position(), self.standing.tail.next)
+
+    def on_durable(self, told: Callable[[int], None]) -> Callable[[], None]:
+        return self.wal.on_durable(told)
+
+    async def seal(self) -> Segment | None:
+        self._check_open()
+        standing = self.standing
+        for attempt in range(TRIES):
+            await self._pending.flush()
+            await standing.refresh()
+            limit, now_us = standing.tail.next, wall_us(standing.clock)
+            if limit <= standing.state.active_start:
+                return None
+            if await standing.machine.commit(partial(decide_sealed, limit=limit, at_us=now_us)):
+                return next(one for one in segments_of(standing.state) if one.limit == limit)
+            await standing.clock.sleep(backoff_us(attempt, standing.clock))
+        raise ContentionError("others sealed or compacted first at every try: try again")
+
+    async def compact(self, *, everything: bool = False) -> int:
+        self._check_open()
+        compactor = Compactor(standing=self.standing, merger=self.merger)
+        return await compactor.compact(everything=everything)
+
+    async def retire(self, retention: Retention | None = None) -> int:
+        self._check_open()
+        await self.standing.refresh()
+        kept = retention or self.standing.state.retention
+        if not kept.is_set:
+            return 0
+        if any(seal.limit > self.standing.state.compacted for seal in self.standing.state.seals):
+            await self.compact()
+        now_us = wall_us(self.standing.clock)
+        return await self.standing.machine.commit(
+            lambda state: decide_retired(state, retired_by(state, kept, now_us=now_us))
+        )
+
+    async def configure(
+        self, *, sealing: Sealing | None = None, retention: Retention | None = None
+    ) -> None:
+        self._check_open()
+        await self.standing.machine.commit(
+            lambda state: decide_configured(state, sealing=sealing, retention=retention)
+        )
+
+    async def collect(self, *, after_us: int = AFTER_US) -> int:
+        """Delete what nothing names any more since ``after_us``; see `KeyedWrites`."""
+        self._check_open()
+        collector = KeyedCollector(standing=self.standing, wal=self.wal, after_us=after_us)
+        return await collector.collect()
+
+    async def checkpoint(self, name: str) -> CheckpointInfo:
+        check_name(name, of="name of a checkpoint")
+        self._check_open()
+        standing = self.standing
+        await self._pending.flush()
+        await standing.refresh()
+        limit = standing.tail.next
+        for attempt in range(TRIES):
+            now_us = wall_us(standing.clock)
+            made = await standing.machine.commit(
+                partial(decide_checkpoint, name=name, next_sequence=limit, at_us=now_us)
+            )
+            if made is not None:
+                return next(one for one in checkpoint_infos(standing.state) if one.name == name)
+            await self.compact(everything=True)
+            await standing.clock.sleep(backoff_us(attempt, standing.clock))
+        raise ContentionError("others compacted first at every try: try again")
+
+    async def drop_checkpoint(self, name: str) -> None:
+        self._check_open()
+        await self.standing.machine.commit(lambda state: decide_checkpoint_dropped(state, name))
+
+    async def close(self) -> None:
+        try:
+            await self.wal.close()
+        finally:
+            if self._tending is not None:
+                await asyncio.wait({self._tending})
+            await KeyedReader.close(self)
+
+    async def _append(
+        self,
+        keys: pa.BinaryArray,
+        values: pa.BinaryArray,
+        durable: bool,
+        timestamp_us: int | None,
+        timeout_us: int | None,
+    ) -> int:
+        one = await self._place(keys, values, durable, timestamp_us, timeout_us)
+        return await asyncio.shield(one.durable) if durable else one.placed.position
+
+    async def _place(
+        self,
+        keys: pa.BinaryArray,
+        values: pa.BinaryArray,
+        durable: bool,
+        timestamp_us: int | None,
+        timeout_us: int | None,
+    ) -> Ordered:
+        """Have records ordered; at most ``timeout_us`` are spent on waiting for room.
+
+        Raises:
+            BusyError: there was none. Otherwise see `KeyedWrites.append`.
+        """
+        _check(keys)
+        clock = self.standing.clock
+        time_us = wall_us(clock) if timestamp_us is None else timestamp_us
+        until_us = None if timeout_us is None else clock.monotonic_us() + timeout_us
+        attempt = 0
+        while True:
+            try:
+                placed = await self.wal.place(
+                    values, key=keys, timestamp_us=time_us, wait=until_us is None
+                )
+                break
+            except BusyError:
+                if until_us is None:
+                    raise
+                left_us = until_us - clock.monotonic_us()
+                if left_us <= 0:
+                    raise
+                await clock.sleep(min(left_us, backoff_us(attempt, clock)))
+                attempt += 1
+            except TidelogError as error:
+                self._failed(error)
+                raise
+        one = Ordered(placed, keys, values, time_us, durable)
+        self._wrote = True
+        self._pending.add(one)
+        return one
+
+    def _settled(self, piece: LoosePiece) -> None:
+        """Take what has become durable."""
+        tail = self.standing.tail
+        tail.add(piece)
+        self._feed.push(piece)
+        self._loose += 1
+        if self.upkeep and self._loose >= LOOSE_MAX and self._tending is None:
+            self._loose = 0
+            self._tending = asyncio.create_task(self._tend(), name="keyed upkeep")
+
+    def _failed(self, error: BaseException) -> None:
+        """Read as others do from now on: another may write, or what was sent may be there."""
+        self._wrote, self.standing.tail.is_behind = False, True
+
+    async def _tend(self) -> int:
+        """Compact, and retire, what is due; a failure is of no matter here, and is met again."""
+        try:
+            written = await self.compact()
+            await self.retire()
+            return written
+        except TidelogError:
+            return 0
+        finally:
+            self._tending = None
+
+    async def _look(self, fresh: bool) -> KeyedView:
+        self._check_open()
+        if not self._wrote or fresh or self.standing.tail.is_behind:
+            # Who writes knows what there is: nobody else appends.
+            await KeyedReader._look(self, fresh)
+        if self.visibility == DURABLE:
+            return self.standing.view()
+        return self.standing.view(self._pending.pieces())
+
+    async def _look_now(self, fresh: bool) -> KeyedView:
+        self._check_open()
+        if not self._wrote or self.standing.tail.is_behind:
+            await KeyedReader._look(self, True)
+        return self.standing.view()
+
+
+def columns_of(records: pa.Table | pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """Return the keys and the values of a table.
+
+    Raises:
+        UsageError: it is no table of ``key`` and ``value``, both binary, without nulls.
+    """
+    given: object = records
+    if not isinstance(given, pa.Table | pa.RecordBatch):
+        raise UsageError(f"append_arrow takes a table, not {type(given).__name__}: call append")
+    names = records.schema.names
+    if sorted(names) != ["key", "value"]:
+        raise UsageError(
+            "append_arrow takes a table of the columns key and value", columns=", ".join(names)
+        )
+    found: list[Any] = []
+    for name in ("key", "value"):
+        column: Any = records.column(name)
+        if column.type not in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()):
+            raise UsageError(f"the column {name} is of type binary", found=str(column.type))
+        if column.null_count:
+            raise UsageError(f"the column {name} has nulls: a record has a key and a value")
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+            column = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+        found.append(column.cast(pa.binary()))
+    return found[0], found[1]
+
+
+def _batches(keys: pa.BinaryArray, values: pa.BinaryArray) -> list[tuple[Any, Any]]:
+    """Cut a table into batches of about `BATCH_BYTES`."""
+    size, count = keys.nbytes + values.nbytes, len(values)
+    rows = max(1, count * BATCH_BYTES // max(1, size))
+    if size <= BATCH_BYTES or not count:
+        return [(keys, values)]
+    return [(keys.slice(at, rows), values.slice(at, rows)) for at in range(0, count, rows)]
+
+
+def _check(keys: pa.BinaryArray) -> None:
+    if not len(keys):
+        raise UsageError("an append has at least one record")
+    longest: int = pc.max(pc.binary_length(keys)).as_py()
+    if longest > KEY_BYTES_MAX:
+        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=longest)
+
+
+def _full(error: BusyError, records: Sequence[tuple[bytes, bytes]]) -> LogFull:
+    return LogFull(error.sentence, records=records, outcome=error.outcome)

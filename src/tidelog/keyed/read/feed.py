@@ -1,0 +1,239 @@
+"""Followers of one handle, and the one poll that serves them all.
+
+Whatever keys are followed, and by however many, the store is asked for the next slot of the wal
+alone, and each fragment is fetched once. A follower is woken by what it follows only; one that has
+fallen far behind reads on by a scan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import HandleError, LocationError, TidelogError
+from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
+from tidelog.keyed.read.scanning import KeyedWanted, ViewScan
+from tidelog.keyed.read.sources import with_keys
+from tidelog.wal.slot_protocol.reader import SlotReader
+
+WINDOW_BYTES: Final = 64 * 1024 * 1024
+TRIES: Final = 20
+LINGER_S: Final = 30.0  # For a follower who comes again, such as over HTTP.
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A follower that has all up to the end of the feed; ``woken`` is where to read on."""
+
+    wanted: KeyedWanted
+    woken: asyncio.Future[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyedFeed:
+    """What comes to a wal, as it comes, for followers.
+
+    Units: the newest ``window_bytes`` of records are kept.
+    """
+
+    reader: SlotReader
+    clock: Clock
+    window_bytes: int = WINDOW_BYTES
+    end: int = 0
+    polls: int = 0
+    _window: deque[LoosePiece] = field(default_factory=deque)
+    _by_key: dict[bytes, set[_Waiting]] = field(default_factory=dict)
+    _by_range: set[_Waiting] = field(default_factory=set)
+    _task: asyncio.Task[None] | None = None
+    _error: TidelogError | None = None
+    _followers: int = 0
+
+    @property
+    def begin(self) -> int:
+        """Return from which sequence on all is in the window."""
+        return self._window[0].start if self._window else self.end
+
+    def start(self, at: int) -> None:
+        """Begin to poll from a sequence on, unless it has begun."""
+        if self._task is None:
+            self.end, self._error = at, None
+            self._task = asyncio.create_task(self._run(), name="keyed feed")
+
+    def join(self) -> None:
+        """Count a follower in."""
+        self._followers += 1
+
+    def leave(self) -> None:
+        """Count a follower out; without any, the poll ends in a while."""
+        self._followers -= 1
+        if not self._followers:
+            with suppress(RuntimeError):  # The loop itself ends.
+                asyncio.get_running_loop().call_later(LINGER_S, self._end_if_idle)
+
+    async def stop(self) -> None:
+        """End the poll, and all who wait."""
+        task = self._task
+        self._fail(HandleError("the keyed log was closed: open it again"))
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    def pieces(self, start: int) -> list[LoosePiece]:
+        """Return what the window has from a sequence on."""
+        return [piece for piece in self._window if piece.limit > start]
+
+    async def news(self, wanted: KeyedWanted, reached: int) -> int:
+        """Wait until there is something that may be wanted; return from where on to read.
+
+        Raises:
+            Whatever ended the poll.
+        """
+        if self._error is not None:
+            raise self._error
+        if self.end > reached:
+            return reached
+        waiting = _Waiting(wanted, asyncio.get_running_loop().create_future())
+        held = self._by_range if wanted.key is None else self._by_key.setdefault(wanted.key, set())
+        held.add(waiting)
+        try:
+            return await waiting.woken
+        finally:
+            held.discard(waiting)
+            if not held and wanted.key is not None:
+                self._by_key.pop(wanted.key, None)
+
+    def push(self, piece: LoosePiece) -> None:
+        """Take what came to the wal; nothing, if it does not follow what is there."""
+        if piece.start > self.end or piece.limit <= self.end or piece.records is None:
+            return
+        self._window.append(piece)
+        self.end = piece.limit
+        size = sum(one.nbytes for one in self._window)
+        while size > self.window_bytes and len(self._window) > 1:
+            size -= self._window.popleft().nbytes
+        for waiting in self._wanting(piece):
+            if not waiting.woken.done():
+                waiting.woken.set_result(piece.start)
+
+    def _end_if_idle(self) -> None:
+        if not self._followers and self._task is not None:
+            self._task.cancel()
+            self._task, self.end = None, 0
+            self._window.clear()
+
+    def _wanting(self, piece: LoosePiece) -> list[_Waiting]:
+        assert piece.records is not None
+        keys = piece.key_set(piece.records)
+        fewer = self._by_key.keys() & keys
+        found = [waiting for key in fewer for waiting in self._by_key[key]]
+        return found + [one for one in self._by_range if _any_in(keys, one.wanted)]
+
+    async def _run(self) -> None:
+        for attempt in range(TRIES):
+            try:
+                await self._poll()
+                self._fail(HandleError("the log that feeds this keyed log was sealed"))
+                return
+            except LocationError as error:
+                if attempt + 1 == TRIES:
+                    self._fail(error)
+                    return
+                await self.clock.sleep(backoff_us(attempt, self.clock, most_us=1_000_000))
+            except TidelogError as error:
+                self._fail(error)
+                return
+
+    async def _poll(self) -> None:
+        found = self.reader.follow(self.end)
+        async with aclosing(found):
+            async for table in found:
+                self.polls += 1
+                records = await self.clock.offload(partial(keyed_records, table))
+                limit = table.column("position")[-1].as_py() + 1
+                self.push(LoosePiece(start=self.end, limit=limit, records=records))
+
+    def _fail(self, error: TidelogError) -> None:
+        self._error = error
+        for waiting in [*self._by_range, *(one for held in self._by_key.values() for one in held)]:
+            if not waiting.woken.done():
+                waiting.woken.set_exception(error)
+
+
+@dataclass(kw_only=True, eq=False)
+class Following(KeyedScan):
+    """Records that are wanted, and those to come; ``scan`` reads what is past."""
+
+    feed: KeyedFeed
+    wanted: KeyedWanted
+    scan: Callable[[int], ViewScan]
+    begin: Callable[[], Awaitable[int]]
+    reached: int | None = None
+    _is_waiting: bool = False
+    _tables: AsyncGenerator[pa.Table, None] | None = None
+
+    @property
+    def next_sequence(self) -> int:
+        reached = self.reached or 0
+        return max(reached, self.feed.end) if self._is_waiting else reached
+
+    def __aiter__(self) -> AsyncIterator[pa.Table]:
+        if self._tables is None:
+            self._tables = self._run()
+        return self._tables
+
+    async def aclose(self) -> None:
+        if self._tables is not None:
+            await self._tables.aclose()
+
+    async def _run(self) -> AsyncGenerator[pa.Table, None]:
+        self.feed.join()
+        try:
+            async with aclosing(self._followed()) as found:
+                async for table in found:
+                    yield table
+        finally:
+            self.feed.leave()
+
+    async def _followed(self) -> AsyncGenerator[pa.Table, None]:
+        reached = self.reached = await self.begin() if self.reached is None else self.reached
+        while True:
+            if reached < self.feed.begin or not self.feed.end:
+                past = self.scan(reached)
+                async with aclosing(past):
+                    async for table in past:
+                        self.reached = past.next_sequence
+                        yield table
+                reached = self.reached = past.next_sequence
+                self.feed.start(reached)
+            for piece in self.feed.pieces(reached):
+                table = self._of(piece, reached)
+                reached = self.reached = max(reached, piece.limit)
+                if table.num_rows:
+                    yield table
+            self._is_waiting = True
+            try:
+                reached = max(reached, await self.feed.news(self.wanted, reached))
+            finally:
+                self._is_waiting = False
+
+    def _of(self, piece: LoosePiece, reached: int) -> pa.Table:
+        records, wanted = piece.records, self.wanted
+        assert records is not None
+        if wanted.key is not None:
+            records = piece.of_key(records, wanted.key)
+        else:
+            records = with_keys(records, wanted.first, wanted.last)
+        return in_range(records, reached, None)
+
+
+def _any_in(keys: set[bytes], wanted: KeyedWanted) -> bool:
+    return any(key >= wanted.first and (wanted.last is None or key < wanted.last) for key in keys)

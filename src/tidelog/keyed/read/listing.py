@@ -1,0 +1,68 @@
+"""Keys: those of all sources, merged in the order of their bytes, a page at a time.
+
+Each source gives its keys in order. Of the pages at hand the least last key bounds what is known of
+all: up to it, keys are gathered by columns, and each is given once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.keyed.read.sources import KEY_ROWS, Source, added_up
+
+
+async def merged_keys(
+    sources: Sequence[Source], first: bytes, last: bytes | None, start: int, limit: int | None
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the keys ``[first, last)`` that any of the sources has, as `KEY_ROWS`, each once."""
+    async with AsyncExitStack() as stack:
+        streams = [
+            _Stream(await stack.enter_async_context(aclosing(one.keys(first, last, start, limit))))
+            for one in sources
+        ]
+        for one in streams:
+            await one.fill()
+        while at_hand := [one for one in streams if one.page is not None]:
+            bound = min(one.last for one in at_hand)
+            taken = [one.take(bound) for one in at_hand]
+            yield _together(taken)
+            for one in at_hand:
+                await one.fill()
+
+
+class _Stream:
+    """The keys of one source, of which a page is at hand; None once there are no more."""
+
+    def __init__(self, pages: AsyncGenerator[pa.Table, None]) -> None:
+        self._pages = pages
+        self.page: pa.Table | None = None
+
+    @property
+    def last(self) -> bytes:
+        assert self.page is not None
+        key: bytes = self.page.column("key")[-1].as_py()
+        return key
+
+    async def fill(self) -> None:
+        while self.page is None or not self.page.num_rows:
+            self.page = await anext(self._pages, None)
+            if self.page is None:
+                return
+
+    def take(self, bound: bytes) -> pa.Table:
+        """Take the keys up to a bound out of the page."""
+        assert self.page is not None
+        is_within: Any = pc.less_equal(self.page.column("key"), pa.scalar(bound, pa.binary()))
+        count = pc.sum(is_within).as_py() or 0
+        taken, self.page = self.page.slice(0, count), self.page.slice(count)
+        return taken
+
+
+def _together(pages: Sequence[pa.Table]) -> pa.Table:
+    together = pa.concat_tables([KEY_ROWS.empty_table(), *pages])
+    return together if len(pages) == 1 else added_up(together)

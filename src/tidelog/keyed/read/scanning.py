@@ -1,0 +1,238 @@
+"""Scans: sources one after the other, some ahead of the reader, and on after a compaction.
+
+A scan shows what there was when it began. If an object of it was compacted away and collected
+meanwhile, it goes on by what there is now: of one key, after the last record that was given; of
+several, at the source that it stood at, unless some of that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.clock import Clock, backoff_us
+from tidelog.errors import ObjectNotFound, ReadOvertaken
+from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.read.sources import Source
+from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.states.transition import check_readable
+from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.lookahead import in_order
+
+T = TypeVar("T")
+Look: TypeAlias = Callable[[bool], Awaitable[KeyedView]]  # True: what there is now is asked.
+TRIES: Final = 5
+CHUNK_ROWS: Final = 65_536  # Of one key are read at once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedWanted:
+    """What is asked for: a key, or (None) the keys ``[first, last)``; which sequences, how many."""
+
+    key: bytes | None = None
+    first: bytes = b""
+    last: bytes | None = None
+    start: int = 0
+    limit: int | None = None
+    rows: int | None = None
+    newest_first: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class ViewScan(KeyedScan):
+    """A scan over views; ``look`` returns the newest one, and is asked when the scan begins."""
+
+    look: Look
+    wanted: KeyedWanted
+    clock: Clock
+    _frontier: int = field(init=False)
+    _given: int = 0
+    _tables: AsyncGenerator[pa.Table, None] | None = None
+
+    def __post_init__(self) -> None:
+        self._frontier = self.wanted.start
+
+    @property
+    def next_sequence(self) -> int:
+        return self._frontier
+
+    def __aiter__(self) -> AsyncIterator[pa.Table]:
+        if self._tables is None:
+            self._tables = self._run()
+        return self._tables
+
+    async def aclose(self) -> None:
+        if self._tables is not None:
+            await self._tables.aclose()
+
+    async def _run(self) -> AsyncGenerator[pa.Table, None]:
+        wanted = self.wanted
+        start, limit = wanted.start, wanted.limit
+        for attempt in range(TRIES):
+            view = await self.look(attempt > 0)
+            check_readable(view.state, start if attempt == 0 else 0)
+            if limit is None or limit > view.next:
+                limit = max(start, view.next)  # What comes later is of another scan.
+            if wanted.newest_first:
+                self._frontier = limit
+            run = _Run(self, view, max(start, view.oldest), limit)
+            try:
+                async with aclosing(run.tables()) as tables:
+                    async for table in tables:
+                        self._given += table.num_rows
+                        yield table
+                        if self._is_full:
+                            return
+                if not wanted.newest_first:
+                    self._frontier = max(self._frontier, limit)
+                return
+            except ObjectNotFound as error:
+                if run.is_within or attempt + 1 == TRIES:
+                    raise ReadOvertaken(
+                        "what the scan had still to read was compacted and deleted meanwhile: "
+                        "read again",
+                        why=error,
+                    ) from error
+                start, limit = run.start, run.limit
+                await self.clock.sleep(backoff_us(attempt, self.clock))
+
+    @property
+    def _is_full(self) -> bool:
+        return self.wanted.rows is not None and self._given >= self.wanted.rows
+
+    def left(self) -> int | None:
+        return None if self.wanted.rows is None else self.wanted.rows - self._given
+
+    def passed(self, frontier: int) -> None:
+        if not self.wanted.newest_first:
+            self._frontier = max(self._frontier, frontier)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One pass over one view; ``[start, limit)`` is what it has still to give."""
+
+    scan: ViewScan
+    view: KeyedView
+    start: int
+    limit: int
+    is_within: bool = False
+
+    def tables(self) -> AsyncGenerator[pa.Table, None]:
+        return self._of_key() if self.scan.wanted.key is not None else self._of_range()
+
+    def _sources(self) -> list[Source]:
+        found = self.view.between(self.start, self.limit)
+        return found[::-1] if self.scan.wanted.newest_first else found
+
+    async def _of_key(self) -> AsyncGenerator[pa.Table, None]:
+        wanted, key = self.scan.wanted, self.scan.wanted.key or b""
+
+        async def source() -> AsyncGenerator[Source, None]:
+            for one in self._sources():
+                if one.may_hold(key):
+                    yield one
+
+        async def read(one: Source) -> pa.Table:
+            return await one.of_key(
+                key,
+                self.start,
+                self.limit,
+                rows=self._chunk(),
+                newest_first=wanted.newest_first,
+            )
+
+        found = in_order(source(), read, size_of=lambda one: one.weight)
+        async with aclosing(found):
+            async for one, first in found:
+                table = first
+                while table.num_rows:
+                    left = self.scan.left()
+                    kept = table if left is None else table.slice(0, left)
+                    self._pass_row(kept)
+                    yield kept
+                    if table.num_rows < CHUNK_ROWS:
+                        break
+                    table = await read(one)
+                self._pass(one.lower if wanted.newest_first else one.upper)
+
+    async def _of_range(self) -> AsyncGenerator[pa.Table, None]:
+        newest_first = self.scan.wanted.newest_first
+        for one in self._sources():
+            if (left := self.scan.left()) is not None:
+                table = await self._first_of(one, left)
+                if table.num_rows:
+                    self._pass_row(table)
+                    yield table
+                if table.num_rows == left:
+                    return
+            else:
+                async with aclosing(self._all_of(one, newest_first)) as found:
+                    async for table in found:
+                        self.is_within = True
+                        yield table
+                self.is_within = False
+            self._pass(one.lower if newest_first else one.upper)
+
+    def _all_of(self, one: Source, newest_first: bool) -> AsyncGenerator[pa.Table, None]:
+        wanted = self.scan.wanted
+        return one.of_range(
+            wanted.first, wanted.last, self.start, self.limit, newest_first=newest_first
+        )
+
+    async def _first_of(self, one: Source, count: int) -> pa.Table:
+        """Return the first records of a source by sequence, whatever their keys.
+
+        Whoever goes on after the last of them misses none.
+        """
+        held: list[pa.Table] = []
+        async with aclosing(self._all_of(one, False)) as found:
+            async for table in found:
+                held.append(table)
+                if sum(part.num_rows for part in held) > count + CHUNK_ROWS:
+                    held = [self._first_rows(held, count)]
+        return self._first_rows(held, count)
+
+    def _first_rows(self, held: Sequence[pa.Table], count: int) -> pa.Table:
+        together: Any = pa.concat_tables([KEYED_RECORDS.empty_table(), *held])
+        order: Literal["ascending", "descending"] = (
+            "descending" if self.scan.wanted.newest_first else "ascending"
+        )
+        rows = pc.select_k_unstable(together, count, [("sequence", order)])
+        found: pa.Table = together.take(rows)
+        return found
+
+    def _pass_row(self, table: pa.Table) -> None:
+        last: int = table.column("sequence")[-1].as_py()
+        self._pass(last if self.scan.wanted.newest_first else last + 1)
+
+    def _chunk(self) -> int:
+        left = self.scan.left()
+        return CHUNK_ROWS if left is None else min(left, CHUNK_ROWS)
+
+    def _pass(self, reached: int) -> None:
+        if self.scan.wanted.newest_first:
+            self.limit = min(self.limit, reached)
+        else:
+            self.start = max(self.start, min(reached, self.limit))
+            self.scan.passed(self.start)
+
+
+async def with_views(look: Look, clock: Clock, work: Callable[[KeyedView], Awaitable[T]]) -> T:
+    """Return what work over a view comes to; over a newer one where objects have gone meanwhile."""
+    for attempt in range(TRIES - 1):
+        try:
+            return await work(await look(attempt > 0))
+        except ObjectNotFound:
+            await clock.sleep(backoff_us(attempt, clock))
+    try:
+        return await work(await look(True))
+    except ObjectNotFound as error:
+        raise ReadOvertaken(
+            "what was to be read was compacted and deleted meanwhile: try again", why=error
+        ) from error

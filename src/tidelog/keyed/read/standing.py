@@ -1,0 +1,121 @@
+"""What a handle knows of a keyed log: its state, its tail, and the view that both make.
+
+Invariants: a view has no holes: the state is read before the wal, and again where the wal was
+    collected past it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelog.clock import Clock
+from tidelog.consensus.port import Consensus
+from tidelog.errors import ContentionError, NoSuchCheckpoint
+from tidelog.ids import Named, named_id
+from tidelog.keyed.read.directory_reader import DirectoryCache
+from tidelog.keyed.read.part_reader import RunPartReader
+from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.read.sources import PieceSource, RunSource, Source
+from tidelog.keyed.read.tail import LooseTail
+from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.states.language import KeyedLanguage, prefix_of
+from tidelog.keyed.states.state import KeyedDiff, KeyedState
+from tidelog.keyed.states.transition import check_living
+from tidelog.machine.machine import Machine
+from tidelog.store.port import Store
+from tidelog.store.within import Within
+
+WALS: Final = "keylog/"
+TRIES: Final = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyedStanding:
+    """A keyed log as this process knows it."""
+
+    name: str
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    machine: Machine[KeyedState, KeyedDiff] = field(init=False)
+    tail: LooseTail = field(init=False)
+    parts: RunPartReader = field(init=False)
+    refreshed_us: int | None = None
+    _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.machine = Machine(
+            key=named_id(Named.KEYED, self.name),
+            prefix=prefix_of(self.name),
+            language=KeyedLanguage(self.name),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
+        self.tail = LooseTail(store=self.wal, clock=self.clock)
+        self.parts = RunPartReader(self.store, self.clock, DirectoryCache())
+
+    @property
+    def state(self) -> KeyedState:
+        return self.machine.state
+
+    @property
+    def wal(self) -> Within:
+        """Return the folder of the log that feeds it."""
+        return Within(self.store, f"{WALS}{self.name}")
+
+    async def refresh(self, *, unless_since_us: int | None = None) -> None:
+        """Read what others have committed, unless that was done since a time.
+
+        Raises:
+            NoSuchLog: the log is gone. CorruptionError, LocationError: it cannot be read.
+        """
+        async with self._lock:
+            known_us = self.refreshed_us
+            if known_us is not None and unless_since_us is not None and known_us > unless_since_us:
+                return
+            begun_us = self.clock.monotonic_us()
+            for _ in range(TRIES):
+                state = await self.machine.refresh()
+                check_living(state)
+                await self.tail.refresh(state.compacted)
+                if self.tail.oldest <= state.compacted:
+                    self.refreshed_us = begun_us
+                    return
+        raise ContentionError(
+            "the log was compacted and collected faster than it could be read: try again"
+        )
+
+    def view(self, pending: Sequence[LoosePiece] = ()) -> KeyedView:
+        """Return what is readable, and (``pending``) what is ordered and follows it."""
+        state, compacted = self.state, self.state.compacted
+        runs: list[Source] = [
+            RunSource(run, self.parts) for run in state.runs if run.upper > state.retired
+        ]
+        pieces = [piece for piece in self.tail.pieces if piece.limit > compacted]
+        following = max(compacted, self.tail.next)
+        for piece in pending:
+            if piece.start != following:
+                break  # It is being placed anew.
+            pieces.append(piece)
+            following = piece.limit
+        loose = [PieceSource(piece, self.tail.records, compacted) for piece in pieces]
+        return KeyedView(state=state, sources=(*runs, *loose), next=following)
+
+    def view_at(self, checkpoint: str) -> KeyedView:
+        """Return what a checkpoint keeps.
+
+        Raises:
+            NoSuchCheckpoint: there is none of the name.
+        """
+        found = self.state.checkpoints.get(checkpoint)
+        if found is None:
+            raise NoSuchCheckpoint(f"there is no checkpoint {checkpoint!r}: list them")
+        state = replace(
+            self.state, runs=found.runs, retired=found.retired, compacted=found.compacted
+        )
+        runs = tuple(RunSource(run, self.parts) for run in found.runs)
+        return KeyedView(state=state, sources=runs, next=found.compacted)

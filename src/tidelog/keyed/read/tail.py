@@ -1,0 +1,133 @@
+"""The tail: what of the wal is not compacted, as far as this process knows it.
+
+What it appends itself is in memory; of the rest it knows the fragments, and keeps some that it has
+read. Memory is bounded: what is over that is read again from the store.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.errors import ObjectNotFound
+from tidelog.keyed.read.piece import LoosePiece, keyed_records
+from tidelog.store.port import Store
+from tidelog.wal.format.link import plain
+from tidelog.wal.format.snapshot import overlaps
+from tidelog.wal.read.head import load_past
+from tidelog.wal.slot_protocol.reader import SlotReader
+
+MEMORY_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class LooseTail:
+    """Pieces of the wal at the root of ``store``, which follow each other.
+
+    Units: up to ``memory_bytes`` of records that were read or appended are kept.
+    """
+
+    store: Store
+    clock: Clock
+    memory_bytes: int = MEMORY_BYTES
+    pieces: list[LoosePiece] = field(default_factory=list)
+    next: int = 1
+    oldest: int = 1
+    is_behind: bool = True
+    reader: SlotReader = field(init=False)
+    _kept: OrderedDict[LoosePiece, int] = field(init=False, default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.reader = SlotReader(store=self.store, clock=self.clock)
+
+    async def refresh(self, compacted: int) -> None:
+        """Learn of what others have appended; forget what is compacted.
+
+        Raises:
+            NoSuchLog: the wal is gone. CorruptionError, LocationError: it cannot be read.
+        """
+        self.forget(compacted)
+        start = self._reached(compacted)
+        while True:
+            end = await self.reader.end()
+            try:
+                named = await self.reader.tree.fragments_of(end.manifest, start=start, limit=None)
+            except ObjectNotFound as error:
+                await load_past(self.store, end.manifest, error)
+                continue
+            break
+        past = [plain(one) for one in end.fragments if overlaps(one, start, None)]
+        # Meanwhile this process may have appended, and know more.
+        start = max(start, self._reached(compacted))
+        for one in [*named, *past]:
+            if one.limit > start:
+                self.pieces.append(
+                    LoosePiece(start=max(one.start, start), limit=one.limit, fragment=one)
+                )
+                start = one.limit
+        self.next, self.is_behind = max(self.next, end.tail.position), False
+        self.oldest = end.manifest.oldest
+
+    def forget(self, compacted: int) -> None:
+        """Let go of what is compacted."""
+        self.next = max(self.next, compacted)
+        kept = [piece for piece in self.pieces if piece.limit > compacted]
+        for piece in self.pieces:
+            if piece.limit <= compacted:
+                self._kept.pop(piece, None)
+        self.pieces = kept
+
+    def add(self, piece: LoosePiece) -> None:
+        """Take what this process has appended, and is durable."""
+        if piece.start > self.next or self.is_behind:
+            self.is_behind = True  # Something before it is not known: a refresh finds both.
+            return
+        if piece.limit <= self.next:
+            return
+        self.pieces.append(piece)
+        self.next = piece.limit
+        self._keep(piece)
+
+    async def records(self, piece: LoosePiece) -> pa.Table:
+        """Return the records of a piece, from memory or from the store.
+
+        Raises:
+            ObjectNotFound: it was compacted and collected meanwhile. CorruptionError: it is not
+            what was written. LocationError: the store failed.
+        """
+        if piece.records is not None:
+            with suppress(KeyError):
+                self._kept.move_to_end(piece)
+            return piece.records
+        if piece.fragment is None:
+            raise ObjectNotFound("records that were in memory are not there any more: read again")
+        found = await self.reader.records.fetch(piece.fragment)
+        records = await self.clock.offload(partial(keyed_records, found))
+        if piece.records is None:
+            piece.records = records
+            self._keep(piece)
+        return records
+
+    def _reached(self, compacted: int) -> int:
+        return max(compacted, self.pieces[-1].limit if self.pieces else compacted)
+
+    def _keep(self, piece: LoosePiece) -> None:
+        """Keep a piece's records; let go of others, or of all, where that is too much."""
+        self._kept[piece] = piece.nbytes
+        total = sum(self._kept.values())
+        for old in list(self._kept):
+            if total <= self.memory_bytes:
+                return
+            if old is not piece and old.fragment is not None:
+                total -= self._kept.pop(old)
+                old.forget_records()
+        if total > self.memory_bytes:
+            # Of what was appended here nobody has said where it is stored: a refresh does.
+            self.pieces, self.is_behind = [], True
+            self._kept.clear()

@@ -1,0 +1,315 @@
+"""A keyed log that is read: its state, its runs, and what of its wal is loose.
+
+Source: rfc-0001, "Scan API" and "Count API"; design page 5, "Calls".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import HandleError, NoSuchSegment, ObjectNotFound, ReadOvertaken, UsageError
+from tidelog.keyed.port import KeyedReads
+from tidelog.keyed.read.feed import Following, KeyedFeed
+from tidelog.keyed.read.listing import merged_keys
+from tidelog.keyed.read.scanning import TRIES, KeyedWanted, ViewScan, with_views
+from tidelog.keyed.read.sources import RunSource, Source
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.states.describing import checkpoint_infos, segments_of
+from tidelog.keyed.states.transition import check_readable
+from tidelog.keyed.values import (
+    CheckpointInfo,
+    Count,
+    KeyedInfo,
+    Segment,
+    check_key,
+    check_keys,
+    check_rows,
+    check_sequences,
+    prefix_limit,
+)
+from tidelog.wal.read.limits import time_us_of
+
+REFRESH_US = 1_000_000
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class KeyedReader(KeyedReads):
+    """A handle for reading; it shows what there was when it was refreshed last.
+
+    Units: it refreshes itself when it is asked ``refresh_us`` after that, or later. With
+    ``at_checkpoint``, it shows what a checkpoint keeps, always.
+    """
+
+    name: str
+    standing: KeyedStanding
+    refresh_us: int = REFRESH_US
+    at_checkpoint: str | None = None
+    _feed: KeyedFeed = field(init=False)
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._feed = KeyedFeed(reader=self.standing.tail.reader, clock=self.standing.clock)
+
+    def __repr__(self) -> str:
+        return f"<tidelog keyed log {self.name!r}>"
+
+    def scan(
+        self,
+        key: bytes,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        rows: int | None = None,
+        newest_first: bool = False,
+    ) -> ViewScan:
+        check_key(key)
+        return self._scan(
+            KeyedWanted(key=key, start=start, limit=limit, rows=rows, newest_first=newest_first)
+        )
+
+    def scan_prefix(
+        self,
+        prefix: bytes,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        rows: int | None = None,
+        newest_first: bool = False,
+    ) -> ViewScan:
+        check_key(prefix)
+        last = prefix_limit(prefix)
+        return self.scan_range(prefix, last, start, limit, rows=rows, newest_first=newest_first)
+
+    def scan_range(
+        self,
+        first: bytes,
+        last: bytes | None,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        rows: int | None = None,
+        newest_first: bool = False,
+    ) -> ViewScan:
+        check_keys(first, last)
+        wanted = KeyedWanted(
+            first=first, last=last, start=start, limit=limit, rows=rows, newest_first=newest_first
+        )
+        return self._scan(wanted)
+
+    def follow(
+        self, key: bytes | None = None, *, prefix: bytes | None = None, start: int | None = None
+    ) -> Following:
+        if key is not None and prefix is not None:
+            raise UsageError("follow a key or a prefix, not both")
+        if self.at_checkpoint is not None:
+            raise UsageError("nothing comes to a checkpoint: follow the log itself")
+        check_sequences(start or 0)
+        if key is not None:
+            wanted = KeyedWanted(key=check_key(key))
+        else:
+            first = check_key(prefix or b"")
+            wanted = KeyedWanted(first=first, last=prefix_limit(first))
+        return Following(
+            feed=self._feed,
+            wanted=wanted,
+            scan=lambda reached: ViewScan(
+                look=self._look_now,
+                wanted=replace(wanted, start=reached),
+                clock=self.standing.clock,
+            ),
+            begin=self._durable_end,
+            reached=start,
+        )
+
+    async def count(self, key: bytes, start: int = 0, limit: int | None = None) -> int:
+        check_key(key)
+        check_sequences(start, limit)
+
+        async def counted(view: KeyedView) -> int:
+            check_readable(view.state, start)
+            total = 0
+            for one in view.between(max(start, view.oldest), limit):
+                if one.may_hold(key):
+                    total += await one.count(key, start, _within(view, limit))
+            return total
+
+        return await with_views(self._look, self.standing.clock, counted)
+
+    async def count_approximate(
+        self, key: bytes, start: int = 0, limit: int | None = None
+    ) -> Count:
+        check_key(key)
+        check_sequences(start, limit)
+
+        async def bounded(view: KeyedView) -> Count:
+            check_readable(view.state, start)
+            bounds = [
+                await one.bound(key, start, _within(view, limit))
+                for one in view.between(max(start, view.oldest), limit)
+                if one.may_hold(key)
+            ]
+            least, most = sum(b[0] for b in bounds), sum(b[1] for b in bounds)
+            return Count(value=(least + most) // 2, least=least, most=most)
+
+        return await with_views(self._look, self.standing.clock, bounded)
+
+    async def keys(
+        self,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        segments: tuple[int, int | None] | None = None,
+    ) -> AsyncGenerator[pa.Table, None]:
+        check_key(prefix)
+        # The least key after a key is that key and a zero byte.
+        first = prefix if after is None else max(prefix, check_key(after) + b"\0")
+        for attempt in range(TRIES):
+            view = await self._look(attempt > 0)
+            start, limit = (0, None) if segments is None else _window(view, segments)
+            found = merged_keys(
+                view.between(start, limit), first, prefix_limit(prefix), start, limit
+            )
+            try:
+                async with aclosing(found):
+                    async for page in found:
+                        if page.num_rows:
+                            yield page
+                            first = page.column("key")[-1].as_py() + b"\0"
+                return
+            except ObjectNotFound as error:
+                if attempt + 1 == TRIES:
+                    raise ReadOvertaken(
+                        "runs were merged and deleted meanwhile: go on after the last key",
+                        why=error,
+                    ) from error
+
+    async def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
+        check_sequences(start, limit)
+        view = await self._look(False)
+        check_readable(view.state, start)
+        known = segments_of(view.state)
+        if known[-1].start >= view.next:
+            known.pop()  # Nothing has come to it yet.
+        return [
+            one
+            for one in known
+            if (one.limit is None or one.limit > start) and (limit is None or one.start < limit)
+        ]
+
+    async def sequence_at(self, when: int | datetime) -> int:
+        time_us = time_us_of(when)
+
+        async def first(view: KeyedView) -> int:
+            for one in view.sources:
+                found = await self._first_at(one, time_us)
+                if found is not None:
+                    return found
+            return view.next
+
+        return await with_views(self._look, self.standing.clock, first)
+
+    async def next_sequence(self) -> int:
+        return (await self._look(False)).next
+
+    async def refresh(self) -> int:
+        return (await self._look(True)).next
+
+    async def checkpoints(self) -> list[CheckpointInfo]:
+        return checkpoint_infos((await self._look(False)).state)
+
+    async def describe(self) -> KeyedInfo:
+        view = await self._look(False)
+        state = view.state
+        return KeyedInfo(
+            name=self.name,
+            oldest=state.retired,
+            next_sequence=view.next,
+            compacted=state.compacted,
+            segments=len(state.seals) + 1,
+            runs=len(state.runs),
+            bytes=sum(run.bytes for run in state.runs),
+            records_in_runs=sum(run.records for run in state.runs),
+            loose_fragments=len(self.standing.tail.pieces),
+            sealing=state.sealing,
+            retention=state.retention,
+            checkpoints=tuple(checkpoint_infos(state)),
+        )
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._feed.stop()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise HandleError("the handle is closed: open another", log=self.name)
+
+    def _scan(self, wanted: KeyedWanted) -> ViewScan:
+        check_sequences(wanted.start, wanted.limit)
+        check_rows(wanted.rows)
+        return ViewScan(look=self._look, wanted=wanted, clock=self.standing.clock)
+
+    async def _look(self, fresh: bool) -> KeyedView:
+        """Return the newest view; what is not older than ``refresh_us`` will do, unless fresh.
+
+        Raises:
+            HandleError: this handle is closed. Otherwise see `KeyedStanding.refresh`.
+        """
+        self._check_open()
+        standing = self.standing
+        now_us = standing.clock.monotonic_us()
+        await standing.refresh(unless_since_us=None if fresh else now_us - self.refresh_us)
+        if self.at_checkpoint is not None:
+            return standing.view_at(self.at_checkpoint)
+        return standing.view()
+
+    async def _look_now(self, fresh: bool) -> KeyedView:
+        """Return what is durable now."""
+        return await self._look(True)
+
+    async def _durable_end(self) -> int:
+        return (await self._look_now(True)).next
+
+    async def _first_at(self, one: Source, time_us: int) -> int | None:
+        if isinstance(one, RunSource):
+            found = [await one.reader.first_at(part, time_us) for part in one.run.parts]
+            return min((at for at in found if at is not None), default=None)
+        table: Any = pa.concat_tables(
+            [found async for found in one.of_range(b"", None, 0, None, newest_first=False)]
+            or [_NOTHING]
+        )
+        late = table.filter(pc.greater_equal(table.column("timestamp_us"), pa.scalar(time_us)))
+        first: int | None = pc.min(late.column("sequence")).as_py()
+        return first
+
+
+_NOTHING = pa.table(
+    {"timestamp_us": pa.array([], pa.int64()), "sequence": pa.array([], pa.int64())}
+)
+
+
+def _within(view: KeyedView, limit: int | None) -> int:
+    """Return where a read ends: what came after the view is not in it."""
+    return view.next if limit is None else min(limit, view.next)
+
+
+def _window(view: KeyedView, segments: tuple[int, int | None]) -> tuple[int, int | None]:
+    """Return the sequences of the segments of these ids.
+
+    Raises:
+        NoSuchSegment: there is none of them. UsageError: the range goes the wrong way.
+    """
+    first, last = segments
+    check_sequences(first, last)
+    known = segments_of(view.state)
+    found = [one for one in known if one.id >= first and (last is None or one.id < last)]
+    if not found:
+        raise NoSuchSegment("there is no such segment: list those that are left", first=first)
+    return found[0].start, found[-1].limit

@@ -1,0 +1,1 @@
+"""What a keyed log is, and what it may become: pure."""

@@ -1,0 +1,50 @@
+"""What a state shows to people: segments and checkpoints. Pure."""
+
+from __future__ import annotations
+
+from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.values import CheckpointInfo, Segment
+
+
+def segments_of(state: KeyedState) -> list[Segment]:
+    """Return the segments that are left, in order; the last one is active."""
+    found: list[Segment] = []
+    start = state.retired
+    for seal in (*state.seals, None):
+        limit = None if seal is None else seal.limit
+        runs = [
+            run for run in state.runs if run.lower >= start and (not limit or run.upper <= limit)
+        ]
+        found.append(
+            Segment(
+                id=state.first_segment + len(found),
+                start=start,
+                limit=limit,
+                sealed_us=None if seal is None else seal.at_us,
+                first_us=min(
+                    (run.first_us for run in runs if run.first_us is not None), default=None
+                ),
+                last_us=max((run.last_us for run in runs if run.last_us is not None), default=None),
+                records=sum(run.records for run in runs),
+                bytes=sum(run.bytes for run in runs),
+                runs=len(runs),
+                is_compacted=limit is not None and limit <= state.compacted,
+            )
+        )
+        if limit is not None:
+            start = limit
+    return found
+
+
+def checkpoint_infos(state: KeyedState) -> list[CheckpointInfo]:
+    """Return the checkpoints, by name."""
+    return [
+        CheckpointInfo(
+            name=name,
+            oldest=one.retired,
+            next_sequence=one.next,
+            made_us=one.made_us,
+            fork=one.fork,
+        )
+        for name, one in sorted(state.checkpoints.items())
+    ]

@@ -1,0 +1,111 @@
+"""The bytes of keyed logs' states and changes: a machine's `Language`.
+
+Shape: msgpack maps of the fields of `KeyedState` and `KeyedDiff`; those that this version does not
+    know survive a round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.errors import UsageError
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.states.state import (
+    ForkOrigin,
+    KeyedCheckpoint,
+    KeyedDiff,
+    KeyedState,
+    MergedRuns,
+    SegmentSeal,
+    apply_diff,
+)
+from tidelog.keyed.values import Retention, Sealing
+from tidelog.machine.fields import decoders_of, fields_of, made_of
+
+FORMAT: Final = 1
+_OF: Final = "a keyed log"
+_STATE: Final[dict[str, Any]] = {
+    "format": int,
+    "is_made": bool,
+    "is_dropped": bool,
+    "sealing": Sealing,
+    "retention": Retention,
+    "retired": int,
+    "compacted": int,
+    "runs": tuple[Run, ...],
+    "seals": tuple[SegmentSeal, ...],
+    "first_segment": int,
+    "checkpoints": dict[str, KeyedCheckpoint],
+    "origin": ForkOrigin | None,
+    "write_epoch": int,
+}
+_DIFF: Final[dict[str, Any]] = {
+    "made": bool,
+    "dropped": bool,
+    "sealing": Sealing | None,
+    "retention": Retention | None,
+    "retired": int | None,
+    "first_segment": int | None,
+    "compacted": int | None,
+    "added": tuple[Run, ...],
+    "merged": MergedRuns | None,
+    "seals": tuple[SegmentSeal, ...],
+    "checkpoints": dict[str, KeyedCheckpoint],
+    "dropped_checkpoints": tuple[str, ...],
+    "origin": tuple[ForkOrigin | None] | None,
+    "write_epoch": int | None,
+    "vanished": tuple[str, ...],
+}
+_STATE_FIELDS: Final = decoders_of(_STATE)
+_DIFF_FIELDS: Final = decoders_of(_DIFF)
+_ABSENT: Final[dict[str, Any]] = {name: getattr(KeyedDiff(), name) for name in _DIFF}
+
+
+def prefix_of(name: str) -> str:
+    """Return the folder of a keyed log's runs, and of its machine's rollups."""
+    return f"keyed/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLanguage:
+    """How the state of the keyed log ``name`` begins, changes, and becomes bytes."""
+
+    name: str
+
+    def initial(self) -> KeyedState:
+        return KeyedState()
+
+    def apply(self, state: KeyedState, diff: KeyedDiff) -> KeyedState:
+        return apply_diff(state, diff)
+
+    def encode_diff(self, diff: KeyedDiff) -> bytes:
+        fields = {n: getattr(diff, n) for n in _DIFF if getattr(diff, n) != _ABSENT[n]}
+        return msgspec.msgpack.encode({**diff.extra, **fields})
+
+    def decode_diff(self, data: bytes) -> KeyedDiff:
+        found, extra = fields_of(data, _DIFF_FIELDS, of=_OF)
+        return made_of(KeyedDiff, {**found, "extra": extra}, of=_OF)
+
+    def encode_state(self, state: KeyedState) -> bytes:
+        fields = {name: getattr(state, name) for name in _STATE if name != "format"}
+        return msgspec.msgpack.encode({**state.extra, "format": FORMAT, **fields})
+
+    def decode_state(self, data: bytes) -> KeyedState:
+        found, extra = fields_of(data, _STATE_FIELDS, of=_OF)
+        form = found.pop("format", 0)
+        if form > FORMAT:
+            raise UsageError(
+                "a newer tidelog wrote this keyed log: upgrade tidelog to use it", format=form
+            )
+        return made_of(KeyedState, {**found, "extra": extra}, of=_OF)
+
+    def vanished(self, diff: KeyedDiff) -> Sequence[str]:
+        # What a fork names of its source's is not its own to delete.
+        return [path for path in diff.vanished if path.startswith(f"{prefix_of(self.name)}/")]
+
+    def seqno_since(self, state: KeyedState) -> int | None:
+        return None

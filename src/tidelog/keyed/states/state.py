@@ -1,0 +1,147 @@
+"""What is durable of a keyed log besides its wal and its runs' objects. Pure.
+
+Invariants: ``retired <= compacted``; runs cover ``[runs[0].lower, compacted)`` without gaps, and
+    begin at ``retired`` or before; seals rise, and none lies within a run. What a checkpoint names
+    is stored as long as there is the checkpoint.
+Source: design page 5, "Shape".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.values import Retention, Sealing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSeal:
+    """The end of a segment: the first sequence that is not in it, and when it was sealed."""
+
+    limit: int
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedCheckpoint:
+    """What was readable when it was made: ``[retired, next)``, of which runs have up to compacted.
+
+    ``fork`` is the name of the log that begins with it; then the rest lies in that log's own wal.
+    """
+
+    made_us: int
+    retired: int
+    compacted: int
+    next: int
+    runs: tuple[Run, ...]
+    fork: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkOrigin:
+    """The log from which this one was forked, whose runs may be named here, and what holds them."""
+
+    log: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedState:
+    """A keyed log's state.
+
+    ``seals`` are those of the segments that are left, of which the first has the id
+    ``first_segment``. ``write_epoch`` rises with each sweep; see `decide_epoch`.
+    """
+
+    is_made: bool = False
+    is_dropped: bool = False
+    sealing: Sealing = field(default_factory=Sealing)
+    retention: Retention = field(default_factory=Retention)
+    retired: int = 1
+    compacted: int = 1
+    runs: tuple[Run, ...] = ()
+    seals: tuple[SegmentSeal, ...] = ()
+    first_segment: int = 0
+    checkpoints: dict[str, KeyedCheckpoint] = field(default_factory=dict)
+    origin: ForkOrigin | None = None
+    write_epoch: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def active_start(self) -> int:
+        """Return where the segment begins that is not sealed."""
+        return self.seals[-1].limit if self.seals else self.retired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedRuns:
+    """Runs that follow each other become one."""
+
+    ids: tuple[str, ...]
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedDiff:
+    """A change. ``vanished`` are the objects that the state named before, and does not after."""
+
+    made: bool = False
+    dropped: bool = False
+    sealing: Sealing | None = None
+    retention: Retention | None = None
+    retired: int | None = None
+    first_segment: int | None = None
+    compacted: int | None = None
+    added: tuple[Run, ...] = ()
+    merged: MergedRuns | None = None
+    seals: tuple[SegmentSeal, ...] = ()
+    checkpoints: dict[str, KeyedCheckpoint] = field(default_factory=dict)
+    dropped_checkpoints: tuple[str, ...] = ()
+    origin: tuple[ForkOrigin | None] | None = None
+    write_epoch: int | None = None
+    vanished: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
+    """Return the state after a change."""
+    if diff.dropped:
+        return KeyedState(is_made=True, is_dropped=True, extra=state.extra)
+    retired = state.retired if diff.retired is None else diff.retired
+    runs = (*state.runs, *diff.added)
+    if diff.merged is not None:
+        runs = _with_merged(runs, diff.merged)
+    checkpoints = {
+        name: one for name, one in state.checkpoints.items() if name not in diff.dropped_checkpoints
+    }
+    return replace(
+        state,
+        is_made=state.is_made or diff.made,
+        sealing=diff.sealing or state.sealing,
+        retention=diff.retention or state.retention,
+        retired=retired,
+        first_segment=_or(diff.first_segment, state.first_segment),
+        compacted=_or(diff.compacted, state.compacted),
+        runs=tuple(run for run in runs if run.upper > retired),
+        seals=tuple(seal for seal in (*state.seals, *diff.seals) if seal.limit > retired),
+        checkpoints={**checkpoints, **diff.checkpoints},
+        origin=state.origin if diff.origin is None else diff.origin[0],
+        write_epoch=_or(diff.write_epoch, state.write_epoch),
+        extra={**state.extra, **diff.extra},
+    )
+
+
+def _with_merged(runs: Sequence[Run], merged: MergedRuns) -> tuple[Run, ...]:
+    kept: list[Run] = []
+    for run in runs:
+        if run.id not in merged.ids:
+            kept.append(run)
+        elif run.id == merged.ids[0]:
+            kept.append(merged.run)
+    return tuple(kept)
+
+
+def _or(given: int | None, known: int) -> int:
+    return known if given is None else given

@@ -1,0 +1,1 @@
+"""How a keyed log is kept small: compaction, retention, collection."""

@@ -1,0 +1,129 @@
+"""Collection: what is compacted, merged or retired long enough is deleted, and what nobody names.
+
+The wal is erased up to where all was in runs ``after_us`` ago, by a cursor of its own; so who reads
+by a state that is not older finds what that names. Objects of runs that were written and never
+named are found by a listing, and told from those that are being written by the write epoch in their
+path: no clock is involved.
+Source: design page 5; anchors (1.8); persist, "Garbage Collection".
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tidelog.clock import wall_us
+from tidelog.errors import CursorMoved, NoSuchCheckpoint, NoSuchCursor, NoSuchLog
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.states.language import prefix_of
+from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.states.transition import (
+    EPOCHS_LATE,
+    decide_checkpoint_dropped,
+    decide_epoch,
+    decide_origin_left,
+    named_by,
+)
+from tidelog.wal.gc.plan import Keep
+from tidelog.wal.log import Log
+
+CURSOR = "compacted"
+AFTER_US = 3_600_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyedCollector:
+    """Deletes what one keyed log needs no more.
+
+    Units: what is needed no more since ``after_us`` microseconds goes.
+    """
+
+    standing: KeyedStanding
+    wal: Log
+    after_us: int = AFTER_US
+
+    async def collect(self) -> int:
+        """Do it; return how many objects of runs, and of states, were deleted.
+
+        Raises:
+            NoSuchLog: the log is gone. LocationError: the store failed; collect again.
+        """
+        await self.standing.refresh()
+        await self._erase_wal()
+        deleted = await self.standing.machine.collect(after_us=self.after_us)
+        deleted += await self._sweep()
+        await self._leave_origin()
+        return deleted
+
+    async def _erase_wal(self) -> None:
+        before_us = wall_us(self.standing.clock) - self.after_us
+        position = needed_from(self.standing.state, before_us)
+        try:
+            cursor = await self.wal.load_cursor(CURSOR)
+        except NoSuchCursor:
+            with suppress(CursorMoved):
+                await self.wal.create_cursor(CURSOR, self.standing.tail.oldest)
+            cursor = await self.wal.load_cursor(CURSOR)
+        if position > cursor.position:
+            with suppress(CursorMoved):  # Others collect as well.
+                await self.wal.save_cursor(cursor, position)
+        # All of it may go at once: that is how a log looks that is compacted.
+        await self.wal.collect(keep=Keep(share_max=1.0), grace_us=0)
+
+    async def _sweep(self) -> int:
+        """Delete runs' objects that are named by nothing, nor can be; have others be so later."""
+        standing = self.standing
+        prefix = f"{prefix_of(standing.name)}/run/"
+        listed = [entry.key async for entry in standing.store.list(prefix)]
+        if not listed:
+            return 0
+        # In this order: what was named since it was listed is known to be.
+        await standing.refresh()
+        named = named_by(standing.state) | {
+            path for gone in standing.machine.history.gone for path in gone.paths
+        }
+        epoch = standing.state.write_epoch
+        loose = {path: _epoch_of(path, prefix) for path in listed if path not in named}
+        dead = [path for path, of in loose.items() if of + EPOCHS_LATE < epoch]
+        if dead:
+            await standing.store.delete(dead)
+        if len(dead) < len(loose):
+            await standing.machine.commit(lambda state: decide_epoch(state, epoch))
+        return len(dead)
+
+    async def _leave_origin(self) -> None:
+        """Let go of the log that this one was forked from, once nothing of it is named here."""
+        standing = self.standing
+        origin = standing.state.origin
+        own = f"{prefix_of(standing.name)}/"
+        if origin is None or any(not path.startswith(own) for path in named_by(standing.state)):
+            return
+        source = KeyedStanding(
+            name=origin.log,
+            store=standing.store,
+            consensus=standing.consensus,
+            clock=standing.clock,
+        )
+        with suppress(NoSuchCheckpoint, NoSuchLog):
+            await source.machine.commit(
+                lambda state: decide_checkpoint_dropped(state, origin.checkpoint)
+            )
+        await standing.machine.commit(decide_origin_left)
+
+
+def needed_from(state: KeyedState, before_us: int) -> int:
+    """Return the position up to which all was in runs at a time, or was retired."""
+    reached = state.retired
+    for run in state.runs:
+        if run.at_us > before_us:
+            break
+        reached = max(reached, run.upper)
+    return reached
+
+
+def _epoch_of(path: str, prefix: str) -> int:
+    told = path.removeprefix(prefix).partition("/")[0]
+    try:
+        return int(told, 16)
+    except ValueError:
+        return 2**63  # Not one of ours: it stays.

@@ -1,0 +1,224 @@
+"""Compaction: loose records become runs, and runs that follow each other one.
+
+A run's objects are written first, and named by one decision after; whoever dies between leaves what
+is swept. Two who compact the same write it twice, and one is named. Compaction is oldest first, and
+all that is before ``compacted`` is in runs: never is a newer window compacted before an older one.
+Source: rfc-0001, "Append-Only Scan Optimization"; anchors (1.8, trap #482).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.clock import wall_us
+from tidelog.errors import NoSuchLog
+from tidelog.keyed.format.part import EncodedPart, RunPart
+from tidelog.keyed.format.part_file import RunPartWriter
+from tidelog.keyed.format.records import sort_records
+from tidelog.keyed.read.piece import in_range
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.states.language import prefix_of
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.states.transition import Decided, decide_compacted, decide_merged, decide_sealed
+from tidelog.keyed.upkeep.merge import merged_records
+from tidelog.keyed.upkeep.plan import (
+    Loose,
+    RunMergeJob,
+    merges_due,
+    seal_due,
+    windows_to_compact,
+)
+from tidelog.keyed.values import KEYED_RECORDS
+
+PART_ROWS: Final = 4_000_000
+PART_BYTES: Final = 256 * 1024 * 1024
+ROUNDS_MAX: Final = 1_000
+
+
+class RunMerger(Protocol):
+    """What writes the parts of a merge: this process, or tasks elsewhere."""
+
+    async def merge(
+        self, standing: KeyedStanding, job: RunMergeJob, run: Run
+    ) -> tuple[RunPart, ...]:
+        """Write the records of a job's runs as parts of a run; return them, in order."""
+        ...
+
+
+@dataclass(slots=True)
+class HereMerger:
+    """Merges in this process."""
+
+    async def merge(
+        self, standing: KeyedStanding, job: RunMergeJob, run: Run
+    ) -> tuple[RunPart, ...]:
+        records = merged_records(standing.parts, standing.clock, job.runs)
+        return await write_parts(standing, run, records)
+
+
+HERE: Final = HereMerger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Compactor:
+    """Compacts one keyed log, as a handle knows it."""
+
+    standing: KeyedStanding
+    merger: RunMerger = field(default_factory=lambda: HERE)
+
+    async def compact(self, *, everything: bool = False) -> int:
+        """Do what is due, or all that can be done; return how many runs were written.
+
+        Raises:
+            NoSuchLog: the log is gone. CorruptionError: something is not what was written.
+            LocationError: the store failed; what is named is whole.
+        """
+        written = 0
+        for _ in range(ROUNDS_MAX):
+            await self.standing.refresh()
+            if await self._seal_if_due():
+                continue
+            found = await self._compact_loose(everything) + await self._merge(everything)
+            written += found
+            if not found:
+                break
+        return written
+
+    async def _seal_if_due(self) -> bool:
+        standing, state = self.standing, self.standing.state
+        loose = loose_of(standing)
+        active = [run for run in state.runs if run.lower >= state.active_start]
+        first_us = min((run.first_us for run in active if run.first_us is not None), default=0)
+        if not first_us and loose and state.sealing.age_us is not None:
+            records = await standing.tail.records(standing.tail.pieces[0])
+            first_us = pc.min(records.column("timestamp_us")).as_py() or 0
+        now_us = wall_us(standing.clock)
+        if not seal_due(
+            state,
+            loose,
+            bytes_compacted=sum(run.bytes for run in active),
+            first_us=first_us,
+            now_us=now_us,
+        ):
+            return False
+        limit = standing.tail.next
+        return await standing.machine.commit(lambda state: decide_sealed(state, limit, now_us))
+
+    async def _compact_loose(self, everything: bool) -> int:
+        standing, written = self.standing, 0
+        windows = windows_to_compact(standing.state, loose_of(standing), everything=everything)
+        for start, limit in windows:
+            if standing.state.compacted != start:
+                break  # Others are at it.
+            run = await self._run_of(start, limit)
+            if not await self._named(run, partial(decide_compacted, runs=[run])):
+                break
+            written += 1
+        standing.tail.forget(standing.state.compacted)
+        return written
+
+    async def _run_of(self, start: int, limit: int) -> Run:
+        """Write the run of a window of loose records."""
+        standing = self.standing
+        tables = [
+            in_range(await standing.tail.records(piece), start, limit)
+            for piece in standing.tail.pieces
+            if piece.start < limit and piece.limit > start
+        ]
+        together = pa.concat_tables([KEYED_RECORDS.empty_table(), *tables])
+        run = new_run(standing, start, limit, wall_us(standing.clock))
+
+        async def one() -> AsyncGenerator[pa.Table, None]:
+            if together.num_rows:
+                yield await standing.clock.offload(partial(sort_records, together))
+
+        return replace(run, parts=await write_parts(standing, run, one()))
+
+    async def _merge(self, everything: bool) -> int:
+        standing, written = self.standing, 0
+        for job in merges_due(standing.state, everything=everything):
+            run = new_run(standing, job.runs[0].lower, job.runs[-1].upper, job.runs[-1].at_us)
+            run = replace(run, parts=await self.merger.merge(standing, job, run))
+            written += await self._named(run, partial(decide_merged, ids=job.ids, run=run))
+        return written
+
+    async def _named(self, run: Run, decide: Callable[[KeyedState], Decided]) -> bool:
+        """Have a run that was written be named; else delete it, if it surely never will be."""
+        try:
+            if await self.standing.machine.commit(decide):
+                return True
+        except NoSuchLog:
+            await self._discard(run)
+            raise
+        await self._discard(run)
+        return False
+
+    async def _discard(self, run: Run) -> None:
+        if run.parts:
+            await self.standing.store.delete(list(run.paths))
+
+
+def new_run(standing: KeyedStanding, lower: int, upper: int, at_us: int) -> Run:
+    """Return a run that is to be written."""
+    return Run(
+        id=standing.clock.unique(),
+        epoch=standing.state.write_epoch,
+        lower=lower,
+        upper=upper,
+        at_us=at_us,
+    )
+
+
+def part_path(name: str, run: Run, number: str) -> str:
+    """Return where a part of a run lies."""
+    return f"{prefix_of(name)}/run/{run.epoch:08x}/{run.id}-{number}.parquet"
+
+
+async def write_parts(
+    standing: KeyedStanding,
+    run: Run,
+    records: AsyncGenerator[pa.Table, None],
+    *,
+    within: str = "",
+) -> tuple[RunPart, ...]:
+    """Write sorted records as the parts of a run; return them, in order."""
+    parts: list[RunPart] = []
+    writer: RunPartWriter | None = None
+    offload = standing.clock.offload
+    async with aclosing(records):
+        async for table in records:
+            if writer is None:
+                path = part_path(standing.name, run, f"{within}{len(parts):04x}")
+                writer = RunPartWriter(path)
+            await offload(partial(writer.write, table))
+            if writer.rows >= PART_ROWS or writer.num_bytes >= PART_BYTES:
+                parts.append(await _store(standing, await offload(writer.finish)))
+                writer = None
+    if writer is not None:
+        parts.append(await _store(standing, await offload(writer.finish)))
+    return tuple(parts)
+
+
+async def _store(standing: KeyedStanding, encoded: EncodedPart) -> RunPart:
+    """Store a part: its directory last, though nothing names either yet."""
+    await standing.store.put(encoded.part.path, encoded.data)
+    await standing.store.put(encoded.part.directory, encoded.directory)
+    return encoded.part
+
+
+def loose_of(standing: KeyedStanding) -> list[Loose]:
+    """Return what is loose, as it is planned with."""
+    compacted = standing.state.compacted
+    return [
+        Loose(max(piece.start, compacted), piece.limit, piece.nbytes)
+        for piece in standing.tail.pieces
+        if piece.limit > compacted
+    ]

@@ -1,0 +1,96 @@
+"""Merging runs: by ranges of keys, of which each is read whole, sorted, and written.
+
+How many records a key has is known from directories, so ranges are cut to what is sorted at once; a
+key that has more than that is a range of its own, and comes run by run, for runs follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.clock import Clock
+from tidelog.keyed.format.records import sort_records
+from tidelog.keyed.read.listing import merged_keys
+from tidelog.keyed.read.part_reader import RunPartReader
+from tidelog.keyed.read.sources import RunSource
+from tidelog.keyed.states.run import Run
+
+RANGE_ROWS: Final = 500_000
+RANGE_BYTES: Final = 96 * 1024 * 1024
+MAX_SEQUENCE: Final = 2**63 - 1
+
+
+async def merged_records(
+    parts: RunPartReader,
+    clock: Clock,
+    runs: Sequence[Run],
+    *,
+    first: bytes = b"",
+    last: bytes | None = None,
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the records of runs with the keys ``[first, last)``, by key and sequence."""
+    sources = [RunSource(run, parts) for run in runs]
+    rows = sum(run.records for run in runs)
+    size = sum(part.num_bytes for run in runs for part in run.parts)
+    # Compressed, values take a fraction of what they do in memory.
+    at_once = min(RANGE_ROWS, max(1, RANGE_BYTES * max(1, rows) // max(1, 8 * size)))
+    ranges = key_ranges(sources, first, last, at_once)
+    async with aclosing(ranges):
+        async for begin, end, is_large in ranges:
+            if is_large:
+                # One key, whose records in a run come before those in the next.
+                for source in sources:
+                    found = source.of_range(begin, end, 0, None, newest_first=False)
+                    async with aclosing(found):
+                        async for table in found:
+                            yield table
+                continue
+            tables = [
+                table
+                for source in sources
+                async for table in source.of_range(begin, end, 0, None, newest_first=False)
+            ]
+            if tables:
+                together = pa.concat_tables(tables)
+                yield await clock.offload(partial(sort_records, together))
+
+
+async def key_ranges(
+    sources: Sequence[RunSource], first: bytes, last: bytes | None, rows: int
+) -> AsyncGenerator[tuple[bytes, bytes | None, bool], None]:
+    """Yield ranges of keys that follow each other, each with about so many records at most.
+
+    Shape: the first key, the key after the last one (None: all), and whether it is one key alone
+        that has more.
+    """
+    begin, held = first, 0
+    pages = merged_keys(sources, first, last, 0, None)
+    async with aclosing(pages):
+        async for page in pages:
+            if not page.num_rows:
+                continue
+            counts = page.column("records").to_numpy()
+            keys = page.column("key")
+            at = 0
+            while at < len(counts):
+                totals = held + np.cumsum(counts[at:])
+                fitting = int(np.searchsorted(totals, rows, side="right"))
+                if fitting == len(totals):
+                    held = int(totals[-1])
+                    break
+                at += fitting
+                cut: bytes = keys[at].as_py()
+                if cut > begin or held or fitting:
+                    yield begin, cut, False
+                begin, held = cut, 0
+                if counts[at] > rows:
+                    yield cut, cut + b"\0", True
+                    begin = cut + b"\0"
+                    at += 1
+    yield begin, last, False

@@ -1,0 +1,153 @@
+"""What is due to be done for a keyed log: seals, runs to be written, merges, retirement. Pure.
+
+Loose fragments cost a request each, for every key; so they become a run once there are some. The
+runs of the active segment are merged by eight as they grow, so that a record is rewritten once for
+each eightfold of its segment; a sealed segment becomes one run.
+Source: design page 5, "Shape"; anchors (1.8, 5.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from tidelog.keyed.states.run import Run
+from tidelog.keyed.states.state import KeyedState
+from tidelog.keyed.values import Retention
+
+LOOSE_MAX: Final = 16  # Fragments that may be loose before they become a run.
+LOOSE_BYTES_MAX: Final = 64 * 1024 * 1024
+FAN_IN: Final = 8
+RUN_BYTES_MAX: Final = 128 * 1024 * 1024  # Of loose records that are sorted at once.
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """A window of positions that is not compacted: a fragment, or what is left of one."""
+
+    start: int
+    limit: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunMergeJob:
+    """Runs that follow each other, and are to become one."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(run.id for run in self.runs)
+
+    @property
+    def records(self) -> int:
+        return sum(run.records for run in self.runs)
+
+
+def windows_to_compact(
+    state: KeyedState, loose: Sequence[Loose], *, everything: bool = False
+) -> list[tuple[int, int]]:
+    """Return the windows of which runs are due, oldest first; none reaches over a seal.
+
+    Each is as much as is sorted at once, or a fragment, or ends where a segment does.
+    """
+    total = sum(one.bytes for one in loose)
+    is_sealed = any(seal.limit > state.compacted for seal in state.seals)
+    is_due = everything or len(loose) >= LOOSE_MAX or total >= LOOSE_BYTES_MAX or is_sealed
+    if not loose or not is_due:
+        return []
+    end = loose[-1].limit
+    cuts = {seal.limit for seal in state.seals if state.compacted < seal.limit <= end}
+    size = 0
+    for one in loose:
+        size += one.bytes
+        if size >= RUN_BYTES_MAX:
+            cuts.add(one.limit)
+            size = 0
+    return [*pairwise([state.compacted, *sorted(cuts | {end})])]
+
+
+def seal_due(
+    state: KeyedState, loose: Sequence[Loose], *, bytes_compacted: int, first_us: int, now_us: int
+) -> bool:
+    """Say whether the active segment is to be sealed, by its size or its age."""
+    sealing = state.sealing
+    size = bytes_compacted + sum(one.bytes for one in loose if one.limit > state.active_start)
+    if sealing.bytes is not None and size >= sealing.bytes:
+        return True
+    return sealing.age_us is not None and 0 < first_us <= now_us - sealing.age_us
+
+
+def merges_due(state: KeyedState, *, everything: bool = False) -> list[RunMergeJob]:
+    """Return the merges that are due, oldest first, of which none shares a run with another."""
+    found: list[RunMergeJob] = []
+    for runs, is_sealed in _by_segment(state):
+        if is_sealed or everything:
+            if len(runs) > 1:
+                found.append(RunMergeJob(tuple(runs)))
+        elif (job := _growing(runs)) is not None:
+            found.append(job)
+    return found
+
+
+def retired_by(state: KeyedState, retention: Retention, *, now_us: int) -> int:
+    """Return the sequence before which a retention keeps nothing: the end of a sealed segment.
+
+    What is not compacted yet stays: it is compacted first.
+    """
+    limits = [seal.limit for seal in state.seals if seal.limit <= state.compacted]
+    retired = state.retired
+    if retention.segments is not None:
+        # The active segment is one of those that are kept.
+        surplus = len(state.seals) + 1 - retention.segments
+        if surplus > 0 and limits:
+            retired = max(retired, limits[min(surplus, len(limits)) - 1])
+    for seal in state.seals:
+        if seal.limit > state.compacted:
+            break
+        if retention.age_us is not None and seal.at_us <= now_us - retention.age_us:
+            retired = max(retired, seal.limit)
+        if retention.bytes is not None:
+            kept = sum(run.bytes for run in state.runs if run.lower >= seal.limit)
+            if kept >= retention.bytes:
+                retired = max(retired, seal.limit)
+    return retired
+
+
+def _by_segment(state: KeyedState) -> list[tuple[list[Run], bool]]:
+    """Return the runs of each segment, and whether it is sealed."""
+    found: list[tuple[list[Run], bool]] = []
+    limits = [*(seal.limit for seal in state.seals), None]
+    at = 0
+    for limit in limits:
+        runs: list[Run] = []
+        while at < len(state.runs) and (limit is None or state.runs[at].upper <= limit):
+            runs.append(state.runs[at])
+            at += 1
+        is_whole = limit is not None and limit <= state.compacted
+        if runs:
+            found.append((runs, is_whole))
+    return found
+
+
+def _growing(runs: Sequence[Run]) -> RunMergeJob | None:
+    """Return the oldest eight or more neighbours of about one size, if there are so many."""
+    levels = [_level(run) for run in runs]
+    for level in sorted(set(levels)):
+        same = [n for n, one in enumerate(levels) if one <= level]
+        stretch: list[int] = []
+        for n in same:
+            if stretch and n != stretch[-1] + 1:
+                stretch = []
+            stretch.append(n)
+            if len(stretch) >= FAN_IN:
+                return RunMergeJob(tuple(runs[k] for k in stretch))
+    return None
+
+
+def _level(run: Run) -> int:
+    """Return in which power of eight a run's records lie."""
+    return (max(1, run.records).bit_length() - 1) // 3

@@ -1,0 +1,1 @@
+"""How a keyed log is written: appends, and what of them is in memory."""
