@@ -1,0 +1,118 @@
+"""SlateDB, by its binding from PyPI, as a keyed log: keys are key, 0, and the sequence.
+
+As fast as the binding goes: batches of 10,000, reads with read-ahead, blocks cached, all in one
+run after `compact`. It counts records of a key by scanning them, for its counts are not bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from slatedb import uniffi
+
+BATCH = 10_000
+SCAN_BYTES = 64 * 1024
+FULL_BYTES = 8 * 1024 * 1024
+PATIENCE_S = 600
+
+
+class SlateLog:
+    """A database in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "slate").lstrip("/")
+        self.store = uniffi.ObjectStore.resolve("file:///")
+        self.metrics = uniffi.DefaultMetricsRecorder()
+        self.db: Any = None
+
+    async def open(self) -> None:
+        settings = uniffi.Settings.default()
+        # Runs are made when this benchmark says so, and when the binding must.
+        builder = uniffi.DbBuilder(self.path, self.store)
+        builder.with_settings(settings)
+        builder.with_metrics_recorder(self.metrics)
+        self.db = await builder.build()
+
+    async def close(self) -> None:
+        await self.db.shutdown()
+
+    async def ingest(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write all, a batch after the other, and have them durable."""
+        number = 0
+        for at in range(0, len(pairs), BATCH):
+            batch = uniffi.WriteBatch()
+            for key, value in pairs[at : at + BATCH]:
+                number += 1
+                batch.put(key + b"\0" + struct.pack(">Q", number), value)
+            await self.db.write(batch)
+        await self.db.flush()
+
+    async def compact(self) -> None:
+        """Bring all into one run."""
+        flush = uniffi.FlushOptions(flush_type=uniffi.FlushType.MEM_TABLE)
+        await self.db.flush_with_options(flush)
+        admin = uniffi.AdminBuilder(self.path, self.store).build()
+        for _ in range(PATIENCE_S):
+            manifest = (await admin.read_compactor_state_view()).manifest
+            if not manifest.l0 and len(manifest.compacted) <= 1:
+                return
+            sources = [
+                *(uniffi.SourceId.SST_VIEW(view.id) for view in manifest.l0),
+                *(uniffi.SourceId.SORTED_RUN(run.id) for run in manifest.compacted),
+            ]
+            destination = min((run.id for run in manifest.compacted), default=0)
+            with suppress(uniffi.Error):  # One is under way.
+                spec = uniffi.CompactionSpec.TIERED(b"", sources, destination)
+                await admin.submit_compaction(spec)
+            await asyncio.sleep(1)
+        raise TimeoutError("the compaction did not end")
+
+    async def scan(self, key: bytes, *, read_ahead: int = SCAN_BYTES) -> list[Any]:
+        return await self._range(key + b"\0", key + b"\1", read_ahead)
+
+    async def scan_all(self) -> int:
+        """Read all; return how many."""
+        found = await self.db.scan_with_options(_range(None, None), _options(FULL_BYTES))
+        count = 0
+        while rows := await found.next_batch(10_000):
+            count += len(rows)
+        return count
+
+    async def _range(self, start: bytes, end: bytes, read_ahead: int) -> list[Any]:
+        found = await self.db.scan_with_options(_range(start, end), _options(read_ahead))
+        rows: list[Any] = []
+        while more := await found.next_batch(1_000):
+            rows += more
+        return rows
+
+    def gets(self) -> int:
+        """Return how many GETs the database has sent so far, as the binding counts them."""
+        return sum(
+            metric.value[0]
+            for metric in self.metrics.snapshot()
+            if metric.name == "slatedb.object_store.request_count"
+            and {"db", "get"} <= {label.value for label in metric.labels}
+            and any(label.value.startswith("get") for label in metric.labels if label.key == "api")
+        )
+
+
+def _range(start: bytes | None, end: bytes | None) -> Any:
+    return uniffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
+
+
+def _options(read_ahead: int) -> Any:
+    return uniffi.ScanOptions(
+        durability_filter=uniffi.DurabilityLevel.MEMORY,
+        dirty=False,
+        read_ahead_bytes=read_ahead,
+        cache_blocks=True,
+        max_fetch_tasks=4,
+        order=None,
+        filter_context=None,
+        tracing_options=None,
+    )
