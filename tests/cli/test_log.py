@@ -148,12 +148,13 @@ def test_a_record_is_shown_alike_whoever_else_is_read(cli: Cli, format: str) -> 
 async def test_a_record_without_a_stream_has_no_field_for_one(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    """Whether the next record of its object is in one or not."""
+    """Nor for a key; whether the next record of its object has one or not."""
     table = pa.table(
         {
             "position": [1, 2],
             "timestamp_us": [0, 0],
             "stream": pa.array([b"s", None], pa.binary()),
+            "key": pa.array([b"k", None], pa.binary()),
             "body": pa.array([b"a", b"b"], pa.binary()),
         }
     )
@@ -174,8 +175,8 @@ def test_csv_has_columns_of_its_own_for_what_is_no_text(cli: Cli) -> None:
 
     lines = cli.done("log", "scan", "a", "--format", "csv").out.splitlines()
 
-    assert lines[0] == "position,timestamp,stream,stream_base64,body,body_base64"
-    assert [line.split(",", 2)[2] for line in lines[1:]] == [",,aMOp,", ',,"",', ",,,/w=="]
+    assert lines[0] == "position,timestamp,stream,stream_base64,key,key_base64,body,body_base64"
+    assert [line.split(",", 2)[2] for line in lines[1:]] == [",,,,aMOp,", ',,,,"",', ",,,,,/w=="]
     shown = cli.done("log", "scan", "a", "--format", "table").out.splitlines()
     assert [line.split()[2:] for line in shown[2:]] == [["aMOp"], [], ["\\xff"]]
 
@@ -381,6 +382,8 @@ def test_a_log_without_its_manifest_is_listed_as_such(cli: Cli, protocol: str, t
         (["stream", "meta", "there", "a", "x", "--meta", "y"], "which text"),
         (["scan", "there", "--until", "soon"], "not a time"),
         (["scan", "there", "--stream", ""], "from 1 to 1024 bytes"),
+        (["scan", "classic", "--key", "a"], "no keys"),
+        (["scan", "there", "--pin", "p", "--key", "a"], "leave the other options out"),
         (["scan", "classic", "--stream", "a"], "no streams"),
         (["stream", "open", "there", ""], "from 1 to 1024 bytes"),
         (["stream", "open", "there", "a", "--meta", "x" * 1_025], "at most 1024"),
@@ -459,6 +462,50 @@ def test_tables_are_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "1 fragment: 1 to 1" in cli.done("log", "describe", "t").out
     assert cli.done("log", "list").out.splitlines()[2].split()[:3] == ["t", "slot", "1"]
     assert "sealed" in cli.done("log", "seal", "t").err
+
+
+def test_records_are_appended_and_read_by_key(cli: Cli) -> None:
+    """From the shell: any bytes are a key, the empty one too; and what has none shows none."""
+    cli.done("log", "create", "k")
+    feed(cli, "k", b"none\n")
+    feed(cli, "k", b"1\n2\n", "--key", "a")
+    feed(cli, "k", b"3\n", "--key", "")
+    feed(cli, "k", b"4\n", "--key", "a\udcff")
+
+    found = cli.done("log", "scan", "k", "--key", "a").objects
+    assert [(one["position"], one["body"]) for one in found] == [(2, "1"), (3, "2")]
+    assert cli.done("log", "scan", "k", "--key", "", "--format", "raw").out == "3\n"
+    assert cli.done("log", "scan", "k", "--key", "b").out == ""
+    shown = cli.done("log", "scan", "k").objects
+    assert [{name: one[name] for name in one if "key" in name} for one in shown] == [
+        {}, {"key": "a"}, {"key": "a"}, {"key": ""}, {"key_base64": "Yf8="},
+    ]  # fmt: skip
+    lines = cli.done("log", "scan", "k", "--format", "csv").out.splitlines()
+    assert [line.split(",")[4:6] for line in lines[3:]] == [["a", ""], ['""', ""], ["", "Yf8="]]
+    table = cli.done("log", "scan", "k", "--key", "a\udcff", "--format", "table").out.splitlines()
+    assert table[0].split() == ["position", "timestamp", "key", "body"]
+    assert table[2].split()[2:] == ["a\\xff", "4"]
+    cli.done("log", "seal", "k")
+    cli.done("log", "copy", "k", "copied")
+    cli.done("log", "fork", "k", "forked")
+    for verb, name in (("follow", "k"), ("scan", "copied"), ("scan", "forked")):
+        found = cli.done("log", verb, name, "--key", "a").objects
+        assert [one["body"] for one in found] == ["1", "2"]
+
+
+def test_what_has_no_place_for_keys_is_told(cli: Cli) -> None:
+    """With status 2, whether a key is too long, or wal3's form has none; and nothing is written."""
+    cli.done("log", "create", "k")
+    cli.done("log", "create", "classic", "--protocol", "manifest")
+    for verb in ("append", "scan", "follow"):
+        assert "at most 16384 bytes" in refused(cli, 2, verb, "k", "--key", "k" * 16_385)
+    assert "no keys" in refused(cli, 2, "append", "classic", "--key", "a", stdin=b"1\n")
+    feed(cli, "k", b"none\n")
+    feed(cli, "k", b"1\n", "--key", "a")
+    out = (cli.folder / "out").as_uri()
+    for arguments in (("export", "k", out), ("copy", "k", "other", "--protocol", "manifest")):
+        assert "record 2 has a key" in refused(cli, 2, *arguments)
+    assert [one["name"] for one in cli.done("log", "list").objects] == ["classic", "k"]
 
 
 def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

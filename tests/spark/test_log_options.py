@@ -31,6 +31,8 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
     assert read_log_settings(HERE, {}) == PLAIN
     assert read_log_settings({**HERE, "start": "Earliest"}, {}) == PLAIN
     assert read_log_settings({**HERE, "start": "latest"}, {}).from_latest
+    assert read_log_settings({**HERE, "key": "hé"}, {}).key == "hé".encode()
+    assert read_log_settings({**HERE, "key": ""}, {}).key == b""
     assert read_log_settings({"path": "x"}, {"TIDELOG_LOCATION": "/x"}).location_url == "/x"
 
 
@@ -48,6 +50,8 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
         ({**HERE, "start": "9" * 5_000}, UsageError, "neither a position"),
         ({**HERE, "limit": str(2**63)}, UsageError, "whole number from 0 on"),
         ({**HERE, "start": "9", "limit": "5"}, UsageError, "ends before it starts"),
+        ({**HERE, "key": "k" * 16_385}, UsageError, "at most 16384 bytes"),
+        ({**HERE, "key": "\udcff"}, UsageError, "half a character"),
         ({**HERE, "maxRecordsPerBatch": "0"}, UsageError, "whole number from 1 on"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Final
 from tidelog.arguments import DIGITS_MAX
 from tidelog.errors import UsageError
 from tidelog.spark.options import location_told, told_options
+from tidelog.wal.format.key_set import check_key
 from tidelog.wal.read.bounds import check_range
 
 EARLIEST: Final = "earliest"
@@ -20,8 +21,8 @@ class LogSettings:
     """What is to be read of a log.
 
     Shape: ``start`` is a position, 0 for the oldest that is left; ``from_latest`` wins over it.
-        ``limit`` is the position before which a batch read ends; ``batch_records_max`` is of
-        streams.
+        ``limit`` is the position before which a batch read ends; ``key`` is that of the records to
+        be read, None for all; ``batch_records_max`` is of streams.
     """
 
     location_url: str
@@ -29,6 +30,7 @@ class LogSettings:
     start: int = 0
     from_latest: bool = False
     limit: int | None = None
+    key: bytes | None = None
     batch_records_max: int | None = None
 
 
@@ -49,6 +51,7 @@ def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]
         start=start,
         from_latest=said == LATEST,
         limit=limit,
+        key=_key(told["key"]) if "key" in told else None,
         batch_records_max=_whole("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
         if "maxrecordsperbatch" in told
         else None,
@@ -75,6 +78,16 @@ def check_for_stream(settings: LogSettings) -> None:
     """
     if settings.limit is not None:
         raise UsageError("a stream has no end, so it has no option 'limit': use spark.read")
+
+
+def _key(text: str) -> bytes:
+    """Return the bytes of a text, which a key is that can be asked for here."""
+    try:
+        key = text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the option 'key' is a text, and this has half a character") from None
+    check_key(key)
+    return key
 
 
 def _start(text: str) -> int:

@@ -1,6 +1,7 @@
 """Shares of a log: which of its objects a task reads, and the batches that it gives.
 
-Invariants: each position of the range that was asked for is in exactly one share.
+Invariants: each position of the range that was asked for is in exactly one share, or lies in an
+object that holds none of the key.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tidelog.wal.logs import log_folder
 from tidelog.wal.manifest_log import as_log_records
 from tidelog.wal.read.head import missing
 from tidelog.wal.read.record_reader import RecordReader, records_between
-from tidelog.wal.read.stream_selection import ALL
+from tidelog.wal.read.stream_selection import Selection
 
 SHARE_BYTES: Final = 32 * 1024 * 1024
 WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -45,24 +46,36 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogShare(msgspec.Struct, frozen=True, kw_only=True):
-    """The positions ``[start, limit)`` of a log, which lie in ``fragments``."""
+    """The positions ``[start, limit)`` of a log, which lie in ``fragments``.
+
+    Of a ``key``, they hold all records that have it.
+    """
 
     place: LogPlace
     fragments: tuple[Fragment, ...]
     start: int
     limit: int
+    key: bytes | None = None
 
 
 def share_log(
-    fragments: Sequence[Fragment], start: int, limit: int, *, place: LogPlace
+    fragments: Sequence[Fragment],
+    start: int,
+    limit: int,
+    *,
+    place: LogPlace,
+    key: bytes | None = None,
 ) -> list[LogShare]:
-    """Share positions out, by the fragments that hold them."""
+    """Share positions out, by the fragments that hold them, or that may hold a key there."""
+    if key is not None:
+        fragments = [one for one in fragments if Selection(key=key).may_be_in(one)]
     return [
         LogShare(
             place=place,
             fragments=tuple(group),
             start=max(start, group[0].start),
             limit=min(limit, group[-1].limit),
+            key=key,
         )
         for group in groups_of(fragments, size_bytes=SHARE_BYTES)
     ]
@@ -91,13 +104,13 @@ def read_share(share: LogShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         PositionCollected: what was planned has been collected since. CorruptionError: an object is
         missing, or is not what was written. LocationError: the store failed.
     """
-    clock, place = SystemClock(), share.place
+    clock, place, selection = SystemClock(), share.place, Selection(key=share.key)
     reader = reader_of(place.open(clock), clock, is_slots=place.is_slots)
     for window in groups_of(share.fragments, size_bytes=WINDOW_BYTES, count=WINDOW_READS):
         for fragment, records in zip(window, asyncio.run(_fetch(window, reader)), strict=True):
             found = records_between(records, fragment, share.start, share.limit)
             # As all reads do, without control records.
-            found = ALL.of(found) if place.is_slots else as_log_records(found)
+            found = selection.of(found if place.is_slots else as_log_records(found))
             yield from batches_of(found, target)
 
 

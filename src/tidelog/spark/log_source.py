@@ -42,6 +42,7 @@ class LogPin:
     start: int
     limit: int
     beyond: tuple[Fragment, ...]
+    key: bytes | None = None
 
 
 class LogPartition(InputPartition):
@@ -81,6 +82,11 @@ async def open_log_view(
     store = Within(location.store, log_folder(settings.name))
     view = await open_view(store, clock=location.clock)
     await view.renew()
+    if settings.key is not None and not view.is_slots:
+        raise UsageError(
+            f"the log {settings.name!r} is of the manifest protocol, and its records have no keys: "
+            "leave the option 'key' out"
+        )
     place = LogPlace(
         location_url=url_for_executors(location.told_url, location.store),
         name=settings.name,
@@ -96,7 +102,7 @@ async def choose_log_pin(settings: LogSettings) -> LogPin:
     refuse_beyond(start, view)
     limit = view.next if settings.limit is None else min(settings.limit, view.next)
     beyond = tuple(f for f in view.beyond if f.start < limit and f.limit > start)
-    return LogPin(place=place, start=start, limit=limit, beyond=beyond)
+    return LogPin(place=place, start=start, limit=limit, beyond=beyond, key=settings.key)
 
 
 def refuse_beyond(start: int, view: LogView) -> None:
@@ -127,7 +133,7 @@ async def plan_pin(pin: LogPin) -> list[LogShare]:
             f"the log {pin.place.name!r} was made anew since it was loaded: load it again"
         )
     found = await view.fragments(pin.start, pin.limit)
-    return share_log(found, pin.start, pin.limit, place=pin.place)
+    return share_log(found, pin.start, pin.limit, place=pin.place, key=pin.key)
 
 
 def partitions_of(shares: list[LogShare]) -> list[InputPartition]:

@@ -92,7 +92,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if view.next < limit:
                 raise _made_anew(limit, view)
             found = asyncio.run(view.fragments(first, limit))
-            return partitions_of(share_log(found, first, limit, place=place))
+            key = self._settings.key
+            return partitions_of(share_log(found, first, limit, place=place, key=key))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)

@@ -15,7 +15,7 @@ KIND: Final = "kind"
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "collection": ("location", "asOf", "columns", "hold", KIND),
     "changes": ("location", "since", "until", "columns", "hold", KIND),
-    "log": ("location", "start", "limit", "maxRecordsPerBatch", KIND),
+    "log": ("location", "start", "limit", "key", "maxRecordsPerBatch", KIND),
 }
 NAMED: Final = {"collection": "collection", "changes": "collection", "log": "log"}
 HAVE: Final = {"collection": "a collection has", "changes": "changes have", "log": "a log has"}

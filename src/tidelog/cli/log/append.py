@@ -11,7 +11,7 @@ import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
 from tidelog.cli.log.feed import Feed, FeedResult
-from tidelog.cli.log.options import stream_id
+from tidelog.cli.log.options import key_of, stream_id
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import Fenced, TidelogError, UsageError
 
@@ -34,6 +34,10 @@ def append(
         str | None,
         typer.Option("--stream", metavar="STREAM", help="To this stream, which must be open."),
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="With this key, which 'scan --key' asks for."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Append lines, each a record, and say where they are once all are durable.
@@ -45,6 +49,7 @@ def append(
     """
     if whole and not files:
         raise UsageError("--whole wants files: name them")
+    wanted = key_of(key)
     for file in files or ():
         check_file(file)
     if not files and sys.stdin is None:
@@ -52,7 +57,7 @@ def append(
 
     async def work(location: Location) -> FeedResult:
         async with await location.log(name) as log:
-            feed = Feed(log, stream_id(stream))
+            feed = Feed(log, stream_id(stream), wanted)
             try:
                 return await (feed.whole if whole else feed.lines)(files or [])
             except TidelogError as error:

@@ -40,10 +40,14 @@ class FeedResult:
 
 @dataclass(slots=True)
 class Feed:
-    """Appends to one log, or one stream of it, several at once, in the order of reading."""
+    """Appends to one log, or one stream of it, several at once, in the order of reading.
+
+    All records have the ``key``, if one is given.
+    """
 
     log: Log
     stream: bytes | None = None
+    key: bytes | None = None
     done: FeedResult = field(default_factory=FeedResult)
 
     async def lines(self, files: Sequence[Path]) -> FeedResult:
@@ -62,7 +66,7 @@ class Feed:
 
         async def one(batch: list[bytes]) -> None:
             try:
-                position = await self.log.append(batch, stream=self.stream)
+                position = await self.log.append(batch, stream=self.stream, key=self.key)
                 self.done.note(position, len(batch))
             except Exception as error:  # noqa: BLE001 - raised below, once the others are done
                 failed.append(error)
@@ -106,7 +110,7 @@ async def write_records(tables: AsyncIterator[pa.Table], format: str) -> int:
         else:
             shown = _csv_columns(table) if format == "csv" else _table_columns(table)
             if rows is None or shown.column_names != names:
-                # Records in streams have a column more in tables: a new one begins.
+                # Records with streams or keys have more columns in tables: a new one begins.
                 if rows is not None:
                     rows.close()
                 rows, names = open_rows(format, shown.schema), shown.column_names
@@ -130,12 +134,12 @@ def escaped(value: bytes) -> str:
 
 
 def _json_fields(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record as JSON has it; ``stream`` is left out where it has none."""
-    stream = record["stream"]
+    """Return a record as JSON has it; ``stream`` and ``key`` are left out where it has none."""
+    beside = [(name, record[name]) for name in ("stream", "key") if record[name] is not None]
     return {
         "position": record["position"],
         "timestamp_us": record["timestamp_us"],
-        **({} if stream is None else text_or_base64("stream", stream)),
+        **{name: text for one in beside for name, text in text_or_base64(*one).items()},
         **text_or_base64("body", record["body"]),
     }
 
@@ -148,7 +152,7 @@ def _csv_columns(table: pa.Table) -> pa.Table:
         "position": table.column("position"),
         "timestamp": _times(table.column("timestamp_us")),
     }
-    for name in ("stream", "body"):
+    for name in ("stream", "key", "body"):
         found = [{} if v is None else text_or_base64(name, v) for v in _values(table, name)]
         for shown in (name, f"{name}{BASE64}"):
             texts = pa.array([one.get(shown) for one in found], pa.string())
@@ -157,14 +161,14 @@ def _csv_columns(table: pa.Table) -> pa.Table:
 
 
 def _table_columns(table: pa.Table) -> pa.Table:
-    """Return records as tables show them, without ``stream`` where none has one."""
+    """Return records as tables show them, without ``stream`` or ``key`` where none has one."""
     import pyarrow as pa
 
     columns: dict[str, pa.ChunkedArray[Any]] = {
         "position": table.column("position"),
         "timestamp": _times(table.column("timestamp_us")),
     }
-    for name in ("stream", "body"):
+    for name in ("stream", "key", "body"):
         texts = [None if v is None else escaped(v) for v in _values(table, name)]
         if name == "body" or any(text is not None for text in texts):
             columns[name] = pa.chunked_array([pa.array(texts, pa.string())])

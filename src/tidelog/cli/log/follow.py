@@ -11,10 +11,12 @@ from tidelog.cli.log.feed import write_records
 from tidelog.cli.log.options import (
     Control,
     Format,
+    Key,
     Start,
     Stream,
     check_start,
     choose_record_format,
+    key_of,
     stream_id,
 )
 from tidelog.cli.output import say
@@ -31,6 +33,7 @@ def follow(
     start: Start = 0,
     new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
     stream: Stream = None,
+    key: Key = None,
     control: Control = False,
     format: Format = None,
     as_json: AsJson = False,
@@ -40,6 +43,7 @@ def follow(
     if new and start:
         raise UsageError("--new and --from exclude each other: give one")
     chosen = choose_record_format(format, as_json=as_json)
+    of_key = key_of(key)
 
     async def work(location: Location) -> None:
         log = await location.log(name)
@@ -47,7 +51,7 @@ def follow(
         following = (await log.bounds()).next if new or start else 0
         if start > following:
             say(f"The log {name!r} has not come to {start}, its next is {following}: waiting ...")
-        found = log.follow(following if new else start, stream=wanted, control=control)
+        found = log.follow(following if new else start, stream=wanted, key=of_key, control=control)
         if wanted is not None and all(info.id != wanted for info in await log.streams()):
             say(f"The stream {stream!r} is not open: it takes no records until it is ...")
         await write_records(found, chosen)

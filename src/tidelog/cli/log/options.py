@@ -29,6 +29,9 @@ Format = Annotated[
 Stream = Annotated[
     str | None, typer.Option("--stream", metavar="STREAM", help="Only this stream of the log.")
 ]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Only the records with this key.")
+]
 Control = Annotated[
     bool, typer.Option("--control", help="Also the records that open and close streams.")
 ]
@@ -159,6 +162,21 @@ def pace_of(per_second: float | None) -> Pace:
         raise UsageError(
             f"--deletes-per-second {per_second:g} is no pace: {error.sentence}"
         ) from error
+
+
+def key_of(key: str | None) -> bytes | None:
+    """Return a key as the shell gave it: keys are bytes, and need not be text.
+
+    Raises:
+        UsageError: no record can have it.
+    """
+    from tidelog.wal.format.key_set import check_key
+
+    if key is None:
+        return None
+    found = os.fsencode(key)
+    check_key(found)
+    return found
 
 
 def stream_id(stream: str | None) -> bytes | None:

@@ -12,10 +12,12 @@ from tidelog.cli.log.feed import write_records
 from tidelog.cli.log.options import (
     Control,
     Format,
+    Key,
     Start,
     Stream,
     check_range,
     choose_record_format,
+    key_of,
     stream_id,
     time_us_of,
 )
@@ -63,10 +65,13 @@ class ScanRange:
     limit: int | None
     since_us: int | None
     limits: Limits | None
+    stream: bytes | None
+    key: bytes | None
+    control: bool
 
     @property
     def is_all(self) -> bool:
-        """Say whether nothing is left out."""
+        """Say whether no position is left out."""
         return not self.start and not (self.limit or self.since_us or self.limits)
 
 
@@ -80,6 +85,7 @@ def scan(
     since: Since = None,
     until: Until = None,
     stream: Stream = None,
+    key: Key = None,
     pin: FromPin = None,
     control: Control = False,
     format: Format = None,
@@ -87,7 +93,7 @@ def scan(
 ) -> None:
     """Write the records that there are now, in order."""
     check_range(start, to)
-    others = (to, records, since, until, stream, control or None)
+    others = (to, records, since, until, stream, key, control or None)
     if pin is not None and (start or any(other is not None for other in others)):
         raise UsageError("--pin reads all that the pin holds: leave the other options out")
     if start and since is not None:
@@ -95,11 +101,15 @@ def scan(
     if records is not None and records < 0:
         raise UsageError(f"--records {records} is no number of records")
     chosen = choose_record_format(format, as_json=as_json)
+    wanted = key_of(key)
     within = ScanRange(
         start=start,
         limit=to,
         since_us=None if since is None else time_us_of(since, "--since"),
         limits=_limits(records or None, until),
+        stream=stream_id(stream),
+        key=wanted,
+        control=control,
     )
 
     async def work(location: Location) -> None:
@@ -107,20 +117,26 @@ def scan(
         if pin is not None:
             await write_records((await log_with_pins(location, name)).scan_pin(pin), chosen)
         elif records != 0:
-            await _scan(log, within, stream_id(stream), control=control, chosen=chosen)
+            await _scan(log, within, chosen=chosen)
 
     on_location(context, work)
 
 
-async def _scan(
-    log: Log, within: ScanRange, stream: bytes | None, *, control: bool, chosen: str
-) -> None:
+async def _scan(log: Log, within: ScanRange, *, chosen: str) -> None:
     start, limit = within.start, within.limit
     if within.since_us is not None:
         start = await log.position_at(within.since_us)
         limit = None if limit is None else max(start, limit)
-    found = log.scan(start, limit=limit, limits=within.limits, stream=stream, control=control)
-    if not await write_records(found, chosen) and stream is not None:
+    found = log.scan(
+        start,
+        limit=limit,
+        limits=within.limits,
+        stream=within.stream,
+        key=within.key,
+        control=within.control,
+    )
+    count, stream = await write_records(found, chosen), within.stream
+    if not count and stream is not None and within.key is None:
         await _tell_of_stream(log, stream, within)
 
 

@@ -49,7 +49,7 @@ class KeyBloom(Bloom):
         return all(self.bits[place >> 3] >> (place & 7) & 1 for place in places)
 
 
-KeySet: TypeAlias = tuple[bytes, ...] | Bloom | None
+KeySet: TypeAlias = tuple[bytes, ...] | KeyBloom | None
 """The keys, in order; or a filter of them; or None: nothing is known of them."""
 
 
@@ -67,11 +67,11 @@ def check_key(key: object) -> None:
         raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=len(key))
 
 
-def keys_may_hold(held: KeySet, key: bytes) -> bool:
+def may_hold_key(held: KeySet, key: bytes) -> bool:
     """Say whether a fragment may hold records with a key; of None nothing is known."""
     if held is None:
         return True
-    return held.may_hold(key) if isinstance(held, Bloom) else key in held
+    return held.may_hold(key) if isinstance(held, KeyBloom) else key in held
 
 
 def key_set_of(keys: Any) -> KeySet:
@@ -94,7 +94,7 @@ def encode_key_set(held: KeySet) -> Any:
     """Return plain values."""
     if held is None:
         return _ANY
-    if isinstance(held, Bloom):
+    if isinstance(held, KeyBloom):
         return {"bits": render_bytes(held.bits), "hashes": held.hashes}
     return [render_bytes(key) for key in held]
 

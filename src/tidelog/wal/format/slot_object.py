@@ -28,11 +28,11 @@ from tidelog.setsum import SHA_256, Setsum, setsum_of
 from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import parse, render
-from tidelog.wal.format.key_set import key_set_of
+from tidelog.wal.format.key_set import KeyBloom, key_set_of
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, RecordFile, open_records
 from tidelog.wal.format.record_items import has_positions, items_of, positions_from
-from tidelog.wal.format.stream_set import Bloom, StreamSet, stream_set_of
+from tidelog.wal.format.stream_set import StreamSet, stream_set_of
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -314,7 +314,7 @@ def _encode(records: pa.Table, link: Link) -> bytes:
     if keys.null_count == len(keys):
         records = records.drop_columns(["key"])
     # Keys of which there is a filter hardly repeat.
-    keys_repeat = isinstance(link, DataLink) and not isinstance(link.keys, Bloom)
+    keys_repeat = isinstance(link, DataLink) and not isinstance(link.keys, KeyBloom)
     shared = [
         *(["stream"] if records.column("stream").null_count < records.num_rows else []),
         *(["key"] if keys_repeat and keys.null_count < len(keys) else []),
