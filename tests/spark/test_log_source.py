@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -15,10 +18,12 @@ from pyspark.sql.types import StructType
 from kit.lake_logs import append, batches_of, collect, folder_of, make, on_log, records, roll_up
 from tidelog.spark import log_share
 from tidelog.spark.datasource import TidelogDataSource
-from tidelog.spark.log_share import LogPlace
-from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader
+from tidelog.spark.log_options import LogSettings
+from tidelog.spark.log_share import LogPlace, LogShare
+from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader, choose_log_pin
 from tidelog.spark.options import SourceError
 from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.log import Log
 from tidelog.wal.opening import PROTOCOLS
 
 WIDE = Rollover()
@@ -105,6 +110,43 @@ def test_partitions_follow_the_bytes_of_objects(
         row["position"] for p in planned for batch in executor.read(p) for row in batch.to_pylist()
     ]
     assert found == list(range(5, 38))
+
+
+def with_keys(lake: Path, name: str) -> None:
+    """Make a log with fragments of one key, of many, of many that repeat, and of none."""
+    many: Any = pa.array([b"key-%d" % n for n in range(100)], pa.binary())
+
+    async def fill(log: Log) -> None:
+        async with log:
+            await log.append([b"one", b"two"], key=b"key-7")
+            await log.append_arrow(many, key=many)
+            for _ in range(2):
+                await log.append_arrow(
+                    pa.concat_arrays([many] * 3), key=pa.concat_arrays([many] * 3)
+                )
+            await log.append([b"none"])
+            await log.append([b"empty"], key=b"")
+
+    make(lake, name, "slot")
+    on_log(lake, name, fill)
+
+
+def test_records_of_one_key_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """As a scan gives them; objects that hold none of them are not read, which is planned."""
+    with_keys(tmp_path, "log")
+    everything = records(tmp_path, "log").to_pylist()
+
+    for key, objects in (("key-7", 4), ("stranger", 2), ("", 3)):
+        wanted = [row for row in everything if row["key"] == key.encode()]
+        assert in_order(load(spark, tmp_path, "log", key=key)).to_pylist() == wanted
+        settings = LogSettings(location_url=str(tmp_path), name="log", key=key.encode())
+        planned = LogReader(asyncio.run(choose_log_pin(settings))).partitions()
+        shares = [msgspec.msgpack.decode(one.value, type=LogShare) for one in planned]
+        assert sum(len(share.fragments) for share in shares) == objects
+    assert in_order(load(spark, tmp_path, "log")).to_pylist() == everything
+    make(tmp_path, "classic", "manifest")
+    with pytest.raises(PySparkException, match="its records have no keys"):
+        load(spark, tmp_path, "classic", key="a").count()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -24,6 +24,7 @@ from tidelog.spark.log_stream import LogStreamReader
 from tidelog.spark.log_view import LogView
 from tidelog.spark.options import SourceError
 from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.log import Log
 from tidelog.wal.opening import PROTOCOLS
 
 WIDE = Rollover()
@@ -99,6 +100,26 @@ def test_a_query_that_is_started_again_has_each_record_once(
     assert [p["numInputRows"] for p in again if p["numInputRows"]] == [50, 40]
     committed = spark.read.parquet(str(tmp_path / "out")).orderBy("position").toArrow()
     assert committed.to_pylist() == records(tmp_path, "log").to_pylist()
+
+
+def test_a_stream_of_one_key_passes_over_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+    """Its positions go on past what it does not read, and nothing of the key is left out."""
+    make(tmp_path, "log", "slot")
+
+    async def fill(log: Log) -> None:
+        async with log:
+            for number in range(6):
+                await log.append([b"%d" % number], key=b"even" if number % 2 == 0 else b"odd")
+
+    on_log(tmp_path, "log", fill)
+    run_once(stream(spark, tmp_path, key="even", maxRecordsPerBatch="2"), tmp_path)
+    on_log(tmp_path, "log", fill)
+    run_once(stream(spark, tmp_path, key="even"), tmp_path)
+
+    assert written(tmp_path) == [
+        row for row in records(tmp_path, "log").to_pylist() if row["key"] == b"even"
+    ]
+    assert len(written(tmp_path)) == 6
 
 
 def test_errors_are_a_sentence(spark: SparkSession, tmp_path: Path) -> None:

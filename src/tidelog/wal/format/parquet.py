@@ -51,7 +51,7 @@ _REASON_MAX: Final = 300
 
 
 def bytes_allowed(size_bytes: int) -> int:
-    """Return how many bytes of streams and bodies may come out of a file of a size."""
+    """Return how many bytes of streams, keys and bodies may come out of a file of a size."""
     return max(BYTES_MIN, RATIO_MAX * size_bytes)
 
 
