@@ -11,6 +11,7 @@ from unittest.mock import patch
 from tidelog.store.conditional import Occupied
 from tidelog.store.port import Store
 from tidelog.wal.append.work import Work
+from tidelog.wal.format.key_set import KeySet, key_set_of
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.slot_protocol import chain as walk
@@ -133,6 +134,18 @@ def slot_forgets_streams_in_roll_ups() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def slot_link_leaves_a_key_out() -> Iterator[None]:
+    """What is recorded of keys lacks one of several, so that its readers pass over the object."""
+
+    def short(keys: Any) -> KeySet:
+        held = key_set_of(keys)
+        return held[1:] if isinstance(held, tuple) and len(held) > 1 else held
+
+    with patch("tidelog.wal.format.slot_object.key_set_of", short):
+        yield
+
+
 FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
     slot_acknowledges_out_of_order,
     slot_opener_sends_one_fence,
@@ -142,4 +155,5 @@ FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
     slot_acknowledges_past_a_fence,
     slot_appends_to_closed_streams,
     slot_forgets_streams_in_roll_ups,
+    slot_link_leaves_a_key_out,
 )

@@ -3,7 +3,7 @@
 The same clients, history and checker as for logs in wal3's form (`sim.workloads.log`), and a watch
 on the slots, which knows what is committed and who was fenced. In some runs writers open streams,
 append to those that any of them opened, and close them; their control records are appends to the
-checker, as all others are.
+checker, as all others are. In some, records have keys.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -25,6 +26,7 @@ from sim.checkers.watch_slots import SlotWatch
 from sim.crash.points import VICTIM
 from sim.kernel.fates import Dice
 from sim.kernel.world import Client
+from sim.workloads.keys import KeysGiven
 from sim.workloads.log import LogStory, simulate_log
 from sim.workloads.plot import LogReader, LogWriter, Party, Plot, Report, finish, persist
 from tidelog.errors import (
@@ -38,6 +40,7 @@ from tidelog.errors import (
 from tidelog.store.conditional import Resend
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.append.bodies import array_of
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, encode_control
 from tidelog.wal.read.stream_selection import Selection
@@ -74,8 +77,15 @@ class Stubborn:
     writer: SlotWriter
     is_closed: bool = False
 
-    async def append(self, records: Sequence[bytes], *, stream: bytes | None = None) -> int:
-        return await self._call(lambda writer: writer.append(records, stream=stream))
+    async def append(
+        self,
+        records: Sequence[bytes],
+        *,
+        stream: bytes | None = None,
+        keys: pa.BinaryArray | None = None,
+    ) -> int:
+        bodies = array_of(records)
+        return await self._call(lambda it: it.append_arrow(bodies, stream=stream, key=keys))
 
     async def control(self, control: Control) -> int:
         return await self._call(lambda writer: writer.control(control))
@@ -101,12 +111,13 @@ class Stubborn:
 class SlotPlot(Plot):
     """One run, of a log of slot commits; ``streams`` are those that somebody tried to open.
 
-    Their dice are others than those of the run: one without streams is what it was before.
+    Their dice, and those of keys, are others than those of the run: one without is what it was.
     """
 
     stream_dice: random.Random = field(init=False)
     has_streams: bool = field(init=False)
     streams: list[bytes] = field(default_factory=list)
+    keys: KeysGiven = field(init=False)
     named: int = 0
     has_pins: bool = True
     truth: SlotWatch = field(default_factory=SlotWatch)
@@ -116,6 +127,8 @@ class SlotPlot(Plot):
         self.stream_dice = random.Random(f"streams {self.world.seed}")
         is_story = not isinstance(self.world.fates, Dice)
         self.has_streams = not is_story and self.stream_dice.random() < 0.25
+        key_dice = random.Random(f"keys {self.world.seed}")
+        self.keys = KeysGiven(key_dice, not is_story and key_dice.random() < 0.3)
         if not self.truth.folder:  # The watch of a place of many logs tells each of its own.
             self.world.watchers.append(self.truth)
 
@@ -147,8 +160,12 @@ class SlotPlot(Plot):
 
     async def append(self, client: Party, writer: LogWriter, bodies: list[bytes]) -> None:
         """Append, to a stream or none; now and then, open, describe or close one first."""
-        if not self.has_streams or not isinstance(writer, Stubborn):
+        if not isinstance(writer, Stubborn):
             await self.note(client, bodies, lambda: writer.append(bodies))
+            return
+        keys = self.keys.give(bodies)
+        if not self.has_streams:
+            await self.note(client, bodies, lambda: writer.append(bodies, keys=keys))
             return
         dice = self.stream_dice
         if dice.random() < 0.5:
@@ -156,7 +173,8 @@ class SlotPlot(Plot):
             said = [encode_control(control)]
             await self.note(client, said, lambda: writer.control(control), UsageError)
         stream = dice.choice([None, *self.streams])
-        await self.note(client, bodies, lambda: writer.append(bodies, stream=stream), UsageError)
+        call = partial(writer.append, bodies, stream=stream, keys=keys)
+        await self.note(client, bodies, call, UsageError)
 
     def _control(self) -> Control:
         """Return a control record like no other, so that the checker can tell them apart."""
@@ -220,8 +238,9 @@ class SlotPlot(Plot):
             self.takeovers = ended.tail.epoch.number
 
     async def scrub(self, client: Party) -> Scrubbed:
-        """Check all that is stored, and the streams that records are in."""
+        """Check all that is stored, the streams that records are in, and their keys."""
         reader = SlotReader(store=self.world.store, clock=client.clock)
+        await self.keys.check(reader)
         chain = (await reader.manifest()).chain
         assert chain is not None
         is_open = {info.id: info.meta for info in chain.streams_at_start}
