@@ -17,6 +17,7 @@ from tidelog.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.append import queue as append_queue
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.queue import Queue
@@ -25,7 +26,7 @@ from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.key_set import KEY_BYTES_MAX, KeyBloom
 from tidelog.wal.format.link import DataLink
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.parquet import BYTES_MIN
 from tidelog.wal.format.slot_object import (
     SLOT_RECORDS,
@@ -37,6 +38,7 @@ from tidelog.wal.format.slot_object import (
 )
 from tidelog.wal.log import Log
 from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import step, tail_of
 
 GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
@@ -225,6 +227,25 @@ async def test_a_pin_is_read_by_key() -> None:
     assert costs[0] - costs[1] == 2
     with pytest.raises(UsageError, match="never str"):
         await anext(log.scan_pin("none", key="text"))  # type: ignore[arg-type]
+
+
+async def test_a_rebuilt_log_knows_its_keys() -> None:
+    """They stand in links, so a manifest that is made again lists what the lost one did."""
+    store = MemoryStore()
+    many: Any = pa.array([b"many-%d" % n for n in range(100)], pa.binary())
+    async with await created(store) as log:
+        await log.append([b"1"], key=b"a")
+        await log.append_arrow(many, key=many)
+        await log.append_arrow(pa.concat_arrays([many] * 3), key=pa.concat_arrays([many] * 3))
+        await log.append([b"2"])
+    lost = (await load_head(store)).manifest
+    await store.delete([MANIFEST])
+    await rebuild_log(store, clock=CLOCK, writer="w")
+    rebuilt = (await load_head(store)).manifest
+    assert [one.keys for one in rebuilt.fragments] == [one.keys for one in lost.fragments]
+    assert [type(one.keys) for one in lost.fragments] == [tuple, KeyBloom, type(None), tuple]
+    again = await open_log(store, name="x", clock=CLOCK, writer="again")
+    assert len(await read(again, key=b"many-7")) == 4
 
 
 async def test_a_follower_of_a_key_gets_what_comes() -> None:

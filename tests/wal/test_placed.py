@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import weakref
 from typing import Any
 
 import pyarrow as pa
@@ -265,6 +266,36 @@ async def test_nobody_has_to_await_what_becomes_of_it() -> None:
     gc.collect()
     await asyncio.sleep(0)
     assert complaints == []
+
+
+async def test_two_who_flush_at_once_are_told_the_same() -> None:
+    """Whichever of them comes first; and the next one begins anew."""
+    writer, gate, _ = await gated()
+    gate.open.clear()
+    gate.refused = {2}
+    await writer.place(of(b"lost"))
+    flushing = [asyncio.create_task(writer.flush()) for _ in range(2)]
+    await asyncio.sleep(0)
+    gate.open.set()
+    told = await asyncio.gather(*flushing, return_exceptions=True)
+    assert [type(one) for one in told] == [LocationError, LocationError]
+    assert told[0] is not told[1]
+    assert await writer.flush() == 2
+    await writer.close()
+
+
+async def test_who_keeps_what_was_placed_keeps_no_records() -> None:
+    """A position for each append may be kept for long; what was appended need not be."""
+    writer, _, _ = await gated()
+    bodies = of(b"x" * 1_000)
+    gone = weakref.ref(bodies)
+    placed = await writer.place(bodies)
+    await writer.flush()
+    del bodies
+    gc.collect()
+    assert gone() is None
+    assert await placed.durable == 2
+    await writer.close()
 
 
 async def test_what_a_listener_raises_is_not_the_writer_s_trouble() -> None:

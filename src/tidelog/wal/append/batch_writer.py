@@ -108,8 +108,9 @@ class BatchWriter(Closing):
         """Queue records, and wait until they have a position; see `Queue.add`."""
         self._refuse_other_loop()
         work = self._queue.add(bodies, timestamp_us=timestamp_us, keys=keys, wait=wait, placed=True)
-        assert work.ordered is not None, "it is placed"
-        return Placed(await self._told(work, work.ordered), work)
+        placing = work.placing
+        assert placing is not None, "it is placed"
+        return Placed(await self._told(work, placing.ordered), work.done, placing)
 
     async def _told(self, work: Work, waiter: asyncio.Future[int]) -> int:
         """Serve what was queued, and return what whoever waits is told."""

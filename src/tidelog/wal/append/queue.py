@@ -28,7 +28,7 @@ from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, keys_of
 from tidelog.wal.append.signal import Signal
 from tidelog.wal.append.telling import closed, copy_of, no_answer, refusal, told_sent, told_unsent
 from tidelog.wal.append.watermark import Watermark
-from tidelog.wal.append.work import Work
+from tidelog.wal.append.work import Placing, Work
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
 
@@ -95,7 +95,7 @@ class Queue:
         wait: bool = True,
         placed: bool = False,
     ) -> Work:
-        """Add records, or put them in line for when there is room; ``placed``: see `Work.ordered`.
+        """Add records, or put them in line for when there is room; ``placed``: see `Work.placing`.
 
         Raises:
             UsageError: they are no append. BusyError: ``wait`` is False, and there is no room.
@@ -111,7 +111,7 @@ class Queue:
             raise BusyError("too much is waiting to be appended: back off, then retry")
         loop = asyncio.get_running_loop()
         work = Work(bodies, size, timestamp_us, loop.create_future(), stream, control, self._looks)
-        work.keys, work.ordered = column, loop.create_future() if placed else None
+        work.keys, work.placing = column, Placing(loop.create_future()) if placed else None
         if is_full:
             self._in_line[work] = None
         else:
@@ -207,14 +207,18 @@ class Queue:
 
     def count_waiting(self) -> tuple[int, int]:
         """Return how many still wait for an answer and were sent, and how many were not."""
-        waiting = [work for work in self._unsettled if not work.done.done() and not work.is_adrift]
+        waiting = [
+            work
+            for work in self._unsettled
+            if not work.done.done() and not (work.placing and work.placing.is_adrift)
+        ]
         sent = sum(work.is_sent for work in waiting)
         return sent, len(waiting) - sent + len(self._in_line)
 
     def placed(self) -> list[asyncio.Future[int]]:
         """Return what will be told what became of what was placed."""
         waiting = (*self._unsettled, *self._in_line)
-        placed = [work.done for work in waiting if work.ordered is not None]
+        placed = [work.done for work in waiting if work.placing is not None]
         return [done for done in placed if not done.done()]
 
     def take_loss(self) -> BaseException | None:
@@ -264,16 +268,18 @@ class Queue:
         if work.done.done():
             return
         _raise_in(work.done, error)
-        if work.ordered is None:
+        placing = work.placing
+        if placing is None:
             return
-        if not work.ordered.done():
-            _raise_in(work.ordered, copy_of(error))
+        if not placing.ordered.done():
+            _raise_in(placing.ordered, copy_of(error))
             return
-        self.loss = self.loss or error
-        if not work.is_awaited:
+        # A copy: one that is raised keeps all frames that it went through.
+        self.loss = self.loss or copy_of(error)
+        if not placing.is_awaited:
             is_sent = work.is_sent
             self.lost[is_sent] += 1
-            work.heard = partial(self._hear_of_loss, is_sent)
+            placing.heard = partial(self._hear_of_loss, is_sent)
 
     def _hear_of_loss(self, is_sent: bool) -> None:
         self.lost[is_sent] = max(0, self.lost[is_sent] - 1)

@@ -12,13 +12,41 @@ from tidelog.wal.format.streams import Control
 
 
 @dataclass(slots=True, eq=False)
+class Placing:
+    """What whoever places records is told: in ``ordered`` the position that they are given first.
+
+    ``heard`` is to be called by whoever begins to wait for more when they came to nothing already.
+    """
+
+    ordered: asyncio.Future[int]
+    is_awaited: bool = False
+    heard: Callable[[], None] | None = None
+
+    @property
+    def is_adrift(self) -> bool:
+        """Say whether they were placed, and nobody waits for what becomes of them."""
+        return self.ordered.done() and not self.is_awaited
+
+    def order(self, position: int) -> None:
+        """Tell the position that they were given; once, though they may be given another."""
+        if not self.ordered.done():
+            self.ordered.set_result(position)
+
+    def listen(self) -> None:
+        """Note that somebody waits for what becomes of them."""
+        self.is_awaited = True
+        if self.heard is not None:
+            self.heard()
+            self.heard = None
+
+
+@dataclass(slots=True, eq=False)
 class Work:
     """Records that wait, and who waits for their position.
 
     All are in one stream, or in none; ``control`` is what the one record says that is a control
     record; ``keys`` are theirs, if any has one. ``since`` is the look at which they came.
-    ``ordered`` is told the position that they are given first, for those who wait for no more;
-    ``heard`` is to be called by whoever begins to wait for more when they came to nothing already.
+    ``placing`` is there where somebody waits for no more than a position.
     """
 
     bodies: pa.BinaryArray
@@ -30,24 +58,12 @@ class Work:
     since: int = 0
     is_sent: bool = False
     keys: pa.BinaryArray | None = None
-    ordered: asyncio.Future[int] | None = None
-    is_awaited: bool = False
-    heard: Callable[[], None] | None = None
+    placing: Placing | None = None
 
     @property
     def is_told(self) -> bool:
         """Say whether whoever waited has an answer; whoever stopped waiting has none."""
         return self.done.done() and not self.done.cancelled()
-
-    @property
-    def is_adrift(self) -> bool:
-        """Say whether it was placed, and nobody waits for what becomes of it."""
-        return self.ordered is not None and self.ordered.done() and not self.is_awaited
-
-    def order(self, position: int) -> None:
-        """Tell the position that they were given; once, though they may be given another."""
-        if self.ordered is not None and not self.ordered.done():
-            self.ordered.set_result(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,8 @@ class Placed:
     """
 
     position: int
-    _work: Work
+    _done: asyncio.Future[int]  # Not the work itself, which has the records.
+    _placing: Placing
 
     @property
     def durable(self) -> asyncio.Future[int]:
@@ -70,12 +87,8 @@ class Placed:
         would. To cancel it is to stop waiting. Nobody has to await it: `flush` and `close` tell,
         too, of what came to nothing.
         """
-        work = self._work
-        work.is_awaited = True
-        if work.heard is not None:
-            work.heard()
-            work.heard = None
-        shown = asyncio.shield(work.done)
+        self._placing.listen()
+        shown = asyncio.shield(self._done)
         shown.add_done_callback(_noticed)
         return shown
 

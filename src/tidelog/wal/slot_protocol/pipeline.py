@@ -123,7 +123,8 @@ class Pipeline:
         position = tail.position
         for one in batch:
             one.is_sent = True
-            one.order(position)
+            if one.placing is not None:
+                one.placing.order(position)
             position += len(one.bodies)
         return tail.slot
 
