@@ -146,6 +146,20 @@ def slot_link_leaves_a_key_out() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def slot_says_durable_what_is_ordered() -> Iterator[None]:
+    """How far the log is durable goes by what has a slot, whether that was put there or not."""
+    real = SlotWriter._placed
+
+    async def told(self: SlotWriter, pipeline: Pipeline) -> int | None:
+        slot = await real(self, pipeline)
+        self._queue.durable.advance(pipeline.tail.position)
+        return slot
+
+    with patch.object(SlotWriter, "_placed", told):
+        yield
+
+
 FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
     slot_acknowledges_out_of_order,
     slot_opener_sends_one_fence,
@@ -156,4 +170,5 @@ FOR_SLOTS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
     slot_appends_to_closed_streams,
     slot_forgets_streams_in_roll_ups,
     slot_link_leaves_a_key_out,
+    slot_says_durable_what_is_ordered,
 )

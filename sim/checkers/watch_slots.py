@@ -118,6 +118,11 @@ class SlotWatch:
         if position + len(bodies) > self.position:
             self.violations.append(f"{bodies} was acknowledged, and is not committed")
 
+    def told_durable(self, position: int) -> None:
+        """Check that all below a position is in the log, as a writer says of what it wrote."""
+        if position > self.position:
+            self.violations.append(f"all below {position} was said to be durable, and is not")
+
     def check(self) -> None:
         """Check what was seen.
 

@@ -39,13 +39,17 @@ class KeysGiven:
         keys: pa.BinaryArray = pa.array([self.by_body[body] for body in bodies], pa.binary())
         return keys
 
+    def places(self) -> bool:
+        """Say whether the next append is to be ordered first; never in a run without keys."""
+        return self.is_used and self.dice.random() < 0.5
+
     async def check(self, reader: SlotReader) -> None:
         """Hold all records against the keys that were given them, and reads of each key."""
         everything = await _rows(reader, Selection())
         for row in everything:
             given = self.by_body.get(row["body"])
             demand(row["key"] == given, "a record has another key than it was given", row=row)
-        for key in {row["key"] for row in everything} - {None} if self.is_used else ():
+        for key in sorted({row["key"] for row in everything} - {None}) if self.is_used else ():
             wanted = [row for row in everything if row["key"] == key]
             found = await _rows(reader, Selection(key=key))
             demand(found == wanted, "a read of a key has other records than those with it", key=key)

@@ -85,6 +85,8 @@ class Stubborn:
         keys: pa.BinaryArray | None = None,
     ) -> int:
         bodies = array_of(records)
+        if stream is None and self.plot.keys.places():
+            return await self._call(lambda it: _placed(it, bodies, keys))
         return await self._call(lambda it: it.append_arrow(bodies, stream=stream, key=keys))
 
     async def control(self, control: Control) -> int:
@@ -220,6 +222,8 @@ class SlotPlot(Plot):
             resend=Resend(attempts=dice.choice([1, 1, 2, 16])),
         )
         opened.append(writer)
+        if self.keys.is_used:
+            writer.on_durable(self.truth.told_durable)
         return writer
 
     def reader(self, client: Party, store: Store | None = None) -> LogReader:
@@ -263,6 +267,11 @@ class SlotPlot(Plot):
         with self.trouble(LogSealed):
             async with Deadline(client, "a seal"):
                 await opener.seal(successor="next")
+
+
+async def _placed(writer: SlotWriter, bodies: pa.BinaryArray, keys: pa.BinaryArray | None) -> int:
+    """Append what need not be durable at once, and wait until it is all the same."""
+    return await (await writer.place(bodies, key=keys)).durable
 
 
 def _hold_against(is_open: dict[bytes, bytes], stream: bytes | None, body: bytes) -> None:
