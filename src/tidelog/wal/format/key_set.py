@@ -67,7 +67,7 @@ def check_key(key: object) -> None:
         raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes", size_bytes=len(key))
 
 
-def may_hold_key(held: KeySet, key: bytes) -> bool:
+def keys_may_hold(held: KeySet, key: bytes) -> bool:
     """Say whether a fragment may hold records with a key; of None nothing is known."""
     if held is None:
         return True
