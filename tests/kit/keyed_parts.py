@@ -46,20 +46,19 @@ class Parts:
     """A store of parts, and a reader whose cache is its own."""
 
     inner: MemoryStore = field(default_factory=MemoryStore)
-    cache_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         self.store = Recorded(self.inner)
-        self.reader = RunPartReader(self.store, OneThread(), DirectoryCache(self.cache_bytes))
+        self.reader = RunPartReader(self.store, OneThread(), DirectoryCache())
 
     async def put(self, made: EncodedPart) -> RunPart:
         await self.inner.put(made.part.path, made.data)
         await self.inner.put(made.part.directory, made.directory)
         return made.part
 
-    def cold(self) -> RunPartReader:
+    def cold(self, cache: DirectoryCache) -> RunPartReader:
         """Return a reader that has read nothing yet."""
-        return RunPartReader(self.store, OneThread(), DirectoryCache(self.cache_bytes))
+        return RunPartReader(self.store, OneThread(), cache)
 
     def asked(self) -> list[tuple[str, int]]:
         """Return the objects asked for since the last call, with the bytes of each answer."""

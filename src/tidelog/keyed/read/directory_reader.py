@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import pyarrow.parquet as pq
 import xxhash
@@ -47,31 +47,33 @@ class _Kept(Protocol):
 
 
 V = TypeVar("V", bound=_Kept)
+_Name: TypeAlias = tuple[bytes, int]
 
 
 class DirectoryCache:
-    """What was read of directories and footers, up to a bound in bytes; several readers share it.
+    """What was read of directories and footers, up to a bound in bytes.
 
-    Whoever is in one loop may share one.
+    Readers of one loop may share one, whatever their stores: pieces are named by the checksum of
+    the directory.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
-        self._kept: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Name, _Kept] = OrderedDict()
         self._used_bytes = 0
-        self._calls: SharedCalls[tuple[str, int], Any] = SharedCalls()
+        self._calls: SharedCalls[_Name, Any] = SharedCalls()
 
     @property
     def used_bytes(self) -> int:
         return self._used_bytes
 
-    async def get(self, path: str, piece: int, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """Return a piece of an object, which is loaded if it is not kept.
+    async def get(self, part: RunPart, piece: int, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        """Return a piece of a part's directory, or of what else is small; load it if not kept.
 
         Raises:
             what ``load`` raises.
         """
-        name = (path, piece)
+        name = (part.directory_xxh3, piece)
         kept = self._kept.get(name)
         if kept is not None:
             self._kept.move_to_end(name)
@@ -80,12 +82,7 @@ class DirectoryCache:
         self._keep(name, found)
         return found
 
-    def forget(self, path: str) -> None:
-        """Let go of all that is of an object."""
-        for name in [name for name in self._kept if name[0] == path]:
-            self._used_bytes -= _cost(self._kept.pop(name))
-
-    def _keep(self, name: tuple[str, int], found: _Kept) -> None:
+    def _keep(self, name: _Name, found: _Kept) -> None:
         if name in self._kept or _cost(found) > self._bytes_max:
             return
         self._kept[name] = found
@@ -168,7 +165,7 @@ class DirectoryReader:
 
     async def open(self, part: RunPart) -> OpenDirectory:
         """Return the directory of a part, with all its keys if it is small. Raises: see `find`."""
-        opened = await self._cache.get(part.directory, -1, partial(self._load, part))
+        opened = await self._cache.get(part, -1, partial(self._load, part))
         if opened.head.path != part.path or opened.head.num_bytes != part.num_bytes:
             raise CorruptionError(
                 "a key directory is that of another part", path=part.directory, of=opened.head.path
@@ -181,7 +178,7 @@ class DirectoryReader:
             return opened.whole
         group = opened.head.group_of(key)
         load = partial(self._load_piece, part, opened, group)
-        return await self._cache.get(part.directory, group, load)
+        return await self._cache.get(part, group, load)
 
     async def _load(self, part: RunPart) -> OpenDirectory:
         is_small = part.directory_bytes <= WHOLE_BYTES_MAX

@@ -95,7 +95,7 @@ class GroupReader:
                 yield table.slice(first, min(rows.limit - begin, table.num_rows) - first)
 
     async def _footer(self, part: RunPart, head: DirectoryHead) -> _PartFooter:
-        return await self._cache.get(part.path, _FOOTER, partial(self._load_footer, part, head))
+        return await self._cache.get(part, _FOOTER, partial(self._load_footer, part, head))
 
     async def _load_footer(self, part: RunPart, head: DirectoryHead) -> _PartFooter:
         async def check(data: bytes) -> _PartFooter:
