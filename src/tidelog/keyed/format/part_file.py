@@ -161,7 +161,8 @@ class RunPartWriter:
     def _write_groups(self, *, is_last: bool) -> None:
         """Write the row groups that are sure: the one to come may end at the next key."""
         pending = self._pending
-        if not pending.num_rows:
+        is_small = pending.num_rows <= GROUP_ROWS and pending.nbytes <= GROUP_BYTES
+        if not pending.num_rows or (is_small and not is_last):
             return
         starts = key_starts(one_chunk(pending.column(KEY)))
         sizes = np.concatenate([_sizes_of(pending, KEY), _sizes_of(pending, VALUE)])

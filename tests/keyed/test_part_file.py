@@ -1,0 +1,265 @@
+"""Parts as files: what others read in them, how they are cut, and written in pieces."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from pathlib import Path
+
+import duckdb
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kit.keyed_parts import EVER, Parts, Record, encoded, rows_of, table_of
+from tidelog.errors import InvariantError
+from tidelog.keyed.format import part_file
+from tidelog.keyed.format.directory import DIRECTORY, decode_directory
+from tidelog.keyed.format.layout import PAGED
+from tidelog.keyed.format.pages import decode_page
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.format.part_file import RunPartWriter, encode_part, page_rows_for
+from tidelog.keyed.format.records import KEYED_RECORDS, sort_records
+from tidelog.wal.format.parquet_meta import PLAIN, pages_of, read_footer
+
+MEBIBYTE = 1024 * 1024
+MANY: list[Record] = [
+    (b"key-%04d" % (number % 97), number, 1_000 + number, b"%d" % number * 5)
+    for number in range(1, 20_001)
+]
+
+
+def test_parquet_readers_see_the_records_and_a_page_index(tmp_path: Path) -> None:
+    """Spark reads runs natively, and skips pages by the index; anybody else may look as well."""
+    made = encoded(MANY)
+    (tmp_path / "a.parquet").write_bytes(made.data)
+    (tmp_path / "a.keys.parquet").write_bytes(made.directory)
+    file = pq.ParquetFile(tmp_path / "a.parquet")
+    columns = [
+        file.metadata.row_group(group).column(column)
+        for group in range(file.num_row_groups)
+        for column in range(4)
+    ]
+    by_duck = asked(
+        "SELECT key, sequence, timestamp_us, value "
+        f"FROM read_parquet('{tmp_path / 'a.parquet'}') ORDER BY key, sequence"
+    )
+    keys = asked(
+        f"SELECT key, first_row, rows, min_sequence, max_sequence "
+        f"FROM read_parquet('{tmp_path / 'a.keys.parquet'}')"
+    )
+    counted = asked(
+        "SELECT key, count(*), min(sequence), max(sequence) "
+        f"FROM read_parquet('{tmp_path / 'a.parquet'}') GROUP BY key ORDER BY key"
+    )
+
+    assert rows_of(file.read().select(KEYED_RECORDS.names).cast(KEYED_RECORDS)) == sorted(MANY)
+    assert by_duck == sorted(MANY)
+    assert [(key, *others) for key, _, *others in keys] == counted
+    assert all(column.has_offset_index for column in columns)
+    assert [column.has_column_index for column in columns[:4]] == [True, False, True, False]
+    assert {column.compression for column in columns} == {"ZSTD"}
+    assert [s.column_index for s in file.metadata.row_group(0).sorting_columns] == [0, 2]
+    assert [f.nullable for f in file.schema_arrow] == [False] * 4
+
+
+def asked(query: str) -> list[tuple[object, ...]]:
+    found = duckdb.sql(query)
+    return found.fetchall() if found is not None else []
+
+
+def test_pages_are_where_the_directory_says() -> None:
+    """The page index is read by few lines of ours: here by walking from page to page instead."""
+    made = encoded(MANY)
+    head, _ = decode_directory(made.directory)
+    layout, footer = head.layout, read_footer(made.data)
+    for group, (rows, chunks) in enumerate(footer.groups):
+        first = int(layout.first_pages[group])
+        assert layout.group_span(group, group + 1) == (chunks[0].start, chunks[-1].limit)
+        for column in range(len(PAGED)):
+            at = chunks[column + 1].start
+            for number, page in enumerate(pages_of(made.data, chunks[column + 1])):
+                place = layout.page(column, first + number)
+                at = place.span.limit
+                assert page.values == place.rows
+                assert page.encoding == PLAIN
+                stored = made.data[place.span.start : place.span.limit]
+                assert len(decode_page(stored, place.rows)) == page.size_bytes
+            assert at == chunks[column + 1].limit
+        assert rows == int(layout.group_rows[group + 1] - layout.group_rows[group])
+
+
+def test_row_groups_end_where_keys_do() -> None:
+    """A key that lies in two row groups takes two requests more."""
+    made = encoded(MANY)
+    head, keys = decode_directory(made.directory)
+    borders = head.layout.group_rows[1:-1].tolist()
+
+    assert len(borders) == 2
+    assert set(borders) <= set(keys.first_rows.tolist())
+    assert all(8_192 - 207 < b - a <= 8_192 for a, b in pairwise([0, *borders]))
+
+
+def test_a_key_of_more_than_half_a_row_group_is_cut() -> None:
+    """Else one large key would make row groups of any size, or very small ones before it."""
+    records = [(b"a", n, 0, b"") for n in range(1, 101)]
+    records += [(b"b", n, 0, b"") for n in range(101, 30_101)]
+    made = encoded(records)
+    head, _ = decode_directory(made.directory)
+
+    assert np.diff(head.layout.group_rows).tolist() == [8_192, 8_192, 8_192, 5_524]
+
+
+async def test_large_values_make_small_row_groups_and_pages() -> None:
+    """A page of 1,024 values of a mebibyte would be a gigabyte, to read one of them."""
+    big = bytes(range(256)) * 4_096
+    records = [(b"k%d" % (n % 2), n, n, big if n % 3 else b"") for n in range(1, 41)]
+    parts = Parts()
+    part = await parts.put(encoded(records))
+    layout = decode_directory((await parts.inner.get(part.directory)).data)[0].layout
+    for way in ("pages", "groups"):
+        found = await parts.reader.read_key(part, b"k1", 5, 12, reader=way)
+        assert rows_of(found) == [r for r in sorted(records) if r[0] == b"k1" and 5 <= r[1] < 12]
+
+    assert layout.page_rows == 8
+    assert layout.group_sizes.max() <= 9 * MEBIBYTE
+
+
+async def test_large_keys_are_kept_whole() -> None:
+    """A key of 16 KiB is more than Parquet's statistics take; nothing here rests on them."""
+    records = [(b"x" * 16_383 + bytes([n % 5]), n, n, b"v") for n in range(1, 2_001)]
+    parts = Parts()
+    part = await parts.put(encoded(records))
+    key = records[3][0]
+
+    assert part.last_key == b"x" * 16_383 + b"\4"
+    assert rows_of(await parts.reader.read_key(part, key, 0, EVER)) == [
+        r for r in records if r[0] == key
+    ]
+    assert part.directory_bytes < 40_000
+
+
+@pytest.mark.parametrize(
+    ("size", "rows"), [(0, 1_024), (10, 1_024), (100, 512), (200, 256), (5_000, 8), (10**6, 8)]
+)
+def test_pages_have_about_64_kibibytes_of_values(size: int, rows: int) -> None:
+    """To read one record of many takes a page: which is to be small, and not one of millions."""
+    records = [(b"k", n, 0, b"v" * size) for n in range(1, 11)]
+
+    assert page_rows_for(table_of(records)) == rows
+
+
+@pytest.mark.parametrize("piece", [1, 7, 97, 5_000, 70_000])
+def test_what_is_written_in_pieces_is_the_same_part(piece: int) -> None:
+    """Spark's tasks and large merges write as records come, wherever a piece ends."""
+    table = sort_records(table_of(MANY if piece > 50 else MANY[:700]))
+    whole = encode_part(table, path="run/a.parquet")
+    writer = RunPartWriter("run/a.parquet", page_rows=1_024)
+    for start in range(0, table.num_rows, piece):
+        writer.write(table.slice(start, piece))
+    assert writer.rows == table.num_rows
+    made = writer.finish()
+
+    assert made.data == whole.data
+    assert made.part == whole.part
+    assert made.directory == whole.directory
+
+
+def test_a_writer_holds_little_more_than_its_bytes() -> None:
+    """A part of gigabytes of records is written by a task that has not as much memory."""
+    value = b"the same text in each record, so that the part itself is small" * 16
+    writer = RunPartWriter("run/a.parquet")
+    before = pa.total_allocated_bytes()
+    most = 0
+    for start in range(0, 200_000, 10_000):
+        keys = [b"%06d" % n for n in range(start, start + 10_000)]
+        numbers = list(range(1, 10_001))
+        writer.write(table_of([(k, n, 0, value) for k, n in zip(keys, numbers, strict=True)]))
+        most = max(most, pa.total_allocated_bytes() - before)
+    made = writer.finish()
+
+    assert made.part.rows == 200_000
+    assert most < 80 * MEBIBYTE < 200_000 * len(value) // 2
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [[(b"b", 1, 0, b"")], [(b"a", 2, 0, b"")]],
+        [[(b"a", 2, 0, b"")], [(b"a", 1, 0, b"")]],
+        [[(b"a", 1, 0, b"")], [(b"a", 1, 0, b"")]],
+        [[(b"b", 1, 0, b""), (b"a", 2, 0, b"")]],
+        [[(b"a", 1, 0, b""), (b"a", 1, 0, b"")]],
+        [],
+    ],
+)
+def test_records_out_of_order_or_none_are_refused(pieces: list[list[Record]]) -> None:
+    """A part that is not sorted answers wrongly for ever after."""
+    writer = RunPartWriter("run/a.parquet")
+
+    def write() -> None:
+        for piece in pieces:
+            writer.write(table_of(piece))
+        writer.finish()
+
+    with pytest.raises(InvariantError):
+        write()
+
+
+def test_what_a_state_knows_of_a_part_is_plain() -> None:
+    """The state stores it as msgpack."""
+    part = encoded(MANY[:10]).part
+    told = msgspec.msgpack.encode(part)
+
+    assert msgspec.msgpack.decode(told, type=RunPart) == part
+    assert (part.rows, part.min_sequence, part.max_sequence) == (10, 1, 10)
+    assert (part.first_us, part.last_us) == (1_001, 1_010)
+    assert (part.first_key, part.last_key) == (b"key-0001", b"key-0010")
+
+
+def test_a_part_has_as_many_row_groups_as_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes is told in time to begin another part."""
+    monkeypatch.setattr(part_file, "GROUPS_MAX", 20)
+    monkeypatch.setattr(part_file, "PIECE_ROWS", 80)
+    monkeypatch.setattr(part_file, "GROUP_ROWS", 8)
+    table = sort_records(table_of(MANY))
+    writer = RunPartWriter("run/a.parquet")
+    while not writer.is_full:
+        writer.write(table.slice(writer.rows, 80))
+
+    assert decode_directory(writer.finish().directory)[0].layout.groups <= 20
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "keyed"
+
+
+async def test_a_part_that_an_older_version_wrote_is_read() -> None:
+    """Its bytes are those of Arrow 26: what they say must stay, however new ones look."""
+    told = msgspec.json.decode((GOLDEN / "part.json").read_bytes(), type=RunPart)
+    parts = Parts()
+    await parts.inner.put(told.path, (GOLDEN / "part.parquet").read_bytes())
+    await parts.inner.put(told.directory, (GOLDEN / "part.keys.parquet").read_bytes())
+    records = [
+        r async for t in parts.reader.scan_keys(told, b"", None, 0, EVER) for r in rows_of(t)
+    ]
+    layout = decode_directory((await parts.inner.get(told.directory)).data)[0].layout
+    file = pq.read_metadata(io.BytesIO((await parts.inner.get(told.path)).data))
+
+    assert records == sorted(golden_records())
+    for key in (b"", b"\0", b"ant", b"\xff"):
+        expected = [r for r in sorted(golden_records()) if r[0] == key]
+        assert rows_of(await parts.reader.read_key(told, key, 0, EVER, reader="pages")) == expected
+    assert (layout.page_rows, layout.groups, file.num_row_groups) == (32, 1, 1)
+    assert layout.first_sequences.tolist() == [0, 0, 166, 0]
+    assert pq.read_table(GOLDEN / "part.keys.parquet").schema.equals(DIRECTORY)
+
+
+def golden_records() -> list[Record]:
+    """Return what `part.parquet` was written from, with pages of 32 rows."""
+    keys = [b"", b"\0", b"ant", b"ant", b"ant", b"\xff"]
+    return [
+        (keys[number % 6], 10 + 3 * number, 1_700_000_000_000_000 + number, b"v%d" % number)
+        for number in range(110)
+    ]
