@@ -204,6 +204,8 @@ def records_table(records: Sequence[tuple[bytes, bytes]]) -> tuple[pa.BinaryArra
         raise UsageError("append takes a list of (key, value), both bytes")
     try:
         keys, values = zip(*records, strict=True) if records else ((), ())
+        if not {*map(type, keys), *map(type, values)} <= {bytes}:
+            raise TypeError("one of them is something else")  # Arrow would take texts.
         return pa.array(keys, pa.binary()), pa.array(values, pa.binary())
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise UsageError(

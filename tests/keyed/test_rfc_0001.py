@@ -1,0 +1,429 @@
+"""What the seed says of keyed logs, sentence by sentence; the table is in docs/keyed.md."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kit.keyed_engine import FAST, keyed_logs, rows_of
+from tidelog.errors import (
+    Fenced,
+    LogFull,
+    NameTaken,
+    NoSuchLog,
+    NoSuchSegment,
+    SequenceRetired,
+    UsageError,
+)
+from tidelog.keyed.log import KeyedLog
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.port import KeyedScan
+from tidelog.keyed.values import Retention, Sealing
+from tidelog.store.memory import MemoryStore
+from tidelog.testing.recorded import Recorded
+from tidelog.wal.append.batching import Batching
+
+
+@pytest.fixture
+def store() -> Recorded:
+    return Recorded(MemoryStore())
+
+
+@pytest.fixture
+def logs(store: Recorded) -> KeyedLogs:
+    return keyed_logs(store)
+
+
+@pytest.fixture
+async def log(logs: KeyedLogs) -> AsyncIterator[KeyedLog]:
+    await logs.create("log")
+    opened = await logs.open("log", batching=FAST, upkeep=False)
+    yield opened
+    await opened.close()
+
+
+async def values_of(scan: KeyedScan) -> list[bytes]:
+    return [row[3] for row in await rows_of(scan)]
+
+
+def data_gets(store: Recorded, since: int) -> list[str]:
+    """Return the objects with records that were asked for."""
+    keys = [one.key for one in store.records[since:] if one.op == "get"]
+    return [key for key in keys if key.endswith(".parquet") and not key.endswith(".keys.parquet")]
+
+
+async def test_a_write_to_a_new_key_is_a_new_log(log: KeyedLog) -> None:
+    """No key is made before it is written, and none is told of another's records."""
+    await log.append([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
+
+    assert await values_of(log.scan(b"a")) == [b"1", b"3"]
+    assert await values_of(log.scan(b"b")) == [b"2"]
+    assert await values_of(log.scan(b"c")) == []
+
+
+async def test_sequences_are_of_one_counter_that_rises_by_one(log: KeyedLog) -> None:
+    """A key's sequences rise and have gaps: those of other keys lie between."""
+    first = await log.append([(b"a", b"1"), (b"b", b"2")])
+    second = await log.append([(b"a", b"3")])
+
+    assert (first, second) == (1, 3)
+    assert [row[1] for row in await rows_of(log.scan(b"a"))] == [1, 3]
+
+
+async def test_a_restart_neither_loses_nor_repeats_a_sequence(logs: KeyedLogs) -> None:
+    """There is no counter to be stored: the next sequence is where the wal ends."""
+    await logs.create("log")
+    for expected in (1, 2, 3):
+        log = await logs.open("log", batching=FAST)
+        assert await log.append([(b"k", b"v")]) == expected
+        await log.close()
+
+
+async def test_one_writes_at_a_time_and_the_newest_wins(logs: KeyedLogs) -> None:
+    """Two writers would interleave their records of one key."""
+    await logs.create("log")
+    old = await logs.open("log", batching=FAST)
+    await old.append([(b"k", b"1")])
+    new = await logs.open("log", batching=FAST)
+    await new.append([(b"k", b"2")])
+
+    with pytest.raises(Fenced):
+        await old.append([(b"k", b"3")])
+    assert await values_of(old.scan(b"k")) == [b"1", b"2"]
+    await new.close()
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_a_range_of_keys_is_read_in_the_order_of_bytes(
+    log: KeyedLog, compacted: bool
+) -> None:
+    """Keys keep their order, so that ranges and prefixes can be read."""
+    keys = [b"", b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"]
+    await log.append([(key, b"of " + key) for key in reversed(keys)])
+    if compacted:
+        await log.compact(everything=True)
+
+    found = [row[0] for row in await rows_of(log.scan_range(b"a", b"b"))]
+    assert sorted(found) == [b"a", b"a\x00", b"a\xff"]
+    assert sorted(row[0] for row in await rows_of(log.scan_prefix(b"\xff"))) == keys[-2:]
+    assert sorted(row[0] for row in await rows_of(log.scan_range(b"", None))) == keys
+    pages = log.keys()
+    listed = [key async for page in pages for key in page.column("key").to_pylist()]
+    assert listed == keys
+
+
+async def test_no_key_is_taken_for_another_with_more_bytes(log: KeyedLog) -> None:
+    """Where the key ends and the sequence begins is never in doubt: they are two columns."""
+    keys = [b"k", b"k\x00", b"k" + bytes(8), b"k\x00\x00\x00\x00\x00\x00\x00\x01"]
+    await log.append([(key, key) for key in keys])
+    await log.compact(everything=True)
+
+    for key in keys:
+        assert await values_of(log.scan(key)) == [key]
+
+
+async def test_a_count_of_what_is_compacted_asks_for_no_records(
+    store: Recorded, log: KeyedLog
+) -> None:
+    """The directory says how many there are, and where the first and the last one are."""
+    await log.append([(b"k%d" % (n % 7), b"v" * 50) for n in range(700)])
+    await log.compact(everything=True)
+    since = len(store.records)
+
+    assert await log.count(b"k3") == 100
+    assert await log.count(b"nobody") == 0
+    assert data_gets(store, since) == []
+
+
+async def test_an_approximate_count_says_between_what_it_lies(
+    store: Recorded, log: KeyedLog
+) -> None:
+    """It asks for no records, whatever the range; its bounds hold."""
+    await log.append([(b"k%d" % (n % 7), b"v" * 50) for n in range(700)])
+    await log.compact(everything=True)
+    exact = await log.count(b"k3", 100, 400)
+    since = len(store.records)
+
+    about = await log.count_approximate(b"k3", 100, 400)
+    assert about.least <= exact <= about.most
+    assert about.least <= about.value <= about.most
+    assert (await log.count_approximate(b"k3")).is_exact
+    assert data_gets(store, since) == []
+
+
+async def test_lag_is_a_count_from_where_a_reader_stands(log: KeyedLog) -> None:
+    """The seed's example."""
+    await log.append([(b"k", b"%d" % n) for n in range(10)])
+    current_seq = 4
+
+    assert await log.count(b"k", current_seq) == 7
+
+
+async def test_what_does_not_hold_a_key_is_not_read(store: Recorded, logs: KeyedLogs) -> None:
+    """A directory tells it of a run; its link tells it of a fragment."""
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    await log.append([(b"old", b"1"), (b"both", b"1")])
+    await log.compact(everything=True)
+    for n in range(5):
+        await log.append([(b"new%d" % n, b"2"), (b"both", b"2")])
+    await log.close()
+    reader = await logs.reader("log")
+    await reader.refresh()
+
+    since = len(store.records)
+    assert await values_of(reader.scan(b"new3")) == [b"2"]
+    assert len(data_gets(store, since)) == 1
+    since = len(store.records)
+    assert await values_of(reader.scan(b"old")) == [b"1"]
+    assert {key.split("/")[0] for key in data_gets(store, since)} == {"keyed"}
+    since = len(store.records)
+    assert await values_of(reader.scan(b"nobody")) == []
+    assert data_gets(store, since) == []
+
+
+async def test_the_tip_of_a_log_is_read_without_what_is_older(
+    store: Recorded, logs: KeyedLogs
+) -> None:
+    """Runs do not overlap in sequence, so the newest one that has records is enough."""
+    await logs.create("log", sealing=Sealing(bytes=None))
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    for n in range(4):
+        await log.append([(b"k", b"%d" % n)] * 3)
+        await log.seal()
+        await log.compact()
+    await log.close()
+    reader = await logs.reader("log")
+    assert (await reader.describe()).runs == 4
+    since = len(store.records)
+
+    assert await values_of(reader.scan(b"k", newest_first=True, rows=2)) == [b"3", b"3"]
+    assert len(set(data_gets(store, since))) == 1
+
+
+async def test_an_append_that_does_not_wait_is_read_at_once_and_flushed_later(
+    log: KeyedLog,
+) -> None:
+    """``durable=False`` returns once it is ordered; a flush says when it is sure."""
+    told: list[int] = []
+    log.on_durable(told.append)
+    first = await log.append([(b"k", b"1")], durable=False)
+
+    assert await values_of(log.scan(b"k")) == [b"1"]
+    assert await log.flush() == first + 1
+    await asyncio.sleep(0)
+    assert told[-1] == first + 1
+    assert await log.durable_sequence() == first + 1
+
+
+async def test_visibility_durable_shows_what_is_sure_alone(logs: KeyedLogs) -> None:
+    """What a crash could lose is not shown."""
+    await logs.create("log")
+    log = await logs.open("log", visibility="durable", batching=Batching(interval_us=200_000))
+    await log.append([(b"k", b"0")])
+    first = await log.append([(b"k", b"1")], durable=False)
+
+    assert first == 2
+    seen = await values_of(log.scan(b"k"))
+    assert seen == [b"0"] or await log.durable_sequence() == 3
+    await log.flush()
+    assert await values_of(log.scan(b"k")) == [b"0", b"1"]
+    await log.close()
+
+
+async def test_a_scan_that_was_drained_says_how_far_it_is_complete(log: KeyedLog) -> None:
+    """An idle key's cursor moves on with the records of others."""
+    await log.append([(b"a", b"1"), (b"b", b"1"), (b"b", b"2")])
+    scan = log.scan(b"a")
+    await scan.to_arrow()
+    page = log.scan(b"b", rows=1)
+    await page.to_arrow()
+
+    assert scan.next_sequence == 4
+    assert page.next_sequence == 3
+
+
+async def test_followers_get_what_comes_to_their_keys(log: KeyedLog) -> None:
+    """By key and by prefix; a cursor moves on though nothing came."""
+    await log.append([(b"a1", b"old")])
+    one, some = log.follow(b"a1", start=0), log.follow(prefix=b"a")
+    got: dict[str, list[bytes]] = {"one": [], "some": []}
+
+    async def keep(name: str, scan: KeyedScan, count: int) -> None:
+        async for table in scan:
+            values: list[Any] = table.column("value").to_pylist()
+            got[name] += values
+            if len(got[name]) >= count:
+                return
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(keep("one", one, 2))
+        group.create_task(keep("some", some, 2))
+        await asyncio.sleep(0.5)  # Until both wait.
+        await log.append([(b"b", b"other")])
+        await log.append([(b"a1", b"new"), (b"a2", b"too")])
+    assert got == {"one": [b"old", b"new"], "some": [b"new", b"too"]}
+
+
+async def test_no_room_hands_the_records_back(logs: KeyedLogs) -> None:
+    """Nothing of them was sent, and they can be tried again."""
+    await logs.create("log")
+    small = Batching(interval_us=50_000, pending_bytes=100, batch_bytes=100)
+    log = await logs.open("log", batching=small, upkeep=False)
+    records = [(b"k", b"x" * 90)]
+
+    async def fill(call: Callable[[], Awaitable[int]]) -> None:
+        for _ in range(50):
+            await call()
+
+    with pytest.raises(LogFull) as full:
+        await fill(lambda: log.try_append(records, durable=False))
+    assert full.value.records is records
+    with pytest.raises(LogFull):
+        await fill(lambda: log.append(records, durable=False, timeout_us=0))
+    await log.flush()
+    await log.append(records, timeout_us=5_000_000)
+    await log.close()
+
+
+async def test_arrow_tables_are_appended_in_their_order(log: KeyedLog) -> None:
+    """Large ones go out as several batches, and read as one."""
+    count = 60_000
+    keys = pa.array([b"k%d" % (n % 3) for n in range(count)], pa.binary())
+    values = pa.array([b"%07d" % n * 40 for n in range(count)], pa.binary())
+
+    assert await log.append_arrow(pa.table([keys, values], ["key", "value"])) == 1
+    found = await rows_of(log.scan(b"k1"))
+    assert [row[1] for row in found] == list(range(2, count + 1, 3))
+    assert [row[3][:7] for row in found] == [b"%07d" % n for n in range(1, count, 3)]
+
+
+async def test_segments_are_windows_over_all_keys(log: KeyedLog) -> None:
+    """Sealed by a call, they are compacted to one run, list their keys, and go whole."""
+    await log.append([(b"a", b"1"), (b"b", b"1")])
+    sealed = await log.seal()
+    await log.append([(b"c", b"2")])
+    await log.compact(everything=True)
+
+    assert sealed is not None
+    assert (sealed.id, sealed.start, sealed.limit) == (0, 1, 3)
+    assert await log.seal() is not None
+    assert await log.seal() is None
+    keys = [
+        key async for page in log.keys(segments=(0, 1)) for key in page.column("key").to_pylist()
+    ]
+    assert keys == [b"a", b"b"]
+    with pytest.raises(NoSuchSegment):
+        _ = [page async for page in log.keys(segments=(7, 8))]
+    assert await log.retire(Retention(segments=2)) == 1
+    with pytest.raises(SequenceRetired):
+        await log.scan(b"a", 1).to_arrow()
+    assert await values_of(log.scan(b"a")) == []
+    assert await values_of(log.scan(b"c", 3)) == [b"2"]
+
+
+async def test_segments_are_sealed_by_size(logs: KeyedLogs) -> None:
+    """Upkeep seals what has become large; `compact` does that, and a writer beside."""
+    await logs.create("log", sealing=Sealing(bytes=20_000))
+    log = await logs.open("log", batching=FAST)
+    for n in range(40):
+        await log.append([(b"k%d" % n, bytes(range(256)) * 8)])
+    await log.compact()
+
+    segments = await log.segments()
+    assert len(segments) > 1
+    assert all(one.runs == 1 for one in segments if one.is_compacted)
+    assert [one.start for one in segments[1:]] == [one.limit for one in segments[:-1]]
+    await log.close()
+
+
+async def test_a_checkpoint_keeps_what_was_readable(logs: KeyedLogs, log: KeyedLog) -> None:
+    """Whatever is retired and collected since."""
+    await log.append([(b"k", b"1")])
+    made = await log.checkpoint("before")
+    await log.append([(b"k", b"2")])
+    await log.seal()
+    await log.retire(Retention(segments=1))
+    await log.collect(after_us=0)
+
+    assert made.next_sequence == 2
+    reader = await logs.reader("log", checkpoint="before")
+    assert await values_of(reader.scan(b"k")) == [b"1"]
+    with pytest.raises(NameTaken):
+        await log.checkpoint("before")
+    await log.drop_checkpoint("before")
+    assert await log.checkpoints() == []
+
+
+async def test_a_fork_shares_what_was_stored_and_goes_its_own_way(
+    store: Recorded, logs: KeyedLogs, log: KeyedLog
+) -> None:
+    """No record is copied; what happens to the source since is of no matter."""
+    await log.append([(b"k", b"1"), (b"k", b"2")])
+    await log.compact(everything=True)
+    await log.append([(b"k", b"3")])
+    since = len(store.records)
+    fork = await logs.fork("log", "fork")
+    put = [one.key for one in store.records[since:] if one.op == "put"]
+    assert put
+    assert not [key for key in put if "/run/" in key or "/epoch/" in key]
+    await log.append([(b"k", b"of the source")])
+    assert await fork.append([(b"k", b"of the fork")]) == 4
+    await log.seal()
+    await log.retire(Retention(segments=1))
+    await log.collect(after_us=0)
+
+    assert await values_of(fork.scan(b"k")) == [b"1", b"2", b"3", b"of the fork"]
+    with pytest.raises(UsageError, match="forks"):
+        await logs.drop("log")
+    await fork.close()
+    await logs.drop("fork")
+    await logs.drop("log")
+    assert await logs.names() == []
+    with pytest.raises(NoSuchLog):
+        await logs.open("log")
+    with pytest.raises(NameTaken):
+        await logs.create("log")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        [(b"k",)],
+        [("k", b"v")],
+        [(b"k", "v")],
+        [(b"k", None)],
+        b"kv",
+        [(b"k" * 16_385, b"v")],
+        "no records",
+    ],
+)
+async def test_what_is_no_record_is_refused_before_anything_is_asked(
+    store: Recorded, log: KeyedLog, wrong: object
+) -> None:
+    """And nothing of the call is in the log."""
+    since = len(store.records)
+
+    with pytest.raises(UsageError):
+        await log.append(wrong)  # type: ignore[arg-type]
+    assert store.records[since:] == []
+
+
+@pytest.mark.parametrize(
+    ("start", "limit"), [(5, 2), (-1, None), (0, -1), (0, 2**63), (True, None), (0.5, None)]
+)
+async def test_ranges_that_are_none_are_refused(
+    log: KeyedLog, start: int, limit: int | None
+) -> None:
+    """At the call, and not when it is read."""
+    with pytest.raises(UsageError):
+        log.scan(b"k", start, limit)
+    with pytest.raises(UsageError):
+        log.scan_range(b"b", b"a")
+    with pytest.raises(UsageError):
+        log.scan(b"k", rows=0)
