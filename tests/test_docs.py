@@ -119,9 +119,23 @@ def test_records_are_kept_as_the_page_of_shards_says(
     assert names["codec"].key == ["name"]
 
 
-def test_each_test_that_the_page_of_shards_names_is_there() -> None:
+def test_a_keyed_log_is_written_and_read_as_its_page_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By key, newest first, by pages, and counted."""
+    names = run_block("docs/keyed.md", "lake.create_keyed", location=tmp_path)
+
+    told = capsys.readouterr().out
+    assert "'value': [b'tea', b'milk']" in told
+    assert told.rstrip().endswith("5")
+    assert names["page"].next_sequence == 4
+    assert names["sooner"] == 4
+
+
+@pytest.mark.parametrize("page", ["docs/persist.md", "docs/keyed.md"])
+def test_each_test_that_a_page_names_is_there(page: str) -> None:
     """What shows a sentence of the design must not be gone, or be called otherwise."""
-    named = {*re.findall(r"`(test_\w+)`", (ROOT / "docs/persist.md").read_text())}
+    named = {*re.findall(r"`(test_\w+)`", (ROOT / page).read_text())}
     there = {
         name
         for path in (ROOT / "tests").rglob("*.py")
