@@ -32,8 +32,9 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 def sort_records(records: pa.Table) -> pa.Table:
     """Return records in the order of (key, sequence).
 
-    Keys are hashed, and each is compared once with others, however many records it has: a million
-    records of 10,000 keys take some 60 ms, of a million keys half a second.
+    Keys are hashed, and each is compared once with others, however many records it has: the order
+    of a million records of 10,000 keys takes some 30 ms, of a million keys half a second. To take
+    records in that order takes the rest: a fifth of a second, of 200 bytes each.
 
     Units: a table whose keys, or values, are more than 2 GiB is for a writer of parts in pieces.
     """
