@@ -44,6 +44,8 @@ class KeyedStanding:
     tail: LooseTail = field(init=False)
     parts: RunPartReader = field(init=False)
     refreshed_us: int | None = None
+    _begun: int = 0
+    _done: int = 0
     _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -70,20 +72,26 @@ class KeyedStanding:
     async def refresh(self, *, unless_since_us: int | None = None) -> None:
         """Read what others have committed, unless that was done since a time.
 
+        Many who ask at once share what is read: all that counts is that it began after they asked.
+
         Raises:
             NoSuchLog: the log is gone. CorruptionError, LocationError: it cannot be read.
         """
+        asked = self._begun
         async with self._lock:
             known_us = self.refreshed_us
             if known_us is not None and unless_since_us is not None and known_us > unless_since_us:
                 return
-            begun_us = self.clock.monotonic_us()
+            if self._done > asked:
+                return
+            self._begun += 1
+            begun, begun_us = self._begun, self.clock.monotonic_us()
             for _ in range(TRIES):
                 state = await self.machine.refresh()
                 check_living(state)
                 await self.tail.refresh(state.compacted)
                 if self.tail.oldest <= state.compacted:
-                    self.refreshed_us = begun_us
+                    self.refreshed_us, self._done = begun_us, begun
                     return
         raise ContentionError(
             "the log was compacted and collected faster than it could be read: try again"

@@ -18,6 +18,8 @@ from tidelog.clock import Clock
 from tidelog.errors import ObjectNotFound
 from tidelog.keyed.read.piece import LoosePiece, keyed_records
 from tidelog.store.port import Store
+from tidelog.store.wrappers.flights import SharedCalls
+from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import plain
 from tidelog.wal.format.snapshot import overlaps
 from tidelog.wal.read.head import load_past
@@ -42,6 +44,7 @@ class LooseTail:
     is_behind: bool = True
     reader: SlotReader = field(init=False)
     _kept: OrderedDict[LoosePiece, int] = field(init=False, default_factory=OrderedDict)
+    _calls: SharedCalls[LoosePiece, pa.Table] = field(init=False, default_factory=SharedCalls)
 
     def __post_init__(self) -> None:
         self.reader = SlotReader(store=self.store, clock=self.clock)
@@ -107,7 +110,12 @@ class LooseTail:
             return piece.records
         if piece.fragment is None:
             raise ObjectNotFound("records that were in memory are not there any more: read again")
-        found = await self.reader.records.fetch(piece.fragment)
+        # Of many who want it at once, one fetches it.
+        fetch = partial(self._fetch, piece, piece.fragment)
+        return await self._calls.wait(piece, self._calls.join(piece, fetch))
+
+    async def _fetch(self, piece: LoosePiece, fragment: Fragment) -> pa.Table:
+        found = await self.reader.records.fetch(fragment)
         records = await self.clock.offload(partial(keyed_records, found))
         if piece.records is None:
             piece.records = records

@@ -1,0 +1,87 @@
+"""Followers share what they ask the store, whatever they follow, and however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from kit.keyed_engine import FAST, keyed_logs
+from tidelog.clock import SystemClock
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.keyed.reader import KeyedReader
+from tidelog.store.memory import MemoryStore
+from tidelog.testing.delayed import Delayed
+from tidelog.testing.recorded import Recorded
+
+FOLLOWERS = 300
+
+
+async def _asked(keys: int) -> tuple[int, int]:
+    """Return how many requests it takes to begin, and how many objects an append costs."""
+    seen = Recorded(MemoryStore())
+    logs = keyed_logs(seen)
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    names = [b"%06d" % number for number in range(keys)]
+    for at in range(0, keys, 500):
+        await log.append([(name, b"old") for name in names[at : at + 500]])
+    theirs = Recorded(seen._store)
+    reader = await KeyedLogs(
+        store=theirs, consensus=logs.consensus, clock=logs.clock, writer="reader"
+    ).reader("log")
+    got: Counter[int] = Counter()
+    followed = [names[n * keys // FOLLOWERS] for n in range(FOLLOWERS)]
+    tasks = [asyncio.create_task(_follow(reader, followed[n], n, got)) for n in range(FOLLOWERS)]
+    async with asyncio.timeout(30):
+        await _until(lambda: len(got) == FOLLOWERS)
+        begun = len(theirs.records)
+        await log.append([(name, b"new") for name in followed])
+        await _until(lambda: min(got.values()) == 2)
+    objects = {one.key for one in theirs.records[begun:] if one.result != "ObjectNotFound"}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await reader.close()
+    await log.close()
+    return begun, len([key for key in objects if key.endswith(".parquet")])
+
+
+async def _follow(reader: KeyedReader, key: bytes, number: int, got: Counter[int]) -> None:
+    async for table in reader.follow(key, start=0):
+        values: list[Any] = table.column("value").to_pylist()
+        got[number] += len(values)
+
+
+async def _until(holds: Any) -> None:
+    while not holds():  # noqa: ASYNC110 - what is waited for is many tasks' work
+        await asyncio.sleep(0.01)
+
+
+async def test_what_followers_ask_for_does_not_depend_on_how_many_keys_there_are() -> None:
+    """Ten times the keys are ten times the fragments to begin with, and no more after that."""
+    few, costs_few = await _asked(500)
+    many, costs_many = await _asked(5_000)
+
+    assert many <= few + 2 * 10
+    assert costs_few == costs_many == 1
+
+
+async def test_many_who_look_at_once_share_a_look() -> None:
+    """What is read must have begun after they asked, and one such read is enough for all."""
+    clock = SystemClock()
+    seen = Recorded(Delayed(MemoryStore(), clock=clock, delay_us=lambda *_: 2_000))
+    logs = keyed_logs(seen)
+    await logs.create("log")
+    log = await logs.open("log", batching=FAST, upkeep=False)
+    await log.append([(b"k", b"1")])
+    await log.close()
+    reader = await logs.reader("log", refresh_us=0)
+    before = len(seen.records)
+    await reader.refresh()
+    alone = len(seen.records) - before
+
+    before = len(seen.records)
+    found = await asyncio.gather(*(reader.refresh() for _ in range(100)))
+    assert {*found} == {2}
+    assert len(seen.records) - before <= 2 * alone
