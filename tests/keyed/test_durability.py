@@ -1,0 +1,180 @@
+"""What is told before it is durable, and what becomes of it when another process takes over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kit.keyed_engine import FAST, keyed_logs, rows_of
+from kit.stores import Interposed
+from tidelog.consensus.memory import MemoryConsensus
+from tidelog.errors import Fenced, HandleError, TidelogError
+from tidelog.keyed.logs import KeyedLogs
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
+
+
+class Gate:
+    """Holds up the puts of records, once it is closed."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+
+    async def __call__(self, op: str, key: str) -> None:
+        if op == "put" and "/epoch/" in key:
+            self.waiting += 1
+            await self.open.wait()
+
+
+@pytest.fixture
+def shared() -> tuple[Store, MemoryConsensus]:
+    return MemoryStore(), MemoryConsensus()
+
+
+def logs_by(shared: tuple[Store, MemoryConsensus], before: Gate | None = None) -> KeyedLogs:
+    """Return the keyed logs as a process of its own has them."""
+    store, consensus = shared
+    logs = keyed_logs(store if before is None else Interposed(store, before=before))
+    return KeyedLogs(store=logs.store, consensus=consensus, clock=logs.clock, writer="one of many")
+
+
+async def test_a_sequence_that_was_not_durable_is_given_again(
+    shared: tuple[Store, MemoryConsensus],
+) -> None:
+    """Whoever took over gives it to other records; a flush of the one before says so."""
+    gate = Gate()
+    await logs_by(shared).create("log")
+    old = await logs_by(shared, gate).open("log", batching=FAST)
+    assert await old.append([(b"k", b"sure")]) == 1
+    gate.open.clear()
+    told = await old.append([(b"k", b"not sure")], durable=False)
+    assert (await rows_of(old.scan(b"k")))[-1][1:][0] == told == 2
+    new = await logs_by(shared).open("log", batching=FAST)
+    assert await new.append([(b"k", b"another")]) == 2
+    gate.open.set()
+
+    with pytest.raises(Fenced):
+        await old.flush()
+    for log in (old, new):
+        assert [row[3] for row in await rows_of(log.scan(b"k"))] == [b"sure", b"another"]
+    assert await old.flush() == 3  # It was told.
+    await new.close()
+
+
+async def test_nothing_that_was_only_ordered_outlives_its_process(
+    shared: tuple[Store, MemoryConsensus],
+) -> None:
+    """A reader elsewhere never sees it; who ordered it does, as long as it lives."""
+    gate = Gate()
+    await logs_by(shared).create("log")
+    log = await logs_by(shared, gate).open("log", batching=FAST)
+    await log.append([(b"k", b"sure")])
+    gate.open.clear()
+    await log.append([(b"k", b"lost")], durable=False)
+    reader = await logs_by(shared).reader("log", refresh_us=0)
+
+    assert len(await rows_of(log.scan(b"k"))) == 2
+    assert await log.next_sequence() == 3
+    assert await log.durable_sequence() == 2
+    assert len(await rows_of(reader.scan(b"k"))) == 1
+    assert await reader.next_sequence() == 2
+
+
+async def test_a_durable_append_that_is_taken_over_is_told_so(
+    shared: tuple[Store, MemoryConsensus],
+) -> None:
+    """It is not in the log, and the error says that."""
+    gate = Gate()
+    await logs_by(shared).create("log")
+    old = await logs_by(shared, gate).open("log", batching=FAST)
+    await old.append([(b"k", b"1")])
+    gate.open.clear()
+    late = asyncio.create_task(old.append([(b"k", b"never")]))
+    while not gate.waiting or gate.waiting < 3:
+        await asyncio.sleep(0.01)
+        if late.done() or gate.waiting >= 2:
+            break
+    new = await logs_by(shared).open("log", batching=FAST)
+    await new.append([(b"k", b"2")])
+    gate.open.set()
+
+    with pytest.raises(Fenced) as told:
+        await late
+    assert told.value.outcome.value == "not_applied"
+    assert [row[3] for row in await rows_of(new.scan(b"k"))] == [b"1", b"2"]
+    await new.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.append([(b"k", b"v")]),
+        lambda log: log.scan(b"k").to_arrow(),
+        lambda log: log.count(b"k"),
+        lambda log: log.compact(),
+        lambda log: log.seal(),
+        lambda log: log.checkpoint("c"),
+    ],
+)
+async def test_a_handle_that_was_closed_says_so(
+    shared: tuple[Store, MemoryConsensus], call: Callable[..., Awaitable[object]]
+) -> None:
+    """Whatever is asked of it."""
+    log = await logs_by(shared).create("log")
+    await log.append([(b"k", b"v")])
+    await log.close()
+    await log.close()
+
+    with pytest.raises(HandleError):
+        await call(log)
+
+
+async def test_what_was_ordered_is_durable_once_the_handle_is_closed(
+    shared: tuple[Store, MemoryConsensus],
+) -> None:
+    """Closing waits for it."""
+    log = await logs_by(shared).create("log")
+    for number in range(5):
+        await log.append([(b"k", b"%d" % number)], durable=False)
+    await log.close()
+
+    reader = await logs_by(shared).reader("log")
+    assert [row[3] for row in await rows_of(reader.scan(b"k"))] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_upkeep_that_fails_is_no_matter_of_appends(
+    shared: tuple[Store, MemoryConsensus],
+) -> None:
+    """It is tried again later, and nothing is lost by it."""
+    failing = [True]
+
+    class Down(TidelogError):
+        pass
+
+    async def before(op: str, key: str) -> None:
+        if failing[0] and op == "put" and key.startswith("keyed/log/run/"):
+            raise Down("no run can be written")
+
+    store, consensus = shared
+    logs = KeyedLogs(
+        store=Interposed(store, before=before),
+        consensus=consensus,
+        clock=keyed_logs().clock,
+        writer="w",
+    )
+    log = await logs.create("log")
+    for number in range(40):
+        await log.append([(b"k", b"%d" % number)])
+    assert (await log.describe()).runs == 0
+    failing[0] = False
+    for number in range(40, 80):
+        await log.append([(b"k", b"%d" % number)])
+    await log.close()
+
+    reader = await logs_by(shared).reader("log")
+    assert (await reader.describe()).runs >= 1
+    assert [row[3] for row in await rows_of(reader.scan(b"k"))] == [b"%d" % n for n in range(80)]
