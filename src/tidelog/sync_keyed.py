@@ -13,6 +13,7 @@ from tidelog.keyed import log as aio_keyed
 from tidelog.keyed import port
 from tidelog.keyed import reader as aio_reader
 from tidelog.keyed.upkeep.collecting import AFTER_US
+from tidelog.keyed.upkeep.scrub import KeyedScrubbed
 from tidelog.keyed.values import (
     CheckpointInfo,
     Count,
@@ -234,6 +235,9 @@ class KeyedLog(KeyedReader):
 
     def collect(self, *, after_us: int = AFTER_US) -> int:
         return self._portal.run(self._inner.collect(after_us=after_us))
+
+    def scrub(self) -> KeyedScrubbed:
+        return self._portal.run(self._inner.scrub())
 
     def checkpoint(self, name: str) -> CheckpointInfo:
         return self._portal.run(self._inner.checkpoint(name))

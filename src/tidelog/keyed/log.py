@@ -34,6 +34,7 @@ from tidelog.keyed.states.transition import (
 from tidelog.keyed.upkeep.collecting import AFTER_US, KeyedCollector
 from tidelog.keyed.upkeep.compactor import HERE, Compactor, RunMerger
 from tidelog.keyed.upkeep.plan import LOOSE_MAX, retired_by
+from tidelog.keyed.upkeep.scrub import KeyedScrubbed, scrub_keyed
 from tidelog.keyed.values import (
     DURABLE,
     MEMORY,
@@ -181,6 +182,15 @@ class KeyedLog(KeyedReader, KeyedWrites):
         self._check_open()
         collector = KeyedCollector(standing=self.standing, wal=self.wal, after_us=after_us)
         return await collector.collect()
+
+    async def scrub(self) -> KeyedScrubbed:
+        """Read all that is stored, checkpoints as well, and check it; see `KeyedScrubbed`.
+
+        Raises:
+            NoSuchLog: the log is gone. LocationError: the store failed.
+        """
+        self._check_open()
+        return await scrub_keyed(self.standing, self.wal)
 
     async def checkpoint(self, name: str) -> CheckpointInfo:
         check_name(name, of="name of a checkpoint")

@@ -1,0 +1,126 @@
+"""Scrubbing: all that a keyed log has stored is read, and held against what is said of it.
+
+Readers check each piece as they read it, by checksums; a scrub reads what nobody has asked for yet,
+and counts: the records of each part against its directory and the state, run by run, and the wal.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.states.run import Run
+from tidelog.wal.log import Log
+
+SEQUENCE_END = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedScrubbed:
+    """What a scrub has read, and what is wrong.
+
+    Units: ``records`` and ``keys`` as stored in runs, a key once for each part that has it;
+    ``wal_records`` those of the log that feeds it; ``bytes`` of runs and directories.
+    """
+
+    runs: int = 0
+    parts: int = 0
+    records: int = 0
+    keys: int = 0
+    bytes: int = 0
+    wal_records: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.problems
+
+    def plus(self, part: RunPart, problems: tuple[str, ...]) -> KeyedScrubbed:
+        """Return what it is with one part more."""
+        return replace(
+            self,
+            parts=self.parts + 1,
+            records=self.records + part.rows,
+            keys=self.keys + part.keys,
+            bytes=self.bytes + part.num_bytes + part.directory_bytes,
+            problems=(*self.problems, *problems),
+        )
+
+
+async def scrub_keyed(standing: KeyedStanding, wal: Log) -> KeyedScrubbed:
+    """Read all that is stored, checkpoints as well, and check it.
+
+    Raises:
+        NoSuchLog: the log is gone. LocationError: the store failed.
+    """
+    await standing.refresh()
+    found, state = KeyedScrubbed(), standing.state
+    kept = [run for one in state.checkpoints.values() for run in one.runs]
+    runs = {run.id: run for run in (*state.runs, *kept)}
+    for run in runs.values():
+        found = replace(found, runs=found.runs + 1)
+        for part in run.parts:
+            found = found.plus(part, await _problems(standing, run, part))
+    gaps = [
+        f"no run has the sequences {before.upper} to {run.lower - 1}"
+        for before, run in zip(state.runs, state.runs[1:], strict=False)
+        if before.upper != run.lower
+    ]
+    below = await wal.scrub()
+    return replace(
+        found,
+        wal_records=below.records,
+        problems=(*found.problems, *gaps, *(f"its wal: {one}" for one in below.problems)),
+    )
+
+
+async def _problems(standing: KeyedStanding, run: Run, part: RunPart) -> tuple[str, ...]:
+    """Return what is wrong with a part."""
+    try:
+        listed = await _listed(standing, part)
+        rows, least, greatest = await _read(standing, part)
+    except (CorruptionError, ObjectNotFound) as error:
+        return (f"{part.path}: {error}",)
+    told = []
+    if listed != (part.keys, part.rows):
+        told.append(f"{part.directory}: it lists {listed[1]} records of {listed[0]} keys")
+    if (rows, least, greatest) != (part.rows, part.min_sequence, part.max_sequence):
+        told.append(f"{part.path}: its records are not those that the state says")
+    if least < run.lower or greatest >= run.upper:
+        told.append(f"{part.path}: it has records of other sequences than its run's")
+    return tuple(told)
+
+
+async def _listed(standing: KeyedStanding, part: RunPart) -> tuple[int, int]:
+    keys = rows = 0
+    pages = standing.parts.keys(part, b"", None)
+    async with aclosing(pages):
+        async for page in pages:
+            keys += page.num_rows
+            rows += _total(page)
+    return keys, rows
+
+
+def _total(page: pa.Table) -> int:
+    found: int = pc.sum(page.column("rows")).as_py() or 0
+    return found
+
+
+async def _read(standing: KeyedStanding, part: RunPart) -> tuple[int, int, int]:
+    rows, least, greatest = 0, SEQUENCE_END, 0
+    tables = standing.parts.scan_keys(part, b"", None, 0, SEQUENCE_END)
+    async with aclosing(tables):
+        async for table in tables:
+            if not table.num_rows:
+                continue
+            sequences = table.column("sequence").to_numpy()
+            rows += table.num_rows
+            least = min(least, int(sequences.min()))
+            greatest = max(greatest, int(sequences.max()))
+    return rows, least, greatest
